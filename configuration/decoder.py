@@ -1,0 +1,62 @@
+"""GPT-style decoder: causal language models and classifiers on top of them."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+
+from .block import BlockConfig, activation, non_negative, positive, tensor_parallel_plan
+from .options import Initialization
+
+
+@strict
+class VanillaDecoderConfig(BlockConfig):
+    """A stack of causal self-attention blocks; the defaults are GPT-2 small (Radford et al. 2019).
+
+    Args:
+        vocab_size: Number of tokens V.
+        type_vocab_size: Number of token types (speakers of a dialogue, say); 0 for none.
+        tie_word_embeddings: Use the embedding table as the output layer (Press and Wolf 2017).
+        use_cache: Keep keys and values while generating.
+        pad_token_id: Filler of short rows; needed to classify in batches.
+        bos_token_id: First token of a text.
+        eos_token_id: Last token of a text; generation stops there.
+
+    The fields of `BlockConfig` describe the blocks.
+    """
+
+    model_type = "vanilla_decoder"
+    base_model_tp_plan = tensor_parallel_plan()
+
+    vocab_size: int = positive(default=50257)
+    hidden_size: int = positive(default=768)
+    num_hidden_layers: int = positive(default=12)
+    num_attention_heads: int = positive(default=12)
+    hidden_act: str = activation(default="gelu_new")
+    initialization: Initialization = "gpt2"
+    type_vocab_size: int = non_negative(default=0)
+    tie_word_embeddings: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        # Stages after the first of a pipeline receive hidden states in place of embeddings: what is added to the
+        # embeddings would be added again there, so only a decoder that adds nothing has a pipeline plan.
+        if self.embeds_tokens_alone:
+            self.base_model_pp_plan = {
+                "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+                "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+                "norm": (["hidden_states"], ["hidden_states"]),
+            }
+
+    @property
+    def embeds_tokens_alone(self) -> bool:
+        """Whether the input of the first block is the token embedding and nothing else."""
+        adds_positions = self.position_embedding_type in ("sinusoidal", "learned")
+        return not (adds_positions or self.scale_embedding or self.embedding_norm or self.type_vocab_size)
+
+    def validate_block_special_tokens(self) -> None:
+        """Special tokens lie in the vocabulary."""
+        self.check_token_ids(self.vocab_size, "pad_token_id", "bos_token_id", "eos_token_id")

@@ -1,0 +1,53 @@
+"""BERT-style encoder: masked language models and classifiers of texts and tokens."""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+
+from .block import BlockConfig, activation, non_negative, positive, probability, tensor_parallel_plan
+from .options import NormPlacement, Pooling
+
+
+@strict
+class VanillaEncoderConfig(BlockConfig):
+    """A stack of bidirectional self-attention blocks; the defaults are BERT base (Devlin et al. 2019).
+
+    Args:
+        vocab_size: Number of tokens V.
+        type_vocab_size: Number of token types (first and second sentence); 0 for none.
+        classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
+        classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
+        classifier_dropout: Dropout before the classifier; default `dropout`.
+        tie_word_embeddings: Use the embedding table as the output layer of the masked language model.
+        pad_token_id: Filler of short rows.
+
+    The fields of `BlockConfig` describe the blocks.
+    """
+
+    model_type = "vanilla_encoder"
+    base_model_tp_plan = tensor_parallel_plan()
+
+    vocab_size: int = positive(default=30522)
+    hidden_size: int = positive(default=768)
+    num_hidden_layers: int = positive(default=12)
+    num_attention_heads: int = positive(default=12)
+    hidden_act: str = activation(default="gelu")
+    norm_eps: float | int = non_negative(default=1e-12)
+    norm_placement: NormPlacement = "post"
+    embedding_norm: bool = True
+    max_position_embeddings: int = positive(default=512)
+    type_vocab_size: int = non_negative(default=2)
+    classifier_pooling: Pooling = "first"
+    classifier_act: str | None = activation(default="tanh")
+    classifier_dropout: float | int | None = probability(default=None)
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.classifier_dropout is None:
+            self.classifier_dropout = self.dropout
+        super().__post_init__(**kwargs)
+
+    def validate_block_special_tokens(self) -> None:
+        """Special tokens lie in the vocabulary."""
+        self.check_token_ids(self.vocab_size, "pad_token_id")

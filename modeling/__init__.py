@@ -1,0 +1,25 @@
+"""Parts, blocks and the three models."""
+
+from .auto import AUTO_CLASSES, register
+from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
+from .encoder import (
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+    VanillaEncoderModel,
+)
+from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
+
+__all__ = [
+    "AUTO_CLASSES",
+    "VanillaDecoderForCausalLM",
+    "VanillaDecoderForSequenceClassification",
+    "VanillaDecoderModel",
+    "VanillaEncoderDecoderForConditionalGeneration",
+    "VanillaEncoderDecoderModel",
+    "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForSequenceClassification",
+    "VanillaEncoderForTokenClassification",
+    "VanillaEncoderModel",
+    "register",
+]

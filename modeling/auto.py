@@ -1,0 +1,43 @@
+"""Makes transformers' Auto classes know the three model types."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+
+from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
+from .encoder import (
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+    VanillaEncoderModel,
+)
+from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
+
+AUTO_CLASSES = {
+    AutoModel: [VanillaEncoderDecoderModel, VanillaDecoderModel, VanillaEncoderModel],
+    AutoModelForSeq2SeqLM: [VanillaEncoderDecoderForConditionalGeneration],
+    AutoModelForCausalLM: [VanillaDecoderForCausalLM],
+    AutoModelForMaskedLM: [VanillaEncoderForMaskedLM],
+    AutoModelForSequenceClassification: [
+        VanillaDecoderForSequenceClassification,
+        VanillaEncoderForSequenceClassification,
+    ],
+    AutoModelForTokenClassification: [VanillaEncoderForTokenClassification],
+}
+
+
+def register() -> None:
+    """Register configs and models; `import vanillaformer` calls this."""
+    for config_class in (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig):
+        AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
+    for auto_class, model_classes in AUTO_CLASSES.items():
+        for model_class in model_classes:
+            auto_class.register(model_class.config_class, model_class, exist_ok=True)

@@ -1,0 +1,27 @@
+"""What every model class of the package has in common."""
+
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from .initialization import initialize
+
+
+class VanillaPreTrainedModel(PreTrainedModel):
+    """Declares to transformers what the parts can do, and draws fresh weights."""
+
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["SelfAttentionBlock", "CrossAttentionBlock"]  # noqa: RUF012 - the form transformers reads
+    _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _can_compile_fullgraph = True
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)  # norms and rotary frequencies
+        initialize(module, self.config)
+        for name, value in getattr(module, "initial_buffers", dict)().items():
+            init.copy_(getattr(module, name), value)

@@ -1,0 +1,87 @@
+"""GPT-style models: the causal stack, with a language-model head or a classifier."""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_layers import GenericForSequenceClassification
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from vanillaformer.configuration import VanillaDecoderConfig
+
+from .base import VanillaPreTrainedModel
+from .stack import DecoderStack
+
+
+class VanillaDecoderModel(DecoderStack):
+    """The causal stack without a head: token ids (B, T) → states (B, T, D)."""
+
+    config: VanillaDecoderConfig
+
+
+class VanillaDecoderForCausalLM(VanillaPreTrainedModel, GenerationMixin):
+    """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W tied to the embeddings if asked."""
+
+    config: VanillaDecoderConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
+    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012
+    _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+
+    def __init__(self, config: VanillaDecoderConfig):
+        super().__init__(config)
+        self.model = VanillaDecoderModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> CausalLMOutputWithPast:
+        """Return next-token logits (B, T, V) and, given `labels` (B, T), the mean cross-entropy of the next tokens.
+
+        `labels` are the inputs themselves, -100 where no loss is wanted; the shift by one happens here.
+        `logits_to_keep` limits the logits to the last so many positions, or to the given ones.
+        """
+        if use_cache is None and labels is not None:
+            use_cache = False
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            token_type_ids=token_type_ids,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, VanillaPreTrainedModel):
+    """Classifier on the last token that is not padding (Radford et al. 2018): token ids (B, T) → logits (B, labels)."""
+
+    config: VanillaDecoderConfig

@@ -1,0 +1,55 @@
+"""From token vectors to the input of the first block."""
+
+import torch
+from torch import nn
+
+from vanillaformer.configuration import BlockConfig
+
+from .norms import build_norm
+from .positions import build_positions
+
+
+class NoTokenTypes(nn.Module):
+    """A model that does not tell token types apart."""
+
+    def forward(self, x: torch.Tensor, token_type_ids: torch.Tensor | None) -> torch.Tensor:
+        if token_type_ids is not None:
+            raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
+        return x
+
+
+class TokenTypes(nn.Module):
+    """One trained vector per token type (BERT's segments); tokens without a given type are of type 0.
+
+    Shapes: (B, T, D), types (B, T) → (B, T, D).
+    """
+
+    def __init__(self, types: int, width: int):
+        super().__init__()
+        self.embed_token_types = nn.Embedding(types, width)
+
+    def forward(self, x: torch.Tensor, token_type_ids: torch.Tensor | None) -> torch.Tensor:
+        first_type = self.embed_token_types.weight[0]
+        return x + (first_type if token_type_ids is None else self.embed_token_types(token_type_ids))
+
+
+class InputEmbeddings(nn.Module):
+    """Scale token vectors, add token types and positions, normalise and drop out.
+
+    Shapes: token vectors (B, T, D), positions (B or 1, T), types (B, T) → (B, T, D).
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        types = getattr(config, "type_vocab_size", 0)
+        self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
+        self.token_types = TokenTypes(types, config.hidden_size) if types else NoTokenTypes()
+        self.positions = build_positions(config)
+        self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, token_type_ids: torch.Tensor | None
+    ) -> torch.Tensor:
+        x = self.token_types(inputs_embeds * self.scale, token_type_ids)
+        return self.dropout(self.norm(self.positions.embed(x, position_ids)))

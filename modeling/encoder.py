@@ -1,0 +1,136 @@
+"""BERT-style models: the bidirectional stack, with heads for masked tokens, texts and tokens."""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GenericForTokenClassification
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from vanillaformer.configuration import VanillaEncoderConfig
+
+from .base import VanillaPreTrainedModel
+from .norms import build_norm
+from .pooling import POOLINGS
+from .stack import EncoderStack
+
+
+class VanillaEncoderModel(EncoderStack):
+    """The bidirectional stack without a head: token ids (B, T) → states (B, T, D)."""
+
+    config: VanillaEncoderConfig
+
+
+class MaskedLMTransform(nn.Module):
+    """What BERT puts before the output layer: `norm(φ(W h + b))`, (..., D) → (..., D)."""
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.act_fn = ACT2FN[config.hidden_act]
+        self.norm = build_norm(config)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.act_fn(self.dense(hidden_states)))
+
+
+class VanillaEncoderForMaskedLM(VanillaPreTrainedModel):
+    """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W tied to the embeddings if asked."""
+
+    config: VanillaEncoderConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
+    _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaEncoderModel(config)
+        self.transform = MaskedLMTransform(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """Return logits (B, T, V) and, given `labels` (B, T) with -100 where no loss is wanted, the cross-entropy."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        logits = self.lm_head(self.transform(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
+    """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels)."""
+
+    config: VanillaEncoderConfig
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = VanillaEncoderModel(config)
+        self.pool = POOLINGS[config.classifier_pooling]
+        self.transform = nn.Identity()
+        if config.classifier_act is not None:
+            dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.transform = nn.Sequential(dense, ACT2FN[config.classifier_act])
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> SequenceClassifierOutput:
+        """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        states = outputs.last_hidden_state
+        mask = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
+        if mask.ndim != 2:
+            raise ValueError(f"pooling needs an attention_mask of shape (batch, length), got {tuple(mask.shape)}")
+        logits = self.classifier(self.dropout(self.transform(self.pool(states, mask))))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaEncoderForTokenClassification(GenericForTokenClassification, VanillaPreTrainedModel):
+    """Classifier of tokens (named entities, parts of speech): token ids (B, T) → logits (B, T, labels)."""
+
+    config: VanillaEncoderConfig

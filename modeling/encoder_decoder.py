@@ -1,0 +1,218 @@
+"""The vanilla encoder-decoder, bare and with the language-model head that translates."""
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.generation import GenerationMixin
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_utils import slice_logits_to_keep
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
+
+from .base import VanillaPreTrainedModel
+from .stack import CrossDecoderStack, EncoderStack
+
+
+def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> torch.Tensor:
+    """Return what the decoder reads to predict `labels` (B, T): the start token and all labels but the last.
+
+    -100, which marks labels without loss, becomes padding.
+
+    Raises:
+        ValueError: The config has no `decoder_start_token_id` or no `pad_token_id`.
+    """
+    for name in ("decoder_start_token_id", "pad_token_id"):
+        if getattr(config, name) is None:
+            raise ValueError(f"decoder inputs are made from labels with {name}, which the config leaves at None")
+    start = labels.new_full((labels.shape[0], 1), config.decoder_start_token_id)
+    shifted = torch.cat([start, labels[:, :-1]], dim=1)
+    return shifted.masked_fill(shifted == -100, config.pad_token_id)
+
+
+class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
+    """What the bare model and the one with a head share."""
+
+    config: VanillaEncoderDecoderConfig
+
+    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
+        # transformers looks at `tie_word_embeddings` alone, but source and target can share a table under an untied
+        # head, and the other way round.
+        if all_submodels:
+            return super().get_expanded_tied_weights_keys(all_submodels=True)
+        return self.tied_weights()
+
+    def tied_weights(self) -> dict[str, str]:
+        """Return which parameter is which other one, as the config says."""
+        raise NotImplementedError
+
+
+class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
+    """Encoder and decoder without a head: source ids (B, S), target ids (B, T) → states (B, T, D)."""
+
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: VanillaEncoderDecoderConfig):
+        super().__init__(config)
+        self.encoder = EncoderStack(config, num_layers=config.encoder_layers)
+        self.decoder = CrossDecoderStack(config, vocab_size=config.decoder_vocab_size)
+        self.post_init()
+
+    def tied_weights(self) -> dict[str, str]:
+        return dict(self._tied_weights_keys) if self.config.share_encoder_decoder_embeddings else {}
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = value
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> nn.Embedding:
+        """Resize the source vocabulary, and the target one where they share a table."""
+        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if self.config.share_encoder_decoder_embeddings:
+            self.config.decoder_vocab_size = self.config.vocab_size
+        return embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
+
+        Without decoder inputs the source, shifted right, stands for them (one vocabulary only).
+        """
+        if decoder_input_ids is None and decoder_inputs_embeds is None:
+            decoder_input_ids = self.source_as_target(input_ids)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                inputs_embeds=inputs_embeds,
+                **kwargs,
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        outputs = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            position_ids=decoder_position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=outputs.last_hidden_state,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.hidden_states,
+            decoder_attentions=outputs.attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+    def source_as_target(self, input_ids: torch.Tensor | None) -> torch.Tensor:
+        """Return decoder inputs made from the source, as in denoising."""
+        if input_ids is None or not self.config.share_encoder_decoder_embeddings:
+            raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
+        return shift_right(input_ids, self.config)
+
+
+class VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderPreTrainedModel, GenerationMixin):
+    """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
+    _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+
+    def __init__(self, config: VanillaEncoderDecoderConfig):
+        super().__init__(config)
+        self.loss_type = "ForMaskedLM"  # labels stand beside the decoder's inputs already: no second shift
+        self.model = VanillaEncoderDecoderModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
+        self.post_init()
+
+    def tied_weights(self) -> dict[str, str]:
+        shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
+        source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+        return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder inputs for `labels` (B, T); data collators call this."""
+        return shift_right(labels, self.config)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        decoder_position_ids: torch.LongTensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqLMOutput:
+        """Return logits (B, T, V) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy.
+
+        Decoder inputs not given are the labels shifted right behind `decoder_start_token_id`.
+        """
+        if labels is not None:
+            use_cache = False if use_cache is None else use_cache
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = shift_right(labels, self.config)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            position_ids=position_ids,
+            decoder_position_ids=decoder_position_ids,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )

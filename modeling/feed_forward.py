@@ -1,0 +1,46 @@
+"""The position-wise feed-forward layer; `FEED_FORWARDS` is the list of choices."""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from vanillaformer.configuration import BlockConfig
+
+
+class PlainFeedForward(nn.Module):
+    """Two linear maps with an activation between (Vaswani et al. 2017, equation 2): `W₂ φ(W₁ x + b₁) + b₂`.
+
+    Shapes: (..., D) → (..., D).
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+        self.act_fn = ACT2FN[config.hidden_act]
+        self.dropout = nn.Dropout(config.activation_dropout)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.dropout(self.act_fn(self.up_proj(x))))
+
+
+class GatedFeedForward(PlainFeedForward):
+    """Gated linear unit (Shazeer 2020): `W₂ (φ(W_g x) ⊙ W₁ x)`; SwiGLU with `silu`, GEGLU with `gelu`.
+
+    Shapes: (..., D) → (..., D).
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__(config)
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.dropout(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))
+
+
+FEED_FORWARDS: dict[str, type[PlainFeedForward]] = {"plain": PlainFeedForward, "gated": GatedFeedForward}
+
+
+def build_feed_forward(config: BlockConfig) -> PlainFeedForward:
+    """Return the feed-forward layer that `config` names."""
+    return FEED_FORWARDS[config.feed_forward](config)

@@ -1,0 +1,51 @@
+"""One set of Transformer parts, composed by configuration, as first-class Hugging Face models.
+
+Importing this package makes transformers' Auto classes know `vanilla_encoder_decoder`, `vanilla_decoder` and
+`vanilla_encoder`.
+"""
+
+from importlib.metadata import version
+
+from .configuration import (
+    PRESETS,
+    BlockConfig,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    preset,
+)
+from .modeling import (
+    VanillaDecoderForCausalLM,
+    VanillaDecoderForSequenceClassification,
+    VanillaDecoderModel,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderDecoderModel,
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+    VanillaEncoderModel,
+    register,
+)
+
+__version__ = version("vanillaformer")
+
+__all__ = [
+    "PRESETS",
+    "BlockConfig",
+    "VanillaDecoderConfig",
+    "VanillaDecoderForCausalLM",
+    "VanillaDecoderForSequenceClassification",
+    "VanillaDecoderModel",
+    "VanillaEncoderConfig",
+    "VanillaEncoderDecoderConfig",
+    "VanillaEncoderDecoderForConditionalGeneration",
+    "VanillaEncoderDecoderModel",
+    "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForSequenceClassification",
+    "VanillaEncoderForTokenClassification",
+    "VanillaEncoderModel",
+    "__version__",
+    "preset",
+]
+
+register()
