@@ -10,7 +10,7 @@ from .options import Initialization, NormPlacement, PositionEmbedding
 
 @strict
 class VanillaEncoderDecoderConfig(BlockConfig):
-    """An encoder stack and a decoder stack with cross-attention; the defaults are the base model of Vaswani et al. 2017.
+    """An encoder stack and a decoder stack with cross-attention; the defaults are "base" of Vaswani et al. 2017.
 
     Args:
         vocab_size: Number of source tokens.

@@ -18,7 +18,7 @@ PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "none"]
 """`modeling/positions.py`: Vaswani et al. 2017, BERT and GPT, RoPE (Su et al. 2021), none."""
 
 SinusoidalLayout = Literal["interleaved", "halves"]
-"""Order of the sines and cosines in a sinusoidal table: sin, cos, sin, cos ... (the paper), or all sines first (Marian)."""
+"""Order within a sinusoidal table: sine, cosine, sine, cosine ... (the paper), or all sines first (Marian)."""
 
 Initialization = Literal["normal", "gpt2", "xavier"]
 """`modeling/initialization.py`: N(0, range²), GPT-2's depth-scaled normal, Xavier uniform (Glorot and Bengio 2010)."""

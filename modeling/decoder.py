@@ -23,7 +23,7 @@ class VanillaDecoderModel(DecoderStack):
 
 
 class VanillaDecoderForCausalLM(VanillaPreTrainedModel, GenerationMixin):
-    """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W tied to the embeddings if asked."""
+    """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W maybe tied."""
 
     config: VanillaDecoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
@@ -82,6 +82,6 @@ class VanillaDecoderForCausalLM(VanillaPreTrainedModel, GenerationMixin):
 
 
 class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, VanillaPreTrainedModel):
-    """Classifier on the last token that is not padding (Radford et al. 2018): token ids (B, T) → logits (B, labels)."""
+    """Classifier on the last token that is not padding (Radford et al. 2018): (B, T) → logits (B, labels)."""
 
     config: VanillaDecoderConfig

@@ -36,7 +36,7 @@ class MaskedLMTransform(nn.Module):
 
 
 class VanillaEncoderForMaskedLM(VanillaPreTrainedModel):
-    """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W tied to the embeddings if asked."""
+    """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W maybe tied."""
 
     config: VanillaEncoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
