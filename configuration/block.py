@@ -7,6 +7,7 @@ from typing import Any
 from huggingface_hub.dataclasses import as_validated_field, strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .options import FeedForward, Initialization, Norm, NormPlacement, PositionEmbedding, SinusoidalLayout
 
@@ -28,8 +29,6 @@ FOREIGN_NAMES = {
     "hidden_dropout": "dropout",
     "hidden_dropout_prob": "dropout",
     "init_std": "initializer_range",
-    "layer_norm_eps": "norm_eps",
-    "layer_norm_epsilon": "norm_eps",
     "n_ctx": "max_position_embeddings",
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -40,8 +39,10 @@ FOREIGN_NAMES = {
     "num_heads": "num_attention_heads",
     "num_layers": "num_hidden_layers",
     "resid_pdrop": "dropout",
-    "rms_norm_eps": "norm_eps",
 }
+
+# How rotary positions may be described; transformers turns the last two into the first.
+ROPE_NAMES = ("rope_parameters", "rope_scaling", "rope_theta")
 
 
 @as_validated_field
@@ -72,6 +73,20 @@ def activation(value: str | None = None) -> None:
         raise ValueError(f"must be one of {', '.join(sorted(ACT2FN))}, got {value!r}")
 
 
+# Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
+# can have; a model keeps the entries that it has (`modeling/base.py`).
+COLWISE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+TENSOR_PARALLEL_PLAN = {
+    f"layers.*.{part}.{projection}": "colwise" if projection in COLWISE else "rowwise"
+    for part, projections in (
+        ("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        ("cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        ("mlp", ("gate_proj", "up_proj", "down_proj")),
+    )
+    for projection in projections
+}
+
+
 @strict
 class BlockConfig(PreTrainedConfig):
     """The Transformer block, one field per axis; the base of the three model configs.
@@ -91,7 +106,8 @@ class BlockConfig(PreTrainedConfig):
         norm_placement: `post`, `pre` or `no_residual`.
         position_embedding_type: `sinusoidal`, `learned`, `rotary` or `none`.
         sinusoidal_layout: `interleaved` (the paper) or `halves`.
-        rope_parameters: Base frequency and scaling of rotary positions, in transformers' form.
+        rope_parameters: Base frequency and scaling of rotary positions, in transformers' form; a config has this
+            attribute only with `position_embedding_type="rotary"`.
         max_position_embeddings: Longest input in tokens; the size of a learned table.
         scale_embedding: Multiply token embeddings by √D (Vaswani et al. 2017, section 3.4).
         embedding_norm: Normalise the sum of the embeddings (BERT).
@@ -111,6 +127,13 @@ class BlockConfig(PreTrainedConfig):
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
+    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
+        "layer_norm_eps": "norm_eps",
+        "layer_norm_epsilon": "norm_eps",
+        "rms_norm_eps": "norm_eps",
+    }
+
+    base_model_tp_plan = TENSOR_PARALLEL_PLAN
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)
@@ -125,7 +148,6 @@ class BlockConfig(PreTrainedConfig):
     norm_placement: NormPlacement = "pre"
     position_embedding_type: PositionEmbedding = "learned"
     sinusoidal_layout: SinusoidalLayout = "interleaved"
-    rope_parameters: dict | None = None
     max_position_embeddings: int = positive(default=1024)
     scale_embedding: bool = False
     embedding_norm: bool = False
@@ -140,15 +162,20 @@ class BlockConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         self._reject_misspelled(kwargs)
         self._fill_derived()
-        wants_rotary = self.position_embedding_type == "rotary"
-        if not wants_rotary and (self.rope_parameters or "rope_theta" in kwargs or "rope_scaling" in kwargs):
-            raise ValueError(
-                "rope_parameters only apply to position_embedding_type='rotary', "
-                f"got position_embedding_type={self.position_embedding_type!r}"
-            )
+        self._take_rope_parameters(kwargs)
         super().__post_init__(**kwargs)
-        if not wants_rotary:
-            self.rope_parameters = None  # transformers fills in a default that would say nothing true
+
+    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
+        if self.position_embedding_type == "rotary":
+            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
+            self.rope_parameters = kwargs.pop("rope_parameters", None) or {}
+            return
+        for name in ROPE_NAMES:
+            if value := kwargs.pop(name, None):
+                raise ValueError(
+                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
+                    f"got position_embedding_type={self.position_embedding_type!r}"
+                )
 
     def _fill_derived(self) -> None:
         if self.num_key_value_heads is None:
@@ -164,8 +191,8 @@ class BlockConfig(PreTrainedConfig):
             self.head_dim = self.hidden_size // self.num_attention_heads
 
     def _reject_misspelled(self, unknown: dict[str, Any]) -> None:
-        names = [field.name for field in dataclasses.fields(self)]
-        for key in unknown:
+        names = [field.name for field in dataclasses.fields(self)] + list(ROPE_NAMES)
+        for key in set(unknown) - set(ROPE_NAMES):
             meant = FOREIGN_NAMES.get(key) or next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.85)), None)
             if meant is not None:
                 raise ValueError(
@@ -188,11 +215,13 @@ class BlockConfig(PreTrainedConfig):
             raise ValueError(
                 f"position_embedding_type='sinusoidal' needs an even hidden_size, got hidden_size={self.hidden_size}"
             )
-        if "partial_rotary_factor" in (self.rope_parameters or {}):
-            raise ValueError(
-                "rope_parameters['partial_rotary_factor'] is not supported: rotary positions turn the whole head, "
-                f"got {self.rope_parameters['partial_rotary_factor']!r}"
-            )
+        rope_type = getattr(self, "rope_parameters", {}).get("rope_type", "default")
+        if rope_type != "default" and rope_type not in ROPE_INIT_FUNCTIONS:
+            allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
+            raise ValueError(f"rope_parameters['rope_type'] must be one of {allowed}, got {rope_type!r}")
+        rotated_part = getattr(self, "rope_parameters", {}).get("partial_rotary_factor", 1.0)
+        if rotated_part != 1.0:
+            raise ValueError(f"rope_parameters['partial_rotary_factor'] must be 1.0, got {rotated_part!r}")
 
     def check_token_ids(self, vocab_size: int, *names: str) -> None:
         """Raise when a special token's id does not lie in a vocabulary of `vocab_size` tokens."""
@@ -201,12 +230,3 @@ class BlockConfig(PreTrainedConfig):
             for token_id in value if isinstance(value, list) else [value]:
                 if token_id is not None and not 0 <= token_id < vocab_size:
                     raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")
-
-
-def tensor_parallel_plan(prefix: str = "", cross_attention: bool = False) -> dict[str, str]:
-    """Tensor-parallel plan of the blocks under `prefix`: heads and inner width are split, outputs are summed."""
-    attentions = ["self_attn", "cross_attn"] if cross_attention else ["self_attn"]
-    colwise = [f"{a}.{p}_proj" for a in attentions for p in "qkv"] + ["mlp.gate_proj", "mlp.up_proj"]
-    rowwise = [f"{a}.o_proj" for a in attentions] + ["mlp.down_proj"]
-    styles = dict.fromkeys(colwise, "colwise") | dict.fromkeys(rowwise, "rowwise")
-    return {f"{prefix}layers.*.{name}": style for name, style in styles.items()}

@@ -4,13 +4,13 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, activation, non_negative, positive, tensor_parallel_plan
-from .options import Initialization
+from .block import BlockConfig, activation, non_negative, positive, probability
+from .options import Initialization, PositionEmbedding
 
 
 @strict
 class VanillaDecoderConfig(BlockConfig):
-    """A stack of causal self-attention blocks; the defaults are GPT-2 small (Radford et al. 2019).
+    """A stack of causal self-attention blocks; by default GPT-2's with rotary positions and no dropout.
 
     Args:
         vocab_size: Number of tokens V.
@@ -25,13 +25,11 @@ class VanillaDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_decoder"
-    base_model_tp_plan = tensor_parallel_plan()
 
     vocab_size: int = positive(default=50257)
-    hidden_size: int = positive(default=768)
-    num_hidden_layers: int = positive(default=12)
-    num_attention_heads: int = positive(default=12)
     hidden_act: str = activation(default="gelu_new")
+    position_embedding_type: PositionEmbedding = "rotary"
+    dropout: float | int = probability(default=0.0)
     initialization: Initialization = "gpt2"
     type_vocab_size: int = non_negative(default=0)
     tie_word_embeddings: bool = True

@@ -4,13 +4,13 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, activation, non_negative, positive, probability, tensor_parallel_plan
+from .block import BlockConfig, activation, non_negative, positive, probability
 from .options import NormPlacement, Pooling
 
 
 @strict
 class VanillaEncoderConfig(BlockConfig):
-    """A stack of bidirectional self-attention blocks; the defaults are BERT base (Devlin et al. 2019).
+    """A stack of bidirectional self-attention blocks; by default BERT's (Devlin et al. 2019).
 
     Args:
         vocab_size: Number of tokens V.
@@ -25,12 +25,8 @@ class VanillaEncoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_encoder"
-    base_model_tp_plan = tensor_parallel_plan()
 
     vocab_size: int = positive(default=30522)
-    hidden_size: int = positive(default=768)
-    num_hidden_layers: int = positive(default=12)
-    num_attention_heads: int = positive(default=12)
     hidden_act: str = activation(default="gelu")
     norm_eps: float | int = non_negative(default=1e-12)
     norm_placement: NormPlacement = "post"

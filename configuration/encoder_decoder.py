@@ -14,7 +14,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     Args:
         vocab_size: Number of source tokens.
-        decoder_vocab_size: Number of target tokens. Default `vocab_size`.
+        decoder_vocab_size: Number of target tokens where it is another than `vocab_size`.
         share_encoder_decoder_embeddings: One embedding table for both sides (needs one vocabulary).
         tie_word_embeddings: Use the decoder's embedding table as the output layer (Press and Wolf 2017).
         encoder_layers: Number of encoder blocks. Default `num_hidden_layers`, the number of decoder blocks.
@@ -46,21 +46,31 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     decoder_start_token_id: int | None = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.decoder_vocab_size is None:
-            self.decoder_vocab_size = self.vocab_size
         if self.encoder_layers is None:
             self.encoder_layers = self.num_hidden_layers
         super().__post_init__(**kwargs)
 
+    @property
+    def target_vocab_size(self) -> int:
+        """Number of target tokens."""
+        return self.decoder_vocab_size or self.vocab_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, without a `decoder_vocab_size` of `None`, which transformers would take for a size."""
+        fields = super().to_dict()
+        if self.decoder_vocab_size is None:
+            fields.pop("decoder_vocab_size", None)
+        return fields
+
     def validate_block_vocabularies(self) -> None:
         """Shared embeddings need one vocabulary."""
-        if self.share_encoder_decoder_embeddings and self.vocab_size != self.decoder_vocab_size:
+        if self.share_encoder_decoder_embeddings and self.target_vocab_size != self.vocab_size:
             raise ValueError(
-                f"share_encoder_decoder_embeddings=True needs vocab_size={self.vocab_size} equal to "
+                f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
                 f"decoder_vocab_size={self.decoder_vocab_size}"
             )
 
     def validate_block_special_tokens(self) -> None:
         """Special tokens lie in the vocabularies that use them."""
-        self.check_token_ids(self.decoder_vocab_size, "bos_token_id", "eos_token_id", "decoder_start_token_id")
-        self.check_token_ids(min(self.vocab_size, self.decoder_vocab_size), "pad_token_id")
+        self.check_token_ids(self.target_vocab_size, "bos_token_id", "eos_token_id", "decoder_start_token_id")
+        self.check_token_ids(min(self.vocab_size, self.target_vocab_size), "pad_token_id")

@@ -19,6 +19,9 @@ class Preset(NamedTuple):
     fields: dict[str, Any]
 
 
+TWELVE_LAYERS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+GPT_SMALL = {**TWELVE_LAYERS, "position_embedding_type": "learned", "dropout": 0.1}
+
 PRESETS: dict[str, Preset] = {
     # Vaswani et al. 2017, table 3: base and big (English-German).
     "transformer-base": Preset(VanillaEncoderDecoderConfig, {}),
@@ -29,10 +32,11 @@ PRESETS: dict[str, Preset] = {
         VanillaEncoderDecoderConfig,
         {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256},
     ),
-    # Radford et al. 2018: post-LN and an initialisation that does not look at the depth.
+    # Radford et al. 2018: learned positions, post-LN and an initialisation that does not look at the depth.
     "gpt": Preset(
         VanillaDecoderConfig,
         {
+            **GPT_SMALL,
             "vocab_size": 40478,
             "norm_placement": "post",
             "initialization": "normal",
@@ -41,10 +45,17 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     # Radford et al. 2019, the smallest of the four.
-    "gpt2": Preset(VanillaDecoderConfig, {"attention_dropout": 0.1}),
+    "gpt2": Preset(VanillaDecoderConfig, {**GPT_SMALL, "attention_dropout": 0.1}),
     "gpt-tiny": Preset(
         VanillaDecoderConfig,
-        {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4, "max_position_embeddings": 256},
+        {
+            "hidden_size": 128,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "max_position_embeddings": 256,
+            "position_embedding_type": "learned",
+            "dropout": 0.1,
+        },
     ),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
     "llama-tiny": Preset(
@@ -58,16 +69,14 @@ PRESETS: dict[str, Preset] = {
             "feed_forward": "gated",
             "hidden_act": "silu",
             "norm": "rms_norm",
-            "position_embedding_type": "rotary",
             "attention_bias": False,
             "mlp_bias": False,
-            "dropout": 0.0,
             "initialization": "normal",
             "tie_word_embeddings": False,
         },
     ),
     # Devlin et al. 2019.
-    "bert-base": Preset(VanillaEncoderConfig, {"attention_dropout": 0.1}),
+    "bert-base": Preset(VanillaEncoderConfig, {**TWELVE_LAYERS, "attention_dropout": 0.1}),
     "bert-tiny": Preset(
         VanillaEncoderConfig,
         {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 256},

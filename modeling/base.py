@@ -1,5 +1,7 @@
 """What every model class of the package has in common."""
 
+import fnmatch
+
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -19,6 +21,13 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+    def init_parallel_plans(self) -> None:
+        super().init_parallel_plans()
+        # The config's plans name all that one stack can have: keep what this model has.
+        names = [name for name, _ in self.named_modules()]
+        self._tp_plan = {key: style for key, style in self._tp_plan.items() if fnmatch.filter(names, key)}
+        self._fsdp_plan = {key: style for key, style in self._fsdp_plan.items() if fnmatch.filter(names, key)}
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms and rotary frequencies

@@ -43,6 +43,50 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return self.tied_weights()
 
+    def resize_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Resize the vocabulary of the source, and that of the target where they share a table."""
+        if self.config.share_encoder_decoder_embeddings:
+            self.config.decoder_vocab_size = None
+            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        resized = self._get_resized_embeddings(
+            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.set_input_embeddings(resized)
+        self.config.decoder_vocab_size = self.config.target_vocab_size  # keeps its size under a new `vocab_size`
+        self.config.vocab_size = resized.num_embeddings
+        return resized
+
+    def resize_decoder_token_embeddings(
+        self,
+        new_num_tokens: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        mean_resizing: bool = True,
+    ) -> nn.Embedding:
+        """Resize the vocabulary of the target, with the output layer.
+
+        Raises:
+            ValueError: Source and target share a table.
+        """
+        if self.config.share_encoder_decoder_embeddings:
+            raise ValueError("share_encoder_decoder_embeddings=True: call resize_token_embeddings instead")
+        decoder = self.base_model.decoder
+        decoder.embed_tokens = self._get_resized_embeddings(
+            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
+        )
+        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
+        head = self.get_output_embeddings()
+        if head is not None and not self.config.tie_word_embeddings:
+            self.set_output_embeddings(
+                self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
+            )
+        self.tie_weights()
+        return decoder.embed_tokens
+
     def tied_weights(self) -> dict[str, str]:
         """Return which parameter is which other one, as the config says."""
         raise NotImplementedError
@@ -56,7 +100,7 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
         self.encoder = EncoderStack(config, num_layers=config.encoder_layers)
-        self.decoder = CrossDecoderStack(config, vocab_size=config.decoder_vocab_size)
+        self.decoder = CrossDecoderStack(config, vocab_size=config.target_vocab_size)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
@@ -69,13 +113,6 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         self.encoder.embed_tokens = value
         if self.config.share_encoder_decoder_embeddings:
             self.decoder.embed_tokens = value
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args, **kwargs) -> nn.Embedding:
-        """Resize the source vocabulary, and the target one where they share a table."""
-        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
-        if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = self.config.vocab_size
-        return embeddings
 
     @can_return_tuple
     def forward(
@@ -149,7 +186,7 @@ class VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderPreTrai
         super().__init__(config)
         self.loss_type = "ForMaskedLM"  # labels stand beside the decoder's inputs already: no second shift
         self.model = VanillaEncoderDecoderModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=False)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from transformers.utils import is_torchdynamo_compiling
 
 from vanillaformer.configuration import BlockConfig
 
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, each (B, T, K)
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, each (B or 1, 1, T, K)
 
 
 class NoPositions(nn.Module):
@@ -105,17 +105,14 @@ class SinusoidalPositions(PositionTable):
         return {"table": table.to(torch.float32)}
 
 
-class RotaryEmbedding(NoPositions):
-    """Rotary positions (Su et al. 2021), with the frequency scalings of transformers' `rope_parameters`.
+class RotaryEmbedding(nn.Module):
+    """Sines and cosines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
 
-    Query and key of position p are turned in each plane (i, i + K/2) by the angle `p · θ^(-2i/K)`, so that their
-    product depends on the distance alone.
-
-    Shapes: queries (B, H, T, K), keys (B, G, T, K), positions (B or 1, T).
+    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).
     """
 
     def __init__(self, config: BlockConfig):
-        super().__init__(config)
+        super().__init__()
         # transformers' scaling code and weight initialisation read these attributes by name
         self.config = config
         self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
@@ -131,16 +128,32 @@ class RotaryEmbedding(NoPositions):
         exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float) / config.head_dim
         return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
 
-    def rotation(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
-        return self(x, position_ids)
-
     @torch.no_grad()
     @dynamic_rope_update
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
+        """Return cosines and sines in the dtype and on the device of `x`."""
         angles = position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
         angles = torch.cat((angles, angles), dim=-1)
         cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
-        return cos.to(x.dtype).unsqueeze(1), sin.to(x.dtype).unsqueeze(1)  # (B or 1, 1, T, K): the same for all heads
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
+class RotaryPositions(NoPositions):
+    """Rotary positions (Su et al. 2021).
+
+    Query and key of position p are turned in each plane (i, i + K/2) by the angle `p · θ^(-2i/K)`, so that their
+    product depends on the distance alone.
+
+    Shapes: queries (B, H, T, K), keys (B, G, T, K), positions (B or 1, T).
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__(config)
+        self.rotary_emb = RotaryEmbedding(config)
+
+    def rotation(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
+        cos, sin = self.rotary_emb(x, position_ids)
+        return cos.unsqueeze(1), sin.unsqueeze(1)  # (B or 1, 1, T, K): the same for all heads
 
     @staticmethod
     def rotate(q: torch.Tensor, k: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,7 +170,7 @@ def rotate_half(x: torch.Tensor) -> torch.Tensor:
 POSITIONS: dict[str, type[NoPositions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
-    "rotary": RotaryEmbedding,
+    "rotary": RotaryPositions,
     "none": NoPositions,
 }
 

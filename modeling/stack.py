@@ -18,7 +18,6 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from vanillaformer.configuration import BlockConfig
-from vanillaformer.configuration.block import tensor_parallel_plan
 
 from .attention import Attention
 from .base import VanillaPreTrainedModel
@@ -75,7 +74,6 @@ class Stack(VanillaPreTrainedModel):
 class EncoderStack(Stack):
     """Every token sees every other: the encoder of Vaswani et al. 2017 and BERT."""
 
-    _tp_plan = tensor_parallel_plan()
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
     @merge_with_config_defaults
@@ -104,7 +102,6 @@ class DecoderStack(Stack):
     """Every token sees itself and those before it: GPT."""
 
     is_causal = True
-    _tp_plan = tensor_parallel_plan()
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
     @merge_with_config_defaults
@@ -148,7 +145,6 @@ class CrossDecoderStack(Stack):
 
     block_class = CrossAttentionBlock
     is_causal = True
-    _tp_plan = tensor_parallel_plan(cross_attention=True)
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": CrossAttentionBlock,
         "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
