@@ -13,6 +13,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
+from .heads import TokenScores
 from .stack import DecoderStack
 
 
@@ -22,7 +23,7 @@ class VanillaDecoderModel(DecoderStack):
     config: VanillaDecoderConfig
 
 
-class VanillaDecoderForCausalLM(VanillaPreTrainedModel, GenerationMixin):
+class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationMixin):
     """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W maybe tied."""
 
     config: VanillaDecoderConfig
@@ -68,10 +69,8 @@ class VanillaDecoderForCausalLM(VanillaPreTrainedModel, GenerationMixin):
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
+        loss, logits = self.score_tokens(hidden_states, labels, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

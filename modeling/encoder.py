@@ -11,6 +11,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
+from .heads import TokenScores
 from .norms import build_norm
 from .pooling import POOLINGS
 from .stack import EncoderStack
@@ -35,7 +36,7 @@ class MaskedLMTransform(nn.Module):
         return self.norm(self.act_fn(self.dense(hidden_states)))
 
 
-class VanillaEncoderForMaskedLM(VanillaPreTrainedModel):
+class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
     """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W maybe tied."""
 
     config: VanillaEncoderConfig
@@ -70,10 +71,7 @@ class VanillaEncoderForMaskedLM(VanillaPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        logits = self.lm_head(self.transform(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        loss, logits = self.score_tokens(self.transform(outputs.last_hidden_state), labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

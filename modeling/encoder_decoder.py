@@ -12,6 +12,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .base import VanillaPreTrainedModel
+from .heads import TokenScores
 from .stack import CrossDecoderStack, EncoderStack
 
 
@@ -175,7 +176,9 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         return shift_right(input_ids, self.config)
 
 
-class VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderPreTrainedModel, GenerationMixin):
+class VanillaEncoderDecoderForConditionalGeneration(
+    TokenScores, VanillaEncoderDecoderPreTrainedModel, GenerationMixin
+):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012
@@ -238,10 +241,8 @@ class VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderPreTrai
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.lm_head(slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
+        loss, logits = self.score_tokens(hidden_states, labels, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,
