@@ -153,7 +153,7 @@ class BlockConfig(PreTrainedConfig):
     embedding_norm: bool = False
     attention_bias: bool = True
     mlp_bias: bool = True
-    dropout: float | int = probability(default=0.1)
+    dropout: float | int = probability(default=0.0)
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
     initialization: Initialization = "normal"

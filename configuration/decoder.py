@@ -4,13 +4,13 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, activation, non_negative, positive, probability
+from .block import BlockConfig, activation, non_negative, positive
 from .options import Initialization, PositionEmbedding
 
 
 @strict
 class VanillaDecoderConfig(BlockConfig):
-    """A stack of causal self-attention blocks; by default GPT-2's with rotary positions and no dropout.
+    """A stack of causal self-attention blocks; by default GPT-2's with rotary positions.
 
     Args:
         vocab_size: Number of tokens V.
@@ -29,7 +29,6 @@ class VanillaDecoderConfig(BlockConfig):
     vocab_size: int = positive(default=50257)
     hidden_act: str = activation(default="gelu_new")
     position_embedding_type: PositionEmbedding = "rotary"
-    dropout: float | int = probability(default=0.0)
     initialization: Initialization = "gpt2"
     type_vocab_size: int = non_negative(default=0)
     tie_word_embeddings: bool = True

@@ -37,6 +37,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     norm_placement: NormPlacement = "post"
     position_embedding_type: PositionEmbedding = "sinusoidal"
     scale_embedding: bool = True
+    attention_bias: bool = False
     initialization: Initialization = "xavier"
     use_cache: bool = True
     is_encoder_decoder: bool = True

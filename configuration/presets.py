@@ -20,17 +20,18 @@ class Preset(NamedTuple):
 
 
 TWELVE_LAYERS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
+TINY = {"hidden_size": 128, "max_position_embeddings": 256, "dropout": 0.1}
 GPT_SMALL = {**TWELVE_LAYERS, "position_embedding_type": "learned", "dropout": 0.1}
 
 PRESETS: dict[str, Preset] = {
     # Vaswani et al. 2017, table 3: base and big (English-German).
-    "transformer-base": Preset(VanillaEncoderDecoderConfig, {}),
+    "transformer-base": Preset(VanillaEncoderDecoderConfig, {"dropout": 0.1}),
     "transformer-big": Preset(
         VanillaEncoderDecoderConfig, {"hidden_size": 1024, "num_attention_heads": 16, "dropout": 0.3}
     ),
     "transformer-tiny": Preset(
         VanillaEncoderDecoderConfig,
-        {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 256},
+        {**TINY, "num_hidden_layers": 2, "num_attention_heads": 4},
     ),
     # Radford et al. 2018: learned positions, post-LN and an initialisation that does not look at the depth.
     "gpt": Preset(
@@ -49,12 +50,10 @@ PRESETS: dict[str, Preset] = {
     "gpt-tiny": Preset(
         VanillaDecoderConfig,
         {
-            "hidden_size": 128,
+            **TINY,
             "num_hidden_layers": 4,
             "num_attention_heads": 4,
-            "max_position_embeddings": 256,
             "position_embedding_type": "learned",
-            "dropout": 0.1,
         },
     ),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
@@ -76,10 +75,10 @@ PRESETS: dict[str, Preset] = {
         },
     ),
     # Devlin et al. 2019.
-    "bert-base": Preset(VanillaEncoderConfig, {**TWELVE_LAYERS, "attention_dropout": 0.1}),
+    "bert-base": Preset(VanillaEncoderConfig, {**TWELVE_LAYERS, "dropout": 0.1, "attention_dropout": 0.1}),
     "bert-tiny": Preset(
         VanillaEncoderConfig,
-        {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 256},
+        {**TINY, "num_hidden_layers": 2, "num_attention_heads": 2},
     ),
 }
 
