@@ -1,0 +1,60 @@
+import ast
+import inspect
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import vanillaformer.tokenization as tokenization
+from vanillaformer.tokenization.algorithms import ALGORITHMS
+from vanillaformer.tokenization.options import ModelKind, TokenizerAlgorithm, TrainingOptions
+from vanillaformer.tokenization.special_tokens import SPECIAL_TOKENS
+from vanillaformer.tokenization.training import TrainArguments
+
+
+def test_every_algorithm_name_has_its_function():
+    assert list(ALGORITHMS) == list(get_args(TokenizerAlgorithm))
+    assert [function.__name__ for function in ALGORITHMS.values()] == list(ALGORITHMS)
+
+
+def test_every_model_kind_has_its_special_tokens():
+    assert list(SPECIAL_TOKENS) == list(get_args(ModelKind))
+
+
+def test_public_names():
+    assert sorted(tokenization.__all__) == [
+        "ModelKind",
+        "SPECIAL_TOKENS",
+        "SpecialTokens",
+        "TokenizerAlgorithm",
+        "load_pair",
+        "save_pair",
+        "train",
+        "train_pair",
+    ]
+    assert all(hasattr(tokenization, name) for name in tokenization.__all__)
+
+
+def test_pair_arguments_are_those_of_train():
+    keywords = [p.name for p in inspect.signature(tokenization.train).parameters.values() if p.kind == p.KEYWORD_ONLY]
+    assert list(TrainArguments.__annotations__) == keywords
+
+
+def test_folder_needs_neither_torch_nor_the_rest_of_the_package():
+    for path in Path(tokenization.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.split(".")[0] for alias in node.names} & {"torch", "vanillaformer"}, path
+            if isinstance(node, ast.ImportFrom):
+                assert node.level <= 1, path
+                assert (node.module or "").split(".")[0] not in {"torch", "vanillaformer"}, path
+
+
+def test_room_is_what_special_tokens_leave():
+    options = TrainingOptions(vocab_size=10, special_tokens=("<pad>", "<unk>"), unk_token="<unk>")
+    assert (options.room, options.unk_id) == (8, 1)
+    options.require_room(8, "eight letters")
+    with pytest.raises(
+        ValueError, match="vocab_size=10 is too small: 2 special tokens and nine letters need at least 11"
+    ):
+        options.require_room(9, "nine letters")

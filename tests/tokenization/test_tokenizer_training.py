@@ -1,0 +1,250 @@
+import hashlib
+import subprocess
+import sys
+from itertools import chain
+from typing import get_args
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm, train, train_pair
+
+ALL_ALGORITHMS = get_args(TokenizerAlgorithm)
+ALL_KINDS = get_args(ModelKind)
+WITH_UNKNOWNS = [name for name in ALL_ALGORITHMS if name != "byte_level_bpe"]
+SEQUENCE_TOKENS = ["<pad>", "<unk>", "<s>", "</s>"]
+ENCODER_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def json_of(tokenizer):
+    return tokenizer.backend_tokenizer.to_str()
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("algorithm", ALL_ALGORITHMS)
+class TestEveryAlgorithmAndKind:
+    def test_is_a_stock_tokenizer_with_the_standard_ids(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind)
+        expected = ENCODER_TOKENS if kind == "encoder" else SEQUENCE_TOKENS
+        assert type(tokenizer) is PreTrainedTokenizerFast
+        assert tokenizer.convert_ids_to_tokens(list(range(len(expected)))) == expected
+        assert sorted(tokenizer.all_special_ids) == list(range(len(expected)))
+        assert (tokenizer.pad_token_id, tokenizer.unk_token_id) == (0, 1)
+        assert tokenizer.clean_up_tokenization_spaces is False
+        assert tokenizer.padding_side == "right"
+
+    def test_vocabulary_is_capped_and_dense(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind)
+        assert len(tokenizer) <= 400
+        assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
+
+    def test_template_around_one_text(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind)
+        bare = tokenizer("the lazy dogs", add_special_tokens=False)["input_ids"]
+        before, after = {"encoder_decoder": ([], [3]), "decoder": ([2], []), "encoder": ([2], [3])}[kind]
+        encoded = tokenizer("the lazy dogs")
+        assert bare
+        assert encoded["input_ids"] == [*before, *bare, *after]
+        assert tokenizer(text_target="the lazy dogs")["input_ids"] == encoded["input_ids"]
+        assert ("token_type_ids" in encoded) == (kind == "encoder")
+
+    def test_template_around_a_pair(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind)
+        a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the fox", "lazy dogs"))
+        encoded = tokenizer("the fox", "lazy dogs", return_token_type_ids=True)
+        ids, types = {
+            "encoder_decoder": ([*a, 3, *b, 3], [0] * (len(a) + 1) + [1] * (len(b) + 1)),
+            "decoder": ([2, *a, *b], [0] * (len(a) + 1) + [1] * len(b)),
+            "encoder": ([2, *a, 3, *b, 3], [0] * (len(a) + 2) + [1] * (len(b) + 1)),
+        }[kind]
+        assert encoded["input_ids"] == ids
+        assert encoded["token_type_ids"] == types
+
+    def test_padding_and_truncation(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind, model_max_length=6)
+        assert tokenizer.model_max_length == 6
+        batch = tokenizer(["the quick brown fox jumps over the lazy dogs", ""], padding=True, truncation=True)
+        long, empty = batch["input_ids"]
+        assert len(long) == len(empty) == 6
+        assert (long[-1] == 3) == (kind != "decoder")
+        frame = {"encoder_decoder": [3], "decoder": [2], "encoder": [2, 3]}[kind]
+        assert empty == frame + [0] * (6 - len(frame))
+        assert batch["attention_mask"][1] == [1] * len(frame) + [0] * (6 - len(frame))
+
+    def test_extra_special_tokens_come_next_and_stay_whole(self, trained, algorithm, kind):
+        tokenizer = trained(algorithm=algorithm, kind=kind, extra_special_tokens=("<EN>", "<de>"))
+        first = 5 if kind == "encoder" else 4
+        assert tokenizer.convert_tokens_to_ids(["<EN>", "<de>"]) == [first, first + 1]
+        assert tokenizer.extra_special_tokens == ["<EN>", "<de>"]
+        ids = tokenizer("<EN>the dogs", add_special_tokens=False)["input_ids"]
+        assert ids[0] == first
+        assert "<EN>" not in tokenizer.decode(ids, skip_special_tokens=True)
+        assert len(tokenizer) <= 400
+
+
+@pytest.mark.parametrize("algorithm", ALL_ALGORITHMS)
+class TestEveryAlgorithm:
+    def test_a_generator_gives_what_a_list_gives(self, texts, trained, algorithm):
+        assert json_of(train((t for t in texts), algorithm=algorithm, vocab_size=400)) == json_of(
+            trained(algorithm=algorithm)
+        )
+
+    def test_empty_texts_change_nothing(self, texts, trained, algorithm):
+        with_empty = chain.from_iterable(("", text, "") for text in texts)
+        assert json_of(train(with_empty, algorithm=algorithm, vocab_size=400)) == json_of(trained(algorithm=algorithm))
+
+    def test_order_of_texts_changes_nothing(self, texts, trained, algorithm):
+        assert json_of(train(texts[::-1], algorithm=algorithm, vocab_size=400)) == json_of(
+            trained(algorithm=algorithm)
+        )
+
+    @pytest.mark.parametrize("vocab_size", [12, 20, 31, 45])
+    def test_cap_below_the_alphabet_keeps_the_frequent_characters(self, texts, algorithm, vocab_size):
+        if algorithm == "byte_level_bpe":
+            vocab_size += 256
+        first = train(texts, algorithm=algorithm, vocab_size=vocab_size)
+        assert json_of(first) == json_of(train(texts, algorithm=algorithm, vocab_size=vocab_size))
+        assert len(first) in {vocab_size, vocab_size - 1}  # WordPiece takes a letter with its ## form or not at all
+        if algorithm not in {"word", "byte_level_bpe"}:
+            assert "e" in first.get_vocab()  # the most frequent letter
+
+    def test_split_digits(self, texts, trained, algorithm):
+        tokenizer = trained(algorithm=algorithm, split_digits=True)
+        pieces = tokenizer.tokenize("since 1987 12 and 2024")
+        digits = [piece.removeprefix("##") for piece in pieces if any(c.isdigit() for c in piece)]
+        assert digits == list("1987122024")
+        assert not [token for token in tokenizer.get_vocab() if sum(c.isdigit() for c in token) > 1]
+
+    def test_digits_stay_together_unless_split(self, trained, algorithm):
+        together = any(sum(c.isdigit() for c in token) > 1 for token in trained(algorithm=algorithm).get_vocab())
+        assert together == ("character" not in algorithm)
+
+    def test_lowercase(self, trained, algorithm):
+        tokenizer = trained(algorithm=algorithm, lowercase=True)
+        assert tokenizer("QUICK Brown")["input_ids"] == tokenizer("quick brown")["input_ids"]
+        assert tokenizer.decode(tokenizer("QUICK Brown")["input_ids"], skip_special_tokens=True) == "quick brown"
+        cased = trained(algorithm=algorithm)
+        assert (cased("Der")["input_ids"] == cased("der")["input_ids"]) == (algorithm == "word")
+
+    def test_special_tokens_leave_the_rest_no_room(self, algorithm):
+        with pytest.raises(ValueError, match=r"vocab_size=4 is too small: 4 special tokens and .* need at least"):
+            train(["some text"], algorithm=algorithm, vocab_size=4)
+
+    @pytest.mark.parametrize("empty", [[], iter(()), ["", ""], [" ", "\n"]])
+    def test_nothing_to_learn_from(self, algorithm, empty):
+        with pytest.raises(ValueError, match="texts must hold some text, but is empty or has nothing but white space"):
+            train(empty, algorithm=algorithm)
+
+    @pytest.mark.parametrize(("bad", "kind"), [(None, "NoneType"), (3, "int"), (b"raw", "bytes"), (["a"], "list")])
+    def test_text_that_is_no_string_is_named(self, algorithm, bad, kind):
+        with pytest.raises(ValueError, match=rf"texts\[2\] must be a string, not {kind}"):
+            train(iter(["fine", "", bad, "fine"]), algorithm=algorithm)
+
+    def test_text_that_is_no_unicode_is_named(self, algorithm):
+        with pytest.raises(ValueError, match=r"texts\[1\] is not valid Unicode.*surrogates"):
+            train(["fine", "broken \ud800"], algorithm=algorithm)
+
+
+def test_equal_texts_give_equal_files_in_another_process(trained):
+    code = (
+        "import sys, hashlib; sys.path.insert(0, sys.argv[1]);"
+        "from conftest import sentences; from vanillaformer.tokenization import train\n"
+        "for name in sys.argv[2:]:\n"
+        "    backend = train(sentences(), algorithm=name, vocab_size=400).backend_tokenizer\n"
+        "    print(hashlib.sha256(backend.to_str().encode()).hexdigest())"
+    )
+    folder = __file__.rpartition("/")[0]
+    result = subprocess.run(
+        [sys.executable, "-c", code, folder, *ALL_ALGORITHMS], capture_output=True, text=True, check=True
+    )
+    here = [hashlib.sha256(json_of(trained(algorithm=name)).encode()).hexdigest() for name in ALL_ALGORITHMS]
+    assert result.stdout.split() == here
+
+
+@pytest.mark.parametrize("algorithm", ["byte_level_bpe", "bpe", "unigram", "wordpiece"])
+def test_cap_is_reached_when_the_texts_offer_enough(texts, algorithm):
+    size = 300 if algorithm == "byte_level_bpe" else 130
+    assert len(train(texts, algorithm=algorithm, vocab_size=size)) == size
+
+
+def test_byte_level_needs_all_bytes(texts):
+    with pytest.raises(ValueError, match=r"vocab_size=259 is too small.*the 256 bytes need at least 260"):
+        train(texts, algorithm="byte_level_bpe", vocab_size=259)
+    assert len(train(texts, algorithm="byte_level_bpe", vocab_size=260)) == 260
+
+
+@pytest.mark.parametrize("algorithm", WITH_UNKNOWNS)
+def test_unknown_character_becomes_the_unknown_token(trained, algorithm):
+    for kind in ALL_KINDS:
+        tokenizer = trained(algorithm=algorithm, kind=kind)
+        ids = tokenizer("fox ✈ dogs", add_special_tokens=False)["input_ids"]
+        assert ids.count(tokenizer.unk_token_id) == 1
+        assert tokenizer.decode(ids, skip_special_tokens=True).split() == ["fox", "dogs"]
+
+
+def test_byte_level_has_no_unknowns(trained):
+    tokenizer = trained(algorithm="byte_level_bpe")
+    assert tokenizer.unk_token_id not in tokenizer("fox ✈ \x00")["input_ids"]
+
+
+def test_min_frequency():
+    words = ["rare", *["often"] * 3]
+    assert "rare" in train(words, algorithm="word", min_frequency=1).get_vocab()
+    assert "rare" not in train(words, algorithm="word").get_vocab()
+    with pytest.raises(ValueError, match=r"word found nothing to put in the vocabulary.*min_frequency=9"):
+        train(words, algorithm="word", min_frequency=9)
+    assert {"x", "y"} <= set(train(["xy", "y"], algorithm="character").get_vocab())
+    assert "x" not in train(["xy", "y"], algorithm="character", min_frequency=2).get_vocab()
+    assert "爱" not in train(["我爱", "我"], algorithm="chinese_character", min_frequency=2).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"algorithm": "bytes"}, "algorithm='bytes' is not one of byte_level_bpe, bpe, unigram, wordpiece, word, "),
+        ({"kind": "gpt"}, "kind='gpt' is not one of encoder_decoder, decoder, encoder"),
+        ({"vocab_size": 0}, "vocab_size=0 must be a whole number above 0"),
+        ({"vocab_size": 8e3}, "vocab_size=8000.0 must be a whole number above 0"),
+        ({"min_frequency": 0}, "min_frequency=0 must be a whole number above 0 or None"),
+        ({"model_max_length": -1}, "model_max_length=-1 must be a whole number above 0 or None"),
+        ({"extra_special_tokens": "<x>"}, "extra_special_tokens must be a list of strings, not one string: '<x>'"),
+        ({"extra_special_tokens": ["<x>", ""]}, r"extra_special_tokens\[1\]='' must be a string with visible"),
+        ({"extra_special_tokens": ["</s>"]}, r"extra_special_tokens\[0\]='</s>' is a special token already"),
+        ({"extra_special_tokens": ["<x>", "<x>"]}, r"extra_special_tokens\[1\]='<x>' is a special token already"),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_text_is_read(arguments, message):
+    def untouched():
+        raise AssertionError("a text was read")
+        yield
+
+    with pytest.raises(ValueError, match=message):
+        train(untouched(), **arguments)
+
+
+def test_one_string_is_not_taken_for_texts():
+    with pytest.raises(ValueError, match="texts must be an iterable of strings, not one str: 'oops'"):
+        train("oops")
+
+
+class TestPair:
+    SOURCE = ["the fox", "the dogs", "quick fox"] * 4
+    TARGET = ["der fuchs", "die hunde", "flinker fuchs"] * 4
+
+    def test_joint_is_one_tokenizer_for_both(self):
+        source, target = train_pair(iter(self.SOURCE), iter(self.TARGET), joint=True, algorithm="word")
+        assert source is target
+        assert {"fox", "fuchs"} <= set(source.get_vocab())
+
+    def test_separate_vocabularies(self):
+        source, target = train_pair(self.SOURCE, self.TARGET, joint=False, algorithm="word", vocab_size=7)
+        assert list(source.get_vocab()).count("fox") == list(target.get_vocab()).count("fuchs") == 1
+        assert "fuchs" not in source.get_vocab()
+        assert len(source) == len(target) == 7
+
+    @pytest.mark.parametrize("joint", [True, False])
+    def test_errors_name_the_side(self, joint):
+        with pytest.raises(ValueError, match=r"target_texts\[1\] must be a string, not float"):
+            train_pair(self.SOURCE, ["fine", 1.5], joint=joint, algorithm="word")
+        with pytest.raises(ValueError, match="source_texts must hold some text"):
+            train_pair([], self.TARGET, joint=joint, algorithm="word")

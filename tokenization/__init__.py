@@ -1,0 +1,17 @@
+"""Training, saving and loading of stock fast tokenizers."""
+
+from .options import ModelKind, TokenizerAlgorithm
+from .pairs import load_pair, save_pair
+from .special_tokens import SPECIAL_TOKENS, SpecialTokens
+from .training import train, train_pair
+
+__all__ = [
+    "SPECIAL_TOKENS",
+    "ModelKind",
+    "SpecialTokens",
+    "TokenizerAlgorithm",
+    "load_pair",
+    "save_pair",
+    "train",
+    "train_pair",
+]

@@ -1,0 +1,185 @@
+"""The tokenizer algorithms: each is a function from texts and options to a trained `tokenizers.Tokenizer`.
+
+The algorithms are those of the tokenizers library. What is added here is the pipeline around them, the exact limit on
+the vocabulary, and equal results for equal texts: the library visits words in random order, which shows in the
+vocabularies of WordPiece and Unigram and in every alphabet it has to cut.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from .alphabets import limited_symbols, limited_texts
+from .options import TokenizerAlgorithm, TrainingOptions
+from .pipelines import CONTINUATION, added_tokens, bert, digits, natural_decoder, space_keeping
+
+WORD_OR_SYMBOL = Regex(r"\w+|[^\w\s]")
+ANY_CHARACTER = Regex(r"[\s\S]")
+
+
+def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Byte-pair encoding over the 256 bytes, as in GPT-2: any text is encoded and decoded without loss."""
+    options.require_room(256, "the 256 bytes")
+    tokenizer = Tokenizer(models.BPE())
+    if options.lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if options.split_digits:
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits(options), tokenizer.pre_tokenizer])
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency or 2,
+        special_tokens=added_tokens(options),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=options.show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Byte-pair encoding over characters, spaces kept as `▁`: lossless for the characters of the vocabulary."""
+    tokenizer = space_keeping(models.BPE(unk_token=options.unk_token, fuse_unk=True), options)
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency or 2,
+        special_tokens=added_tokens(options),
+        show_progress=options.show_progress,
+    )
+    return _train_on_limited_texts(tokenizer, texts, trainer, options)
+
+
+def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Unigram language model (Kudo, 2018), spaces kept as `▁`: lossless for the characters of the vocabulary."""
+    trainer = trainers.UnigramTrainer(
+        vocab_size=options.vocab_size,
+        special_tokens=added_tokens(options),
+        unk_token=options.unk_token,
+        show_progress=options.show_progress,
+    )
+    trained = _train_on_limited_texts(space_keeping(models.Unigram(), options), texts, trainer, options)
+    pieces = json.loads(trained.to_str())["model"]["vocab"][len(options.special_tokens) :]
+    special = [(token, 0.0) for token in options.special_tokens]
+    model = models.Unigram([*special, *_settled(pieces, options.room)], unk_id=options.unk_id)
+    tokenizer = space_keeping(model, options)
+    tokenizer.add_special_tokens(added_tokens(options))
+    return tokenizer
+
+
+def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """WordPiece with BERT's normaliser and pre-tokeniser; pieces inside a word start with `##`.
+
+    Every character of the vocabulary can also continue a word, so no word of known characters is unknown.
+    """
+    tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
+    normalized, symbols = limited_symbols(texts, tokenizer, options)
+    trained = Tokenizer(models.WordPiece(unk_token=options.unk_token))
+    # Digits are set apart in training only. With no longer digit piece to be found, encoding keeps them alone too,
+    # but as parts of one word, so that decoding puts no spaces between them.
+    trained.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, *digits(options)])
+    # Named beforehand, the `##` symbols get fixed ids; left to the trainer, ids follow its random order of words.
+    continuations = [symbol for symbol in symbols if symbol.startswith(CONTINUATION)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=options.min_frequency or 2,
+        special_tokens=[*options.special_tokens, *continuations],
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=options.show_progress,
+    )
+    trained.train_from_iterator(normalized, trainer, length=len(normalized))
+    tokenizer.model = models.WordPiece(trained.get_vocab(with_added_tokens=False), unk_token=options.unk_token)
+    tokenizer.add_special_tokens(added_tokens(options))
+    return tokenizer
+
+
+def word(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Whole words in basic English form: always lower case, each punctuation mark a token, other words unknown.
+
+    With `split_digits` each digit is a word, and decoding puts spaces between them.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=options.unk_token))
+    tokenizer.normalizer = normalizers.Lowercase()
+    words = pre_tokenizers.Split(WORD_OR_SYMBOL, "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, *digits(options)])
+    tokenizer.decoder = natural_decoder()
+    return _train_word_level(tokenizer, texts, options, options.min_frequency or 2)
+
+
+def character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Every character is a token, white space too: lossless for the characters of the vocabulary."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token=options.unk_token))
+    if options.lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(ANY_CHARACTER, "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return _train_word_level(tokenizer, texts, options, options.min_frequency or 1)
+
+
+def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
+    """Every character is a token, with BERT's normaliser: Chinese characters and punctuation stand alone.
+
+    Runs of other letters and digits are split into characters too, marked with `##` inside a run, so that no word is
+    unknown and decoding joins them again. White space is not kept: decoding puts one space between runs and none
+    beside Chinese.
+    """
+    tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
+    _, symbols = limited_symbols(texts, tokenizer, options, options.min_frequency or 1)
+    vocab = {token: index for index, token in enumerate([*options.special_tokens, *symbols])}
+    tokenizer.model = models.WordPiece(vocab, unk_token=options.unk_token)
+    tokenizer.add_special_tokens(added_tokens(options))
+    return tokenizer
+
+
+def _train_on_limited_texts(
+    tokenizer: Tokenizer, texts: Iterable[str], trainer: trainers.Trainer, options: TrainingOptions
+) -> Tokenizer:
+    """Train on texts that are normalised already and have no more characters than the vocabulary has room for."""
+    normalizer = tokenizer.normalizer
+    normalized = limited_texts(texts, normalizer, options)
+    tokenizer.normalizer = None
+    tokenizer.train_from_iterator(normalized, trainer, length=len(normalized))
+    tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def _train_word_level(
+    tokenizer: Tokenizer, texts: Iterable[str], options: TrainingOptions, min_frequency: int
+) -> Tokenizer:
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=options.vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=added_tokens(options),
+        show_progress=options.show_progress,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _settled(pieces: list[tuple[str, float]], room: int) -> list[tuple[str, float]]:
+    """Return the best pieces of a trained Unigram vocabulary without what the random order of words left in it.
+
+    That is the last digits of the scores, the order of equal scores, and which of the characters too rare for a score
+    of their own got which one (the trainer spreads them upwards from the lowest score in steps of 1e-4).
+    """
+    lowest = min((score for _, score in pieces), default=0.0)
+    rare = lowest + 1e-4 * sum(len(piece) == 1 for piece, _ in pieces)
+    scores = {piece: round(lowest if len(piece) == 1 and score <= rare else score, 4) for piece, score in pieces}
+    ranked = sorted(scores, key=lambda piece: (-scores[piece], piece))
+    characters = [piece for piece in ranked if len(piece) == 1]
+    longer = [piece for piece in ranked if len(piece) > 1][: room - len(characters)]
+    kept = {*characters, *longer}
+    return [(piece, scores[piece]) for piece in ranked if piece in kept]
+
+
+# A new algorithm is one function above, one line here and one word in options.TokenizerAlgorithm.
+ALGORITHMS: dict[TokenizerAlgorithm, Callable[[Iterable[str], TrainingOptions], Tokenizer]] = {
+    "byte_level_bpe": byte_level_bpe,
+    "bpe": bpe,
+    "unigram": unigram,
+    "wordpiece": wordpiece,
+    "word": word,
+    "character": character,
+    "chinese_character": chinese_character,
+}

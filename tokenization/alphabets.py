@@ -1,0 +1,68 @@
+"""Which characters a vocabulary starts from, and what happens to those for which it has no room."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Normalizer
+
+from .options import TrainingOptions
+from .pipelines import CONTINUATION, SPACE
+
+
+def limited_texts(texts: Iterable[str], normalizer: Normalizer, options: TrainingOptions) -> list[str]:
+    """Return the normalised texts without the characters for which the vocabulary has no room, the rarest ones."""
+    options.require_room(2, f"'{SPACE}' and one character")
+    normalized, counts = _normalize(texts, normalizer)
+    return _without(_by_frequency(counts, first=SPACE)[options.room :], normalized)
+
+
+def limited_symbols(
+    texts: Iterable[str], tokenizer: Tokenizer, options: TrainingOptions, min_frequency: int = 1
+) -> tuple[list[str], list[str]]:
+    """Return the normalised texts as `limited_texts` does, and the symbols their words are made of.
+
+    The symbols are the characters, most frequent first, each followed by its `##` form if it can stand inside a word.
+    """
+    options.require_room(2, f"one character with its '{CONTINUATION}' form")
+    normalized, counts = _normalize(texts, tokenizer.normalizer)
+    symbols: list[str] = []
+    dropped: list[str] = []
+    for character in _by_frequency(counts, min_frequency=min_frequency):
+        forms = _forms(character, tokenizer)
+        if not dropped and len(symbols) + len(forms) <= options.room:
+            symbols.extend(forms)
+        elif forms:
+            dropped.append(character)
+    return _without(dropped, normalized), symbols
+
+
+def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
+    """`["x", "##x"]` for a letter, `["。"]` for what the pre-tokeniser sets apart, `[]` for white space."""
+
+    def words(text: str) -> list[str]:
+        return [w for w, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
+
+    if words(character) != [character]:
+        return []
+    return [character, CONTINUATION + character] if words("a" + character) == ["a" + character] else [character]
+
+
+def _normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[list[str], Counter[str]]:
+    """Return the normalised texts and how often each character occurs in them."""
+    normalized = [normalizer.normalize_str(text) for text in texts]
+    counts: Counter[str] = Counter()
+    for text in normalized:
+        counts.update(text)
+    return normalized, counts
+
+
+def _by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) -> list[str]:
+    """Return the characters: the one named first, then the most frequent, equals by code point."""
+    kept = (character for character, count in counts.items() if count >= min_frequency)
+    return sorted(kept, key=lambda character: (character != first, -counts[character], character))
+
+
+def _without(characters: Iterable[str], texts: list[str]) -> list[str]:
+    table = dict.fromkeys(map(ord, characters))
+    return [text.translate(table) for text in texts] if table else texts

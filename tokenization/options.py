@@ -1,0 +1,48 @@
+"""The names and settings a tokenizer is trained with."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+TokenizerAlgorithm = Literal["byte_level_bpe", "bpe", "unigram", "wordpiece", "word", "character", "chinese_character"]
+ModelKind = Literal["encoder_decoder", "decoder", "encoder"]
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What every algorithm is told.
+
+    Attributes:
+        vocab_size: Upper limit of the whole vocabulary, special tokens included.
+        special_tokens: All special tokens in id order: token `i` gets id `i`.
+        unk_token: The special token that stands for what the vocabulary does not cover.
+        min_frequency: How often something must occur to enter the vocabulary; None leaves it to the algorithm.
+        lowercase: Lower-case the text first.
+        split_digits: Keep each digit a token of its own.
+        show_progress: Show the progress bars of the tokenizers library.
+    """
+
+    vocab_size: int
+    special_tokens: tuple[str, ...]
+    unk_token: str
+    min_frequency: int | None = None
+    lowercase: bool = False
+    split_digits: bool = False
+    show_progress: bool = False
+
+    @property
+    def room(self) -> int:
+        """How many tokens fit beside the special ones."""
+        return self.vocab_size - len(self.special_tokens)
+
+    @property
+    def unk_id(self) -> int:
+        """The id of the unknown token."""
+        return self.special_tokens.index(self.unk_token)
+
+    def require_room(self, size: int, reason: str) -> None:
+        """Raise ValueError unless `size` tokens fit beside the special ones."""
+        if self.room < size:
+            raise ValueError(
+                f"vocab_size={self.vocab_size} is too small: {len(self.special_tokens)} special tokens and {reason} "
+                f"need at least {len(self.special_tokens) + size}"
+            )

@@ -1,0 +1,67 @@
+"""Saving and loading of the two tokenizers of a translation model beside its weights."""
+
+import shutil
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+TARGET_SUBFOLDER = "target_tokenizer"
+# Stored in the source's tokenizer_config.json, so that loading never takes a missing target for a joint vocabulary.
+MARKER = "target_tokenizer"
+
+
+def save_pair(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, folder: str | PathLike[str]) -> None:
+    """Save the source tokenizer in the folder, and the target tokenizer, if it differs, in `target_tokenizer/`.
+
+    `AutoTokenizer.from_pretrained(folder)` then loads the source and, with `subfolder="target_tokenizer"`, the target.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if _same(source, target):
+        source.init_kwargs.pop(MARKER, None)
+        source.save_pretrained(folder)
+        if (folder / TARGET_SUBFOLDER / "tokenizer_config.json").is_file():  # of an earlier, separate pair
+            shutil.rmtree(folder / TARGET_SUBFOLDER)
+        return
+    source.init_kwargs[MARKER] = TARGET_SUBFOLDER
+    source.save_pretrained(folder)
+    target.save_pretrained(folder / TARGET_SUBFOLDER)
+
+
+def load_pair(
+    path_or_hub_id: str | PathLike[str], **kwargs: Any
+) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
+    """Load what `save_pair` saved, from a folder or the Hub; for a joint vocabulary the same tokenizer twice.
+
+    Args:
+        path_or_hub_id: The folder or the name of the repository.
+        **kwargs: Passed on to `AutoTokenizer.from_pretrained` (`revision`, `token`, `subfolder`, ...).
+
+    Raises:
+        OSError: If the source is not there, or the target that belongs to it is not.
+    """
+    source = AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs)
+    subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)
+    saved_by_hand = (Path(path_or_hub_id) / subfolder / "tokenizer_config.json").is_file()
+    if MARKER not in source.init_kwargs and not saved_by_hand:
+        return source, source
+    kwargs["config"] = PreTrainedConfig()  # the sub-folder has none, and offline the search for it would fail
+    try:
+        target = AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs)
+    except (OSError, ValueError) as error:
+        raise OSError(
+            f"{path_or_hub_id} has a source tokenizer that goes with a separate target tokenizer, but none could be "
+            f"loaded from its sub-folder {subfolder.as_posix()}"
+        ) from error
+    return source, target
+
+
+def _same(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> bool:
+    if source is target:
+        return True
+    if not (isinstance(source, PreTrainedTokenizerFast) and isinstance(target, PreTrainedTokenizerFast)):
+        return False
+    same_backend = source.backend_tokenizer.to_str() == target.backend_tokenizer.to_str()
+    return same_backend and source.special_tokens_map == target.special_tokens_map

@@ -1,0 +1,60 @@
+"""What stands around an algorithm: normaliser and pre-tokeniser before it, decoder after it."""
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from .options import TrainingOptions
+
+SPACE = "▁"  # U+2581 stands for the space in front of a word
+CONTINUATION = "##"  # in front of a piece that continues a word
+OTHER_WHITESPACE = Regex(r"\s+")  # what is left of white space once each space has become SPACE
+
+CONTRACTED = r"(?i:s|t|m|d|re|ve|ll)\b"
+CHINESE = r"[\p{Han}\u3000-\u303f\uff00-\uffef]"
+UNNATURAL_SPACES = (
+    r" (?=[.,!?;:%)\]}…])",  # before closing punctuation
+    r"(?<=[(\[{¿¡]) ",  # after opening punctuation
+    rf"(?<=\w) (?=' {CONTRACTED})|(?<=\w ') (?={CONTRACTED})",  # in "it's" and "don't"
+    rf"(?<={CHINESE}) | (?={CHINESE})",  # beside Chinese
+)
+
+
+def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
+    """A tokenizer that turns each space into `▁`, puts one in front of the text, and undoes both when decoding.
+
+    The front one is put there by the normaliser: `Metaspace` alone would not tell " a" from "a".
+    """
+    tokenizer = Tokenizer(model)
+    lowercase = [normalizers.Lowercase()] if options.lowercase else []
+    tokenizer.normalizer = normalizers.Sequence(
+        [*lowercase, normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)]
+    )
+    words = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
+    lines = pre_tokenizers.Split(OTHER_WHITESPACE, "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, lines, *digits(options)])
+    tokenizer.decoder = decoders.Metaspace(SPACE, prepend_scheme="always")
+    return tokenizer
+
+
+def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
+    """BERT's pipeline: Chinese characters and punctuation alone, accents removed when lower-casing."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=options.lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = natural_decoder()
+    return tokenizer
+
+
+def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
+    """The pre-tokeniser that keeps each digit alone, where it is asked for."""
+    return [pre_tokenizers.Digits(individual_digits=True)] if options.split_digits else []
+
+
+def natural_decoder() -> decoders.Decoder:
+    """Join words by spaces and word pieces without, then remove the spaces nobody would write."""
+    removals = [decoders.Replace(Regex(spaces), "") for spaces in UNNATURAL_SPACES]
+    return decoders.Sequence([decoders.WordPiece(prefix=CONTINUATION, cleanup=False), decoders.Fuse(), *removals])
+
+
+def added_tokens(options: TrainingOptions) -> list[AddedToken]:
+    """The special tokens as the library wants them: found in the text as it is, before any normalisation."""
+    return [AddedToken(token, special=True, normalized=False) for token in options.special_tokens]

@@ -1,0 +1,164 @@
+"""Training of tokenizers: texts in, a stock `PreTrainedTokenizerFast` out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, TypedDict, Unpack, get_args
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from .algorithms import ALGORITHMS
+from .options import ModelKind, TokenizerAlgorithm, TrainingOptions
+from .special_tokens import SPECIAL_TOKENS, SpecialTokens
+
+
+class TrainArguments(TypedDict, total=False):
+    """The keyword arguments of `train`, which `train_pair` takes too."""
+
+    algorithm: TokenizerAlgorithm
+    kind: ModelKind
+    vocab_size: int
+    min_frequency: int | None
+    lowercase: bool
+    split_digits: bool
+    model_max_length: int | None
+    extra_special_tokens: Sequence[str]
+    show_progress: bool
+
+
+def train(
+    texts: Iterable[str],
+    *,
+    algorithm: TokenizerAlgorithm = "byte_level_bpe",
+    kind: ModelKind = "encoder_decoder",
+    vocab_size: int = 8000,
+    min_frequency: int | None = None,
+    lowercase: bool = False,
+    split_digits: bool = False,
+    model_max_length: int | None = None,
+    extra_special_tokens: Sequence[str] = (),
+    show_progress: bool = False,
+) -> PreTrainedTokenizerFast:
+    """Train a tokenizer that `AutoTokenizer.from_pretrained` loads without this package.
+
+    Args:
+        texts: The texts, read once; a generator will do. Byte-level BPE, words and characters are counted as they
+            come, the other algorithms hold all texts in memory.
+        algorithm: One of `TokenizerAlgorithm`; `tokenization/algorithms.py` says what each does and what it loses.
+        kind: The kind of model it is for, which decides special tokens, their ids and the template around a text.
+        vocab_size: The limit `len(tokenizer)` never exceeds; it stays below when the texts do not offer more.
+        min_frequency: How often a word, character or merged pair must occur to enter the vocabulary. Default 2, for
+            the character algorithms 1. Unigram has no such limit.
+        lowercase: Lower-case all text, in training and later; `word` always does.
+        split_digits: Keep each digit a token of its own.
+        model_max_length: Stored length limit, used when the tokenizer is asked to truncate.
+        extra_special_tokens: More special tokens; they get the ids after the standard ones, in this order.
+        show_progress: Show progress bars.
+
+    Raises:
+        ValueError: If an argument is not allowed, a text is not a string, or the texts hold nothing to learn from.
+    """
+    _check_choice("algorithm", algorithm, get_args(TokenizerAlgorithm))
+    _check_choice("kind", kind, get_args(ModelKind))
+    _check_positive("vocab_size", vocab_size)
+    _check_positive("min_frequency", min_frequency, optional=True)
+    _check_positive("model_max_length", model_max_length, optional=True)
+    special = SPECIAL_TOKENS[kind]
+    extra = _check_extra_special_tokens(extra_special_tokens, special)
+    options = TrainingOptions(
+        vocab_size=vocab_size,
+        special_tokens=(*special.tokens, *extra),
+        unk_token=special.names["unk_token"],
+        min_frequency=min_frequency,
+        lowercase=lowercase,
+        split_digits=split_digits,
+        show_progress=show_progress,
+    )
+    options.require_room(1, "one token of text")
+    backend = ALGORITHMS[algorithm](check_texts(texts), options)
+    if backend.get_vocab_size() <= len(options.special_tokens):
+        raise ValueError(
+            f"{algorithm} found nothing to put in the vocabulary: no token of the texts is frequent enough "
+            f"(min_frequency={min_frequency or 'default'})"
+        )
+    return _wrap(backend, special, extra, model_max_length)
+
+
+def train_pair(
+    source_texts: Iterable[str], target_texts: Iterable[str], *, joint: bool, **arguments: Unpack[TrainArguments]
+) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
+    """Train the tokenizers of the two sides of a translation.
+
+    Args:
+        source_texts: The texts of the source side.
+        target_texts: The texts of the target side.
+        joint: One vocabulary for both sides: the same tokenizer is returned twice.
+        **arguments: As for `train`; `vocab_size` is that of each tokenizer.
+    """
+    source, target = check_texts(source_texts, "source_texts"), check_texts(target_texts, "target_texts")
+    if joint:
+        tokenizer = train(chain(source, target), **arguments)
+        return tokenizer, tokenizer
+    return train(source, **arguments), train(target, **arguments)
+
+
+def check_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
+    """Pass the texts on, and raise ValueError at one that is no proper string or when none holds any text."""
+    if isinstance(texts, str | bytes):
+        raise ValueError(f"{name} must be an iterable of strings, not one {type(texts).__name__}: {texts!r:.60}")
+    return _checked(texts, name)
+
+
+def _checked(texts: Iterable[Any], name: str) -> Iterator[str]:
+    found = False
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{index}] must be a string, not {type(text).__name__}: {text!r:.60}")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{name}[{index}] is not valid Unicode: {error}") from error
+        found = found or bool(text.strip())
+        yield text
+    if not found:
+        raise ValueError(f"{name} must hold some text, but is empty or has nothing but white space")
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
+
+
+def _check_positive(name: str, value: int | None, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r} must be a whole number above 0{' or None' if optional else ''}")
+
+
+def _check_extra_special_tokens(tokens: Sequence[str], special: SpecialTokens) -> tuple[str, ...]:
+    if isinstance(tokens, str):
+        raise ValueError(f"extra_special_tokens must be a list of strings, not one string: {tokens!r}")
+    for index, token in enumerate(tokens):
+        if not isinstance(token, str) or not token.strip():
+            raise ValueError(f"extra_special_tokens[{index}]={token!r} must be a string with visible characters")
+        if token in special.tokens or token in tokens[:index]:
+            raise ValueError(f"extra_special_tokens[{index}]={token!r} is a special token already")
+    return tuple(tokens)
+
+
+def _wrap(
+    backend: Tokenizer, special: SpecialTokens, extra: tuple[str, ...], model_max_length: int | None
+) -> PreTrainedTokenizerFast:
+    backend.post_processor = special.post_processor()
+    settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
+    if extra:
+        settings["extra_special_tokens"] = list(extra)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=list(special.model_input_names),
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+        **special.names,
+        **settings,
+    )
