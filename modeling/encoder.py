@@ -3,8 +3,7 @@
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
-from transformers.modeling_layers import GenericForTokenClassification
-from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 
@@ -128,7 +127,43 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         )
 
 
-class VanillaEncoderForTokenClassification(GenericForTokenClassification, VanillaPreTrainedModel):
+class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
     """Classifier of tokens (named entities, parts of speech): token ids (B, T) → logits (B, T, labels)."""
 
     config: VanillaEncoderConfig
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.model = VanillaEncoderModel(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> TokenClassifierOutput:
+        """Return logits (B, T, labels) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy."""
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
