@@ -4,6 +4,7 @@ Shape letters: B batch, T query length, S key length, D model width, H query hea
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -150,7 +151,7 @@ class CrossAttention(Attention):
         """Project the queries, and the keys and values unless the cache holds them already."""
         query = self.split_heads(self.q_proj(hidden_states))
         if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
+            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
             return query, layer.keys, layer.values
         key = self.split_heads(self.k_proj(key_value_states))
         value = self.split_heads(self.v_proj(key_value_states))

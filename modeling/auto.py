@@ -1,5 +1,7 @@
 """Makes transformers' Auto classes know the three model types."""
 
+from typing import Any
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -12,6 +14,7 @@ from transformers import (
 
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 
+from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
 from .encoder import (
     VanillaEncoderForMaskedLM,
@@ -21,7 +24,7 @@ from .encoder import (
 )
 from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
 
-AUTO_CLASSES = {
+AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
     AutoModel: [VanillaEncoderDecoderModel, VanillaDecoderModel, VanillaEncoderModel],
     AutoModelForSeq2SeqLM: [VanillaEncoderDecoderForConditionalGeneration],
     AutoModelForCausalLM: [VanillaDecoderForCausalLM],

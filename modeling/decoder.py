@@ -29,7 +29,7 @@ class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationM
     config: VanillaDecoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
-    _pp_plan = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012
+    _pp_plan: dict = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
 
     def __init__(self, config: VanillaDecoderConfig):

@@ -1,6 +1,9 @@
 """From states to token logits and their loss: the one place where the output layer and the loss meet."""
 
+from collections.abc import Callable
+
 import torch
+from torch import nn
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 
@@ -11,6 +14,9 @@ class TokenScores:
     What the head computes and for which rows is decided here alone, so that rows without a label can be left out or
     the loss be taken in chunks without touching a model.
     """
+
+    lm_head: nn.Module
+    loss_function: Callable[..., torch.Tensor]
 
     def score_tokens(
         self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
