@@ -1,0 +1,46 @@
+# One command per job; `make help` lists them. Needs nothing but Python 3.11 or newer: `.venv` is made on first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PACKAGES := configuration modeling tokenization training scripts
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-contract check clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+install: $(STAMP) ## Make .venv and install the package in it, with what the tests need.
+
+demo: $(STAMP) ## Train a translator on this machine (4 minutes on 2 cores), score it, use it, look inside.
+	$(BIN)/python -m vanillaformer.scripts.demo
+
+test: $(STAMP) ## Run the tests.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests
+
+test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[contract]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.contract
+
+check: $(STAMP) .typing ## Lint, format and types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=.typing $(BIN)/mypy -p vanillaformer
+
+clean: ## Delete what was made here, but not the runs.
+	rm -rf $(VENV) .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "vanillaformer needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
+		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# A type checker does not see an editable install that maps folders: it gets a tree of links with the import names.
+.typing: Makefile
+	@rm -rf $@ && mkdir -p $@/vanillaformer
+	@ln -s $(foreach file,__init__.py py.typed,../../src/vanillaformer/$(file)) $(PACKAGES:%=../../%) $@/vanillaformer/

@@ -1,0 +1,146 @@
+import dataclasses
+import json
+
+import pytest
+import yaml
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+from vanillaformer import tokenization
+from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
+
+OURS = (ModelArguments, DataArguments, TokenizerArguments)
+
+
+def model(*words: str) -> ModelArguments:
+    return parse(ModelArguments, words)[0]
+
+
+def written(path, content) -> str:
+    path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
+    return str(path)
+
+
+def test_command_line_fills_every_dataclass():
+    words = ["--preset", "gpt2", "--block-size=64", "--tokenizer_algorithm", "bpe", "--no_joint_vocabulary"]
+    words += ["--learning_rate", "1e-3"]
+    one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
+    assert (one.preset, data.block_size, tokenizer.tokenizer_algorithm) == ("gpt2", 64, "bpe")
+    assert tokenizer.joint_vocabulary is False
+    assert training.learning_rate == 1e-3
+
+
+@pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])
+def test_no_field_is_also_one_of_transformers(theirs):
+    own = [entry.name for kind in OURS for entry in dataclasses.fields(kind)]
+    assert len(own) == len(set(own))
+    assert not set(own) & {entry.name for entry in dataclasses.fields(theirs)}
+
+
+def test_every_field_has_help():
+    missing = [entry.name for kind in OURS for entry in dataclasses.fields(kind) if not entry.metadata.get("help")]
+    assert missing == []
+
+
+@pytest.mark.parametrize("name", ["settings.yaml", "settings.yml", "settings.json"])
+def test_file_then_command_line(tmp_path, name):
+    content = {
+        "preset": "gpt",
+        "set": {"norm": "rms_norm", "hidden_size": 64},
+        "block-size": 32,
+        "learning_rate": "1e-3",
+    }
+    content |= {
+        "joint_vocabulary": False,
+        "lr_scheduler_kwargs": {"min_lr": 0.1},
+        "bf16": False,
+        "max_train_samples": 9,
+    }
+    path = written(tmp_path / name, content)
+    words = [path, "--set", "hidden_size=128", "--max_train_samples", "7"]
+    one, data, tokenizer, training = parse((*OURS, TrainingArguments), words)
+    assert one.config_overrides() == {"norm": "rms_norm", "hidden_size": 128}
+    assert (one.preset, data.block_size, data.max_train_samples) == ("gpt", 32, 7)
+    assert tokenizer.joint_vocabulary is False
+    assert (training.learning_rate, training.lr_scheduler_kwargs) == (1e-3, {"min_lr": 0.1})
+
+
+def test_file_may_list_overrides_and_unset_a_default(tmp_path):
+    path = written(tmp_path / "a.yaml", {"set": ["a=1", "b=none"], "preset": None})
+    (one,) = parse(ModelArguments, [path], defaults={"preset": "gpt"})
+    assert one.config_overrides() == {"a": 1, "b": "none"}
+    assert one.preset is None
+
+
+def test_empty_file_changes_nothing(tmp_path):
+    (tmp_path / "a.yaml").write_text("# nothing yet\n")
+    assert parse(ModelArguments, [str(tmp_path / "a.yaml")]) == (ModelArguments(),)
+
+
+def test_defaults_of_a_script_give_way_to_the_user():
+    assert parse(ModelArguments, [], defaults={"preset": "gpt"})[0].preset == "gpt"
+    assert parse(ModelArguments, ["--preset", "gpt2"], defaults={"preset": "gpt"})[0].preset == "gpt2"
+    with pytest.raises(ValueError, match="unknown key 'presets'; did you mean 'preset'"):
+        parse(ModelArguments, [], defaults={"presets": "gpt"})
+
+
+def test_set_is_read_as_yaml_and_the_last_wins():
+    one = model("--set", "a=1", "b=1e-4", "c=none", "d=true", "--set", "a=[2, 3]", "e=", "f={x: 1.5}", "g=x=y")
+    expected = {"a": [2, 3], "b": 1e-4, "c": "none", "d": True, "e": None, "f": {"x": 1.5}, "g": "x=y"}
+    assert one.config_overrides() == expected
+
+
+@pytest.mark.parametrize("entry", ["hidden_size", "=3", "hidden size=3", "a=[1"])
+def test_set_names_a_bad_entry(entry):
+    with pytest.raises(ValueError, match="--set"):
+        model("--set", entry).config_overrides()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.yaml", "hidden: 3", "a.yaml: unknown key 'hidden'"),
+        ("a.yaml", "presett: gpt", "unknown key 'presett'; did you mean 'preset'"),
+        ("a.json", "{", "not valid JSON"),
+        ("a.yaml", "a: [", "not valid YAML"),
+        ("a.yaml", "- preset", "mapping"),
+    ],
+)
+def test_bad_files(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse(ModelArguments, [str(tmp_path / name)])
+
+
+def test_missing_file():
+    with pytest.raises(ValueError, match=r"'nowhere.yaml' does not exist"):
+        parse(ModelArguments, ["nowhere.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--presett", "gpt"], "did you mean '--preset'"),
+        (["--pre", "gpt"], "unrecognized"),
+        (["--dtype", "int8"], "invalid choice: 'int8'"),
+        (["stray"], "unrecognized arguments: stray"),
+    ],
+)
+def test_bad_command_line(words, message, capsys):
+    with pytest.raises(SystemExit):
+        model(*words)
+    assert message in capsys.readouterr().err
+
+
+def test_bad_value_in_a_file_is_not_let_through(tmp_path, capsys):
+    path = written(tmp_path / "a.yaml", {"block_size": "many"})
+    with pytest.raises(SystemExit):
+        parse(DataArguments, [path])
+    assert "invalid int value: 'many'" in capsys.readouterr().err
+
+
+def test_tokenizer_arguments_are_those_of_train():
+    words = ["--tokenizer_algorithm", "word", "--tokenizer_vocab_size", "40", "--lowercase"]
+    (arguments,) = parse(TokenizerArguments, words)
+    tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
+    assert len(tokenizer) <= 40
+    assert tokenizer.tokenize("HOUSE") == ["house"]

@@ -1,0 +1,303 @@
+import json
+
+import pandas as pd
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from vanillaformer.training import data as data_module
+from vanillaformer.training.arguments import DataArguments
+from vanillaformer.training.data import load_data
+from vanillaformer.training.labels import label_names
+
+PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
+NAMED = {"source_column": "en", "target_column": "de"}
+
+
+def write(path, rows):
+    """Write rows in the format of the extension."""
+    frame = pd.DataFrame(rows)
+    if path.suffix in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(row + "\n" for row in rows))
+    return str(path)
+
+
+def load(task, **options):
+    return load_data(DataArguments(**options), task)
+
+
+@pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
+def test_every_format_gives_the_same_columns(tmp_path, extension):
+    train, test = (write(tmp_path / f"{name}.{extension}", PAIRS) for name in ("train", "test"))
+    dataset = load("translation", train_file=train, validation_file=test, test_file=test, **NAMED)
+    assert list(dataset) == ["train", "validation", "test"]
+    for rows in dataset.values():
+        assert rows.column_names == ["source", "target"]
+        assert rows[3] == {"source": "house 3", "target": "Haus 3"}
+        assert len(rows) == 20
+
+
+def test_the_other_direction(tmp_path):
+    rows = [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load(
+        "translation", train_file=path, validation_file=path, source_column="target", target_column="source"
+    )
+    assert list(dataset["train"]["source"]) == ["b", "d"]
+    assert list(dataset["train"]["target"]) == ["a", "c"]
+
+
+def test_columns_inside_a_struct(tmp_path):
+    rows = [{"translation": {"en": f"e{n}", "de": f"d{n}"}} for n in range(4)]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load(
+        "translation",
+        train_file=path,
+        validation_file=path,
+        source_column="translation.en",
+        target_column="translation.de",
+    )
+    assert dataset["train"][1] == {"source": "e1", "target": "d1"}
+
+
+def test_csv_is_not_interpreted(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("source,target,n\n007,NA,1\nnull,None,2\n1.50,true,3\n")
+    dataset = load("translation", train_file=str(path), validation_file=str(path))
+    assert list(dataset["train"]["source"]) == ["007", "null", "1.50"]
+    assert list(dataset["train"]["target"]) == ["NA", "None", "true"]
+
+
+def test_parallel_text_files(tmp_path):
+    english = write(tmp_path / "a.en.txt", ["one\u2028still one", "two"])
+    german = write(tmp_path / "a.de.txt", ["eins", "zwei"])
+    files = {"train_file": english, "train_target_file": german}
+    dataset = load("translation", **files, validation_file=english, validation_target_file=german)
+    assert list(dataset["validation"]["source"]) == ["one\u2028still one", "two"]
+    assert list(dataset["validation"]["target"]) == ["eins", "zwei"]
+    write(tmp_path / "a.de.txt", ["eins", "zwei", "drei"])
+    with pytest.raises(ValueError, match=r"a.en.txt has 2 lines and .*a.de.txt has 3"):
+        load("translation", **files)
+
+
+@pytest.mark.parametrize(("sample_by", "count"), [("line", 4), ("paragraph", 2), ("document", 1)])
+def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
+    path = write(tmp_path / "a.txt", ["one", "two", "", "three", "  ", "four"][: 5 if sample_by != "line" else 6])
+    dataset = load("language_model", train_file=path, validation_file=path, sample_by=sample_by)
+    assert len(dataset["train"]) == count
+    if sample_by == "line":
+        assert list(dataset["train"]["text"]) == ["one", "two", "three", "four"]
+        assert "a.txt: 2 of 6 texts are blank" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------- splits
+def test_validation_shares_no_source_with_training(tmp_path):
+    rows = [{"source": f"s{n % 30}", "target": f"t{n}"} for n in range(90)]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load("translation", train_file=path, validation_fraction=0.2)
+    train, validation = (set(dataset[split]["source"]) for split in ("train", "validation"))
+    assert (len(train), len(validation)) == (24, 6)
+    assert not train & validation
+    assert len(dataset["train"]) + len(dataset["validation"]) == 90
+    again = load("translation", train_file=path, validation_fraction=0.2)
+    assert list(again["validation"]["target"]) == list(dataset["validation"]["target"])
+    other = load("translation", train_file=path, validation_fraction=0.2, split_seed=1)
+    assert set(other["validation"]["source"]) != validation
+
+
+def test_one_text_cannot_be_split(tmp_path):
+    path = write(tmp_path / "a.txt", ["same", "same"])
+    with pytest.raises(ValueError, match=r"1 distinct text: give --validation_file"):
+        load("language_model", train_file=path)
+
+
+def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
+    path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
+    options = {"train_file": path, "validation_file": path, "test_file": path, "max_train_samples": 10}
+    dataset = load("language_model", **options, max_validation_samples=500, max_test_samples=1)
+    texts = list(dataset["train"]["text"])
+    assert len(texts) == 10
+    assert texts == sorted(texts) != [f"{n:03}" for n in range(10)]
+    assert [len(dataset[split]) for split in ("validation", "test")] == [100, 1]
+
+
+# ------------------------------------------------------------------------------------------------------- labels
+def labelled(tmp_path, labels, name="a.jsonl"):
+    return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "ids"),
+    [
+        (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]),
+        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
+        (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
+        ([True, False, True], ["False", "True"], [1, 0, 1]),
+    ],
+)
+def test_labels_become_classes(tmp_path, labels, names, ids):
+    path = labelled(tmp_path, labels)
+    dataset = load("classification", train_file=path, validation_file=path)
+    assert label_names(dataset) == names
+    assert list(dataset["train"]["label"]) == ids
+    assert dataset["train"].features == dataset["validation"].features
+
+
+def test_csv_labels(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nlovely,1\nawful,0\n")
+    dataset = load("classification", train_file=str(path), validation_file=str(path))
+    assert label_names(dataset) == ["0", "1"]
+    assert list(dataset["train"]["label"]) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (
+            ["a", "b"],
+            ["a", "c"],
+            r"validation data, row 2: label 'c' does not occur in the training data, which has a, b",
+        ),
+        (["a", None], ["a"], r"train data, row 2: None is not a label"),
+        (["a", ""], ["a"], r"train data, row 2: '' is not a label"),
+        ([0.5, 1.5], [0.5], r"train data, row 1: 0.5 is not a label"),
+        (["a", "a"], ["a"], r"one value only, 'a'"),
+    ],
+)
+def test_bad_labels(tmp_path, train, validation, message):
+    paths = [labelled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
+    with pytest.raises(ValueError, match=message):
+        load("classification", train_file=paths[0], validation_file=paths[1])
+
+
+# ---------------------------------------------------------------------------------------------------- embedded, Hub
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [("translation", ["source", "target"]), ("language_model", ["text"]), ("classification", ["text", "label"])],
+)
+def test_embedded_data(task, columns):
+    dataset = load(task, embedded_size=300, max_train_samples=5)
+    assert list(dataset) == ["train", "validation", "test"]
+    assert all(rows.column_names == columns for rows in dataset.values())
+    assert len(dataset["train"]) == 5
+
+
+def hub(monkeypatch, splits):
+    def load_dataset(name, config):
+        assert (name, config) == ("some/data", "plain")
+        if isinstance(splits, Exception):
+            raise splits
+        return DatasetDict(splits)
+
+    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    return {"dataset": "some/data", "dataset_config": "plain"}
+
+
+def classes(labels, names=("bad", "good")):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=list(names))})
+    return Dataset.from_dict({"text": [f"t{n}" for n in range(len(labels))], "label": labels}, features=features)
+
+
+def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
+    options = hub(monkeypatch, {"train": classes([1, 0]), "dev": classes([0, 1]), "test": classes([-1, -1])})
+    dataset = load("classification", **options)
+    assert list(dataset) == ["train", "validation"]
+    assert label_names(dataset) == ["bad", "good"]
+    assert list(dataset["validation"]["label"]) == [0, 1]
+    assert "no labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
+        ({"train": classes([0, -1])}, r"train data, row 2: label -1 is not one of the 2 classes"),
+        (
+            {"train": classes([0, 1]).rename_column("text", "review")},
+            r"split train has no column 'text' \(--text_column\)",
+        ),
+        (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
+    ],
+)
+def test_bad_hub_data(monkeypatch, splits, message):
+    options = hub(monkeypatch, splits)
+    with pytest.raises(ValueError, match=message):
+        load("classification", **options)
+
+
+# ------------------------------------------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
+        ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
+        ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
+        ({"train_file": "header.csv"}, r"header.csv has no rows"),
+        (
+            {"train_file": "pairs.csv"},
+            r"pairs.csv has no column 'source' \(--source_column\); its columns are: en, de",
+        ),
+        ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
+        ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
+        ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
+        ({"train_file": "numbers.jsonl"}, r"numbers.jsonl: column 'source' must hold text, not int64"),
+        ({"train_file": "broken.jsonl"}, r"broken.jsonl cannot be read as .jsonl"),
+        ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
+        ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
+        ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
+        (
+            {"train_file": "a.txt", "train_target_file": "pairs.csv"},
+            r"--train_target_file is for translation from two",
+        ),
+        ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
+        ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
+        ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
+        ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
+        ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
+        ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
+        ({"max_test_samples": 0}, r"--max_test_samples 0"),
+        ({"embedded_size": 5}, r"size=5"),
+        ({"target_locale": "xx"}, r"target locale 'xx'"),
+    ],
+)
+def test_bad_translation_data(tmp_path, options, message):
+    write(tmp_path / "pairs.csv", PAIRS)
+    write(tmp_path / "pairs.jsonl", PAIRS)
+    write(tmp_path / "a.txt", ["a", "b"])
+    write(tmp_path / "numbers.jsonl", [{"source": 1, "target": "one"}])
+    write(tmp_path / "hole.jsonl", [{"source": "a", "target": t} for t in ("b", None, " \t", "c")])
+    (tmp_path / "hole.csv").write_text("source,target\n,b\n")
+    (tmp_path / "header.csv").write_text("source,target\n")
+    (tmp_path / "broken.jsonl").write_text('{"source": ')
+    (tmp_path / "broken.parquet").write_text("no parquet")
+    (tmp_path / "latin.txt").write_bytes("M\xe4rz\n".encode("latin-1"))
+    (tmp_path / "a.xlsx").write_text("x")
+    (tmp_path / "empty.csv").touch()
+    placed = {name: str(tmp_path / value) if name.endswith("_file") else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        load("translation", **placed)
+
+
+def test_text_files_have_no_labels(tmp_path):
+    path = write(tmp_path / "a.txt", ["a"])
+    with pytest.raises(ValueError, match=r"which has no labels"):
+        load("classification", train_file=path)
+
+
+def test_nothing_but_blank_lines(tmp_path):
+    path = write(tmp_path / "a.txt", ["", " "])
+    with pytest.raises(ValueError, match=r"a.txt has no rows"):
+        load("language_model", train_file=path)
+
+
+def test_unknown_task():
+    with pytest.raises(ValueError, match=r"task='summary'.*translation"):
+        load_data(DataArguments(), "summary")

@@ -1,0 +1,114 @@
+import math
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+from transformers import EvalPrediction
+
+from vanillaformer.training import metrics as m
+
+TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katzen"]
+WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch):
+    monkeypatch.setenv("HF_EVALUATE_OFFLINE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_translation_scores_are_sacrebleus():
+    scores = m.metrics("translation").compute(predictions=TEXTS, references=WANTED)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
+    assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score)
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert set(scores) == {"bleu", "chrf", "exact_match"}
+
+
+def test_several_references():
+    references = [[wanted, text] for wanted, text in zip(WANTED, TEXTS)]
+    scores = m.metrics("translation").compute(predictions=TEXTS, references=references)
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED, TEXTS]).score)
+    assert scores["exact_match"] == 100
+    with pytest.raises(ValueError, match="same number"):
+        m.Chrf().compute(predictions=TEXTS[:2], references=[["a"], ["a", "b"]])
+
+
+def test_bleu_tokenization():
+    chinese, wanted = ["今天天气很好"], ["今天天气不好"]
+    assert m.Bleu("zh").compute(predictions=chinese, references=wanted)["bleu"] == pytest.approx(
+        sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
+    )
+    with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
+        m.Bleu("japanese")
+
+
+def test_modules_can_be_filled_in_batches():
+    bleu = m.Bleu()
+    for text, wanted in zip(TEXTS, WANTED):
+        bleu.add_batch(predictions=[text], references=[wanted])
+    assert bleu.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
+
+
+def test_signatures_name_version_and_tokenization():
+    signatures = m.sacrebleu_signatures("intl")
+    assert "tok:intl" in signatures["bleu"]
+    assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
+
+
+def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):
+    def ids(texts, start=()):
+        rows = [[*start, *translator_tokenizer(text)["input_ids"]] for text in texts]
+        width = max(map(len, rows)) + 2
+        return np.array([row + [-100] * (width - len(row)) for row in rows])
+
+    compute = m.translation_metrics(translator_tokenizer)
+    labels = ids(WANTED)
+    scores = compute(EvalPrediction(predictions=ids(TEXTS, start=[2]), label_ids=labels))
+    assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
+    assert scores["exact_match"] == pytest.approx(100 / 3)
+    assert scores["gen_len"] == np.mean([len(text) + 2 for text in TEXTS])
+    assert (labels == -100).any()  # the caller's array is not changed
+    again = compute(EvalPrediction(predictions=(ids(WANTED), None), label_ids=labels))
+    assert again["exact_match"] == 100
+
+
+def test_classification_is_scikit_learns():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(50, 4)), rng.integers(0, 3, size=50)
+    scores = m.classification_metrics()(EvalPrediction(predictions=(logits, logits), label_ids=labels))
+    chosen = logits.argmax(1)
+    assert scores == {
+        "accuracy": pytest.approx(accuracy_score(labels, chosen)),
+        "f1": pytest.approx(f1_score(labels, chosen, average="macro")),
+    }
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_language_model_scores_against_all_logits(causal):
+    torch.manual_seed(0)
+    logits, labels = torch.randn(3, 7, 11), torch.randint(0, 11, (3, 7))
+    labels[0, 4:] = -100
+    labels[2, ::2] = -100
+    predicted, losses = m.token_scores(causal=causal)((logits, "cache"), labels)
+    assert predicted.shape == losses.shape == labels.shape
+    # As Trainer pads what it collects.
+    padded = [torch.nn.functional.pad(each, (0, 2), value=-100).numpy() for each in (predicted, losses, labels)]
+    scores = m.language_model_metrics()(EvalPrediction(predictions=(padded[0], padded[1]), label_ids=padded[2]))
+
+    seen, wanted = (logits[:, :-1], labels[:, 1:]) if causal else (logits, labels)
+    loss = torch.nn.functional.cross_entropy(seen.reshape(-1, 11), wanted.reshape(-1)).item()
+    kept = wanted != -100
+    right = (seen.argmax(-1) == wanted)[kept].float().mean().item()
+    assert scores["perplexity"] == pytest.approx(math.exp(loss), rel=1e-5)
+    assert scores["accuracy"] == pytest.approx(right)
+
+
+def test_perplexity():
+    assert m.perplexity(math.log(20)) == pytest.approx(20)
+    assert m.perplexity(1e6) == math.inf
+    assert m.metrics("language_model").compute(predictions=[2.0, 4.0], references=[1, 2])[
+        "perplexity"
+    ] == pytest.approx(math.exp(2))

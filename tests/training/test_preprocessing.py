@@ -1,0 +1,137 @@
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
+
+from vanillaformer.training.preprocessing import causal_blocks, classification_rows, masked_blocks, translation_rows
+
+TEXTS = ["def f():\n", "x", "äöü 漢字", "return 1 + 2\n" * 3]
+
+
+def splits(**columns):
+    rows = Dataset.from_dict(columns)
+    return DatasetDict(train=rows, validation=rows.select([0]))
+
+
+def stream(tokenizer, texts, start=(), end=()):
+    """The naive reference: one text after the other, one id after the other."""
+    ids = []
+    for text in texts:
+        ids += [*start, *tokenizer(text, add_special_tokens=False)["input_ids"], *end]
+    return ids
+
+
+def test_translation_rows(translator_tokenizer, capsys):
+    dataset = splits(source=["abc", "abcdefgh"], target=["x", "yz"])
+    rows = translation_rows(dataset, translator_tokenizer, max_source_length=6, max_target_length=6)
+    tokenizer = translator_tokenizer
+    assert rows["train"].column_names == ["input_ids", "attention_mask", "labels"]
+    assert rows["train"][0]["input_ids"] == tokenizer("abc")["input_ids"]
+    assert rows["train"][0]["labels"] == [*tokenizer("x", add_special_tokens=False)["input_ids"], 3]
+    assert tokenizer.decode(rows["train"][1]["input_ids"]) == "abcde</s>"  # cut, but ended
+    assert rows["train"][1]["attention_mask"] == [1] * 6
+    out = capsys.readouterr().out
+    assert "train data: 1 of 2 sources were cut to 6 tokens." in out
+    assert "validation" not in out
+    assert "targets" not in out
+
+
+def test_translation_rows_with_two_tokenizers(translator_tokenizer, decoder_tokenizer):
+    dataset = splits(source=["a"], target=["b"])
+    rows = translation_rows(dataset, translator_tokenizer, decoder_tokenizer, max_source_length=9, max_target_length=9)
+    assert rows["train"][0]["input_ids"][-1] == 3
+    assert rows["train"][0]["labels"][0] == 2
+    batch = DataCollatorForSeq2Seq(translator_tokenizer)(list(rows["train"]))
+    assert batch["labels"].shape == (1, 2)
+
+
+def test_tokenizer_is_left_as_it_was(translator_tokenizer):
+    before = translator_tokenizer.backend_tokenizer.to_str()
+    translation_rows(
+        splits(source=["abcdef"], target=["abcdef"]), translator_tokenizer, max_source_length=3, max_target_length=3
+    )
+    assert translator_tokenizer.backend_tokenizer.to_str() == before
+
+
+@pytest.mark.parametrize("option", ["max_source_length", "max_target_length"])
+def test_lengths_leave_room_for_text(translator_tokenizer, option):
+    lengths = {"max_source_length": 5, "max_target_length": 5, option: 1}
+    with pytest.raises(ValueError, match=f"{option}=1.*1 special"):
+        translation_rows(splits(source=["a"], target=["b"]), translator_tokenizer, **lengths)
+
+
+@pytest.mark.parametrize(("block_size", "num_proc"), [(2, None), (5, 2), (16, None), (1000, None)])
+def test_causal_blocks_are_the_stream(decoder_tokenizer, block_size, num_proc):
+    rows = causal_blocks(splits(text=TEXTS), decoder_tokenizer, block_size=block_size, num_proc=num_proc)
+    wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
+    blocks = list(rows["train"]["input_ids"])
+    assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
+    assert 2 <= len(blocks[-1]) <= block_size
+    found = [token for block in blocks for token in block]
+    assert wanted[: len(found)] == found
+    assert len(wanted) - len(found) <= 1  # a last token alone predicts nothing
+    assert decoder_tokenizer.decode(found, skip_special_tokens=True).startswith("".join(TEXTS)[:-1])
+
+
+def test_causal_blocks_collate(decoder_tokenizer):
+    rows = causal_blocks(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
+    batch = DataCollatorForLanguageModeling(decoder_tokenizer, mlm=False)(list(rows["train"]))
+    assert batch["input_ids"].shape == (2, 6)
+    assert batch["attention_mask"].sum().item() == 9
+    assert (batch["labels"] == -100).sum().item() == 3
+
+
+def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer):
+    decoder_tokenizer.bos_token = decoder_tokenizer.eos_token
+    rows = causal_blocks(splits(text=["a", "b"]), decoder_tokenizer, block_size=10)
+    assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
+
+
+def test_causal_blocks_need_an_end_token(decoder_tokenizer):
+    decoder_tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="eos_token"):
+        causal_blocks(splits(text=["a"]), decoder_tokenizer, block_size=10)
+    with pytest.raises(ValueError, match="block_size=1"):
+        causal_blocks(splits(text=["a"]), decoder_tokenizer, block_size=1)
+
+
+@pytest.mark.parametrize("block_size", [3, 8, 1000])
+def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
+    rows = masked_blocks(splits(text=TEXTS), encoder_tokenizer, block_size=block_size)
+    blocks = list(rows["train"]["input_ids"])
+    assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
+    assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
+    assert [token for block in blocks for token in block[1:-1]] == stream(encoder_tokenizer, TEXTS, end=[3])
+
+
+def test_masked_blocks_collate(encoder_tokenizer):
+    rows = masked_blocks(splits(text=TEXTS), encoder_tokenizer, block_size=16)
+    batch = DataCollatorForLanguageModeling(encoder_tokenizer, mlm_probability=1.0, seed=0)(list(rows["train"]))
+    special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
+    assert special.any()
+    assert set(batch["input_ids"][special].tolist()) <= {2, 3}
+
+
+def test_masked_blocks_need_an_encoder_tokenizer(decoder_tokenizer, encoder_tokenizer):
+    with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
+        masked_blocks(splits(text=["a"]), decoder_tokenizer, block_size=10)
+    with pytest.raises(ValueError, match="block_size=2"):
+        masked_blocks(splits(text=["a"]), encoder_tokenizer, block_size=2)
+
+
+def test_classification_rows(encoder_tokenizer, capsys):
+    dataset = splits(text=["good", "very very bad"], label=[1, 0]).cast_column(
+        "label", ClassLabel(names=["bad", "good"])
+    )
+    rows = classification_rows(dataset, encoder_tokenizer, max_length=8)
+    assert rows["train"].features["labels"].names == ["bad", "good"]
+    assert rows["train"][0]["input_ids"] == encoder_tokenizer("good")["input_ids"]
+    assert encoder_tokenizer.decode(rows["train"][1]["input_ids"]) == "[CLS]very v[SEP]"
+    assert "train data: 1 of 2 texts were cut to 8 tokens." in capsys.readouterr().out
+    batch = DataCollatorWithPadding(encoder_tokenizer)(list(rows["train"]))
+    assert batch["labels"].tolist() == [1, 0]
+    assert batch["input_ids"].shape == (2, 8)
+
+
+def test_classification_rows_need_classes(encoder_tokenizer):
+    with pytest.raises(ValueError, match="not a ClassLabel"):
+        classification_rows(splits(text=["a"], label=["good"]), encoder_tokenizer, max_length=8)

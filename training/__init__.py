@@ -1,0 +1,1 @@
+"""What the training scripts share: arguments, data, preprocessing, metrics."""

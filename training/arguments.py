@@ -1,0 +1,257 @@
+"""What the training scripts can be told: dataclasses for `HfArgumentParser`, and one function that reads them.
+
+The scripts add transformers' own `TrainingArguments` (or `Seq2SeqTrainingArguments`) to these three.
+"""
+
+import dataclasses
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from transformers import HfArgumentParser
+
+from vanillaformer.tokenization import TokenizerAlgorithm
+
+Task = Literal["translation", "language_model", "classification"]
+SETTINGS_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+@dataclass
+class DataArguments:
+    """Which data to train on, and how much of it."""
+
+    dataset: str = field(
+        default="embedded",
+        metadata={
+            "help": "`embedded` (made from installed packages, no download) or the id of a data set on the Hub. "
+            "Not used when --train_file is given."
+        },
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set."})
+    train_file: str | None = field(
+        default=None, metadata={"help": "Local training data: .csv, .tsv, .json, .jsonl, .parquet or .txt."}
+    )
+    validation_file: str | None = field(default=None, metadata={"help": "Local validation data, same formats."})
+    test_file: str | None = field(default=None, metadata={"help": "Local test data, same formats."})
+    train_target_file: str | None = field(
+        default=None,
+        metadata={"help": "Translation only: a .txt file parallel to a .txt --train_file, line by line."},
+    )
+    validation_target_file: str | None = field(
+        default=None, metadata={"help": "Translation only: the lines parallel to a .txt --validation_file."}
+    )
+    test_target_file: str | None = field(
+        default=None, metadata={"help": "Translation only: the lines parallel to a .txt --test_file."}
+    )
+    source_column: str = field(
+        default="source", metadata={"help": "Column of the source text; `translation.en` reaches into a struct."}
+    )
+    target_column: str = field(
+        default="target", metadata={"help": "Column of the target text; `translation.de` reaches into a struct."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column of the text (language model, classifier)."})
+    label_column: str = field(default="label", metadata={"help": "Column of the label (classifier): ids or names."})
+    sample_by: Literal["line", "paragraph", "document"] = field(
+        default="line", metadata={"help": "What one text of a .txt file is for a language model."}
+    )
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Part of the training data held out when there is no validation data."}
+    )
+    split_seed: int = field(
+        default=0,
+        metadata={"help": "Decides what is held out and what is kept by the caps; not moved by the seed of a run."},
+    )
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many training rows."})
+    max_validation_samples: int | None = field(default=None, metadata={"help": "Use only so many validation rows."})
+    max_test_samples: int | None = field(default=None, metadata={"help": "Use only so many test rows."})
+    embedded_size: int = field(
+        default=30_000, metadata={"help": "Embedded translation data: how many pairs, all splits together."}
+    )
+    source_locale: str = field(default="en", metadata={"help": "Embedded translation data: from this locale."})
+    target_locale: str = field(default="de", metadata={"help": "Embedded translation data: to this locale."})
+    max_source_length: int = field(default=128, metadata={"help": "Source tokens kept, special tokens included."})
+    max_target_length: int = field(default=128, metadata={"help": "Target tokens kept, special tokens included."})
+    max_length: int = field(default=128, metadata={"help": "Classifier: tokens kept, special tokens included."})
+    block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
+        default="13a", metadata={"help": "Translation: sacrebleu's tokenization; zh or char for Chinese, Japanese."}
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes for tokenization (default: this one)."}
+    )
+
+
+@dataclass
+class TokenizerArguments:
+    """Which tokenizer to load, or how to train one on the training split."""
+
+    tokenizer_name_or_path: str | None = field(
+        default=None, metadata={"help": "Load this tokenizer (folder or Hub id) in place of training one."}
+    )
+    tokenizer_algorithm: TokenizerAlgorithm = field(
+        default="byte_level_bpe", metadata={"help": "Algorithm of the tokenizer to train."}
+    )
+    tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Largest vocabulary of a trained tokenizer."})
+    tokenizer_min_frequency: int | None = field(
+        default=None, metadata={"help": "Trained tokenizer: how often a piece must occur (default: the algorithm's)."}
+    )
+    joint_vocabulary: bool = field(
+        default=True, metadata={"help": "Translation: one vocabulary for both sides (otherwise one each)."}
+    )
+    lowercase: bool = field(default=False, metadata={"help": "Trained tokenizer: lower-case the text."})
+    split_digits: bool = field(default=False, metadata={"help": "Trained tokenizer: every digit is its own token."})
+
+    def training_options(self) -> dict[str, Any]:
+        """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""
+        return {
+            "algorithm": self.tokenizer_algorithm,
+            "vocab_size": self.tokenizer_vocab_size,
+            "min_frequency": self.tokenizer_min_frequency,
+            "lowercase": self.lowercase,
+            "split_digits": self.split_digits,
+        }
+
+
+@dataclass
+class ModelArguments:
+    """Which model to build, or to start from."""
+
+    preset: str | None = field(default=None, metadata={"help": "Name of the configuration to start from."})
+    overrides: list[str] = field(
+        default_factory=list,
+        metadata={
+            "aliases": ["--set"],
+            "action": "extend",
+            "help": "Configuration fields to change: --set hidden_size=256 norm=rms_norm. Values are read as YAML.",
+        },
+    )
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Start from the weights of this saved model (folder or Hub id)."}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, flash_attention_2, ..."}
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
+        default="float32", metadata={"help": "Type of the model's weights."}
+    )
+
+    def config_overrides(self) -> dict[str, Any]:
+        """Return `overrides` as a dictionary; a field named twice keeps its last value.
+
+        Raises:
+            ValueError: For an entry that is not `field=value`, or whose value is not YAML.
+        """
+        changes = {}
+        for entry in self.overrides:
+            name, sign, text = entry.partition("=")
+            if not sign or not name.isidentifier():
+                raise ValueError(f"--set {entry!r}: write field=value, for example hidden_size=256")
+            changes[name] = _yaml_value(entry, text)
+        return changes
+
+
+def parse(
+    dataclass_types: type | Sequence[type],
+    argv: Sequence[str] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    description: str | None = None,
+) -> tuple[Any, ...]:
+    """Read dataclasses from the command line, or from a file with the command line having the last word.
+
+    `--learning_rate 1e-3 --set norm=rms_norm` and `settings.yaml --learning_rate 1e-3` (also .json) both work.
+
+    Args:
+        dataclass_types: The dataclasses to fill, e.g. `(ModelArguments, DataArguments, TrainingArguments)`.
+        argv: The arguments; `sys.argv[1:]` when None.
+        defaults: A script's own defaults for some fields, by name.
+        description: Shown by `--help`.
+
+    Returns:
+        One instance per type, in the same order.
+
+    Raises:
+        ValueError: For a settings file that is missing, is no mapping, or has a key that no field has (naming the
+            nearest). What is wrong on the command line ends the program with a message, as argparse does.
+    """
+    types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
+    words = list(sys.argv[1:] if argv is None else argv)
+    usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
+    parser = HfArgumentParser(types, usage=usage, description=description, allow_abbrev=False)
+    names = _names(types)
+    parser.set_defaults(**{_known(name, names, "defaults"): value for name, value in (defaults or {}).items()})
+    if words and words[0].endswith(SETTINGS_SUFFIXES):
+        settings = {_known(key, names, words[0]): value for key, value in _settings(Path(words[0])).items()}
+        parser.set_defaults(**{name: None for name, value in settings.items() if value is None})
+        words = _as_words(settings) + words[1:]
+    *filled, unknown = parser.parse_args_into_dataclasses(
+        words, return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        options = [f"--{name}" for name in names]
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_nearest(unknown[0], options)}")
+    return tuple(filled)
+
+
+def _names(types: Iterable[type]) -> dict[str, str]:
+    """Return the field each accepted name stands for: its own name, and its aliases without dashes."""
+    names = {}
+    for declared in (entry for kind in types for entry in dataclasses.fields(kind) if entry.init):
+        for name in (declared.name, *declared.metadata.get("aliases", ())):
+            names[name.lstrip("-")] = declared.name
+    return names
+
+
+def _known(key: Any, names: Mapping[str, str], where: str) -> str:
+    name = str(key).replace("-", "_")
+    if name not in names:
+        raise ValueError(f"{where}: unknown key {key!r}{_nearest(name, names)}")
+    return names[name]
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """Return what a settings file holds."""
+    if not path.is_file():
+        raise ValueError(f"settings file {str(path)!r} does not exist")
+    text = path.read_text(encoding="utf-8")
+    try:
+        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+    if content is not None and not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")
+    return content or {}
+
+
+def _as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as command-line words, so that one reader checks both."""
+    words = []
+    for name, value in settings.items():
+        if name == "overrides" and isinstance(value, Mapping):
+            value = [f"{key}={json.dumps(content)}" for key, content in value.items()]
+        if isinstance(value, list):
+            words += [f"--{name}", *map(str, value)] if value else []
+        elif value is not None:
+            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return words
+
+
+def _yaml_value(entry: str, text: str) -> Any:
+    """Return a value written as YAML, with the numbers that YAML 1.1 takes for text (1e-4) as numbers."""
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text):
+        return float(text)
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"--set {entry!r}: the value is not YAML ({error})") from error

@@ -1,0 +1,37 @@
+"""Metrics that need no network: `evaluate` modules, and the functions a Trainer calls."""
+
+from .compute import (
+    ComputeMetrics,
+    classification_metrics,
+    language_model_metrics,
+    metrics,
+    token_scores,
+    translation_metrics,
+)
+from .modules import (
+    F1,
+    Accuracy,
+    Bleu,
+    Chrf,
+    ExactMatch,
+    Perplexity,
+    perplexity,
+    sacrebleu_signatures,
+)
+
+__all__ = [
+    "F1",
+    "Accuracy",
+    "Bleu",
+    "Chrf",
+    "ComputeMetrics",
+    "ExactMatch",
+    "Perplexity",
+    "classification_metrics",
+    "language_model_metrics",
+    "metrics",
+    "perplexity",
+    "sacrebleu_signatures",
+    "token_scores",
+    "translation_metrics",
+]

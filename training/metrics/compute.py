@@ -1,0 +1,108 @@
+"""The functions a Trainer calls: from token ids or logits to named scores."""
+
+from collections.abc import Callable
+from typing import Any
+
+import evaluate
+import numpy as np
+import torch
+from transformers import EvalPrediction, PreTrainedTokenizerBase
+
+from ..arguments import Task
+from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity
+
+IGNORED = -100  # the label, and the padding, that Trainer leaves out
+ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
+
+
+def metrics(task: Task, *, bleu_tokenize: str = "13a") -> evaluate.CombinedEvaluations:
+    """Return a task's evaluation modules as one: `.compute(predictions=..., references=...)`.
+
+    translation (texts): bleu, chrf, exact_match, in percent. classification (ids): accuracy, f1. language_model:
+    perplexity, from summed losses and numbers of tokens.
+    """
+    if task == "translation":
+        return evaluate.combine([Bleu(bleu_tokenize), Chrf(), ExactMatch()])
+    return evaluate.combine([Accuracy(), F1()] if task == "classification" else [Perplexity()])
+
+
+def translation_metrics(tokenizer: PreTrainedTokenizerBase, *, bleu_tokenize: str = "13a") -> ComputeMetrics:
+    """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
+
+    The scores are bleu, chrf, exact_match (all in percent) and gen_len, the mean number of generated tokens. Both
+    predictions and labels are decoded with the target `tokenizer`, without special tokens.
+    """
+    suite = metrics("translation", bleu_tokenize=bleu_tokenize)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        generated, labels = (
+            _without_ignored(ids, tokenizer) for ids in (_first(prediction.predictions), prediction.label_ids)
+        )
+        texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (generated, labels)]
+        lengths = (generated != tokenizer.pad_token_id).sum(axis=1)
+        return {**suite.compute(predictions=texts[0], references=texts[1]), "gen_len": float(lengths.mean())}
+
+    return compute_metrics
+
+
+def classification_metrics() -> ComputeMetrics:
+    """Return `compute_metrics` for a classifier: accuracy and f1 (macro), from logits (N, classes)."""
+    suite = metrics("classification")
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        chosen = _first(prediction.predictions).argmax(axis=-1)
+        return suite.compute(predictions=chosen, references=prediction.label_ids)
+
+    return compute_metrics
+
+
+def language_model_metrics() -> ComputeMetrics:
+    """Return `compute_metrics` for a language model: perplexity, and accuracy of the tokens predicted.
+
+    Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
+    """
+    perplexity, accuracy = Perplexity(), Accuracy()
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        scores: Any = prediction.predictions  # what token_scores returned
+        (predicted, losses), labels = scores, prediction.label_ids
+        counted = (labels != IGNORED) & (predicted != IGNORED)
+        total, tokens = losses[counted].sum(dtype=np.float64), counted.sum()
+        return {
+            **perplexity.compute(predictions=[total], references=[tokens]),
+            **accuracy.compute(predictions=predicted[counted], references=labels[counted]),
+        }
+
+    return compute_metrics
+
+
+def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+    """Return a `preprocess_logits_for_metrics` that keeps little: predicted ids (B, T) and losses (B, T).
+
+    Args:
+        causal: Position t predicts token t + 1; otherwise (a masked language model) its own token.
+    """
+
+    def scores(logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = _first(logits)  # (B, T, V)
+        if causal:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        predicted = logits.argmax(dim=-1)
+        losses = torch.nn.functional.cross_entropy(
+            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
+        )
+        if causal:  # back to the labels' positions; nothing predicts the first token
+            predicted = torch.nn.functional.pad(predicted, (1, 0), value=IGNORED)
+            losses = torch.nn.functional.pad(losses, (1, 0))
+        return predicted, losses
+
+    return scores
+
+
+def _first(outputs: Any) -> Any:
+    """Return the logits (or ids) of a model that gives more than them."""
+    return outputs[0] if isinstance(outputs, tuple) else outputs
+
+
+def _without_ignored(ids: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    return np.where(ids == IGNORED, tokenizer.pad_token_id, ids)

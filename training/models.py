@@ -1,0 +1,184 @@
+"""Models for a job: from a preset, fitted to the tokenizers, or from saved weights."""
+
+import dataclasses
+import difflib
+from typing import Any, Literal, NamedTuple
+
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from vanillaformer.configuration import (
+    PRESETS,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    preset,
+)
+from vanillaformer.tokenization import ModelKind
+
+from .arguments import ModelArguments
+
+Job = Literal["translation", "causal", "masked", "classification"]
+Fields = dict[str, Any]
+
+KINDS: dict[type, ModelKind] = {
+    VanillaEncoderDecoderConfig: "encoder_decoder",
+    VanillaDecoderConfig: "decoder",
+    VanillaEncoderConfig: "encoder",
+}
+
+
+class Head(NamedTuple):
+    """What a job needs: an Auto class, the kinds of model that fit, and the preset used when none is named."""
+
+    auto_class: Any
+    kinds: tuple[ModelKind, ...]
+    preset: str
+
+
+HEADS: dict[Job, Head] = {
+    "translation": Head(AutoModelForSeq2SeqLM, ("encoder_decoder",), "transformer-tiny"),
+    "causal": Head(AutoModelForCausalLM, ("decoder",), "gpt-tiny"),
+    "masked": Head(AutoModelForMaskedLM, ("encoder",), "bert-tiny"),
+    "classification": Head(AutoModelForSequenceClassification, ("encoder", "decoder"), "bert-tiny"),
+}
+
+
+def check_preset(job: Job, arguments: ModelArguments) -> ModelKind:
+    """Return the kind of model that the arguments ask for.
+
+    Raises:
+        ValueError: A preset that does not exist or does not fit the job, or one besides `model_name_or_path`.
+    """
+    if arguments.preset is not None and arguments.model_name_or_path is not None:
+        raise ValueError(
+            f"--preset {arguments.preset} makes a new model, --model_name_or_path {arguments.model_name_or_path} "
+            "starts from a saved one: give one of them"
+        )
+    head, name = HEADS[job], arguments.preset or HEADS[job].preset
+    fitting = [known for known, entry in PRESETS.items() if KINDS[entry.config_class] in head.kinds]
+    if name not in fitting:
+        raise ValueError(f"--preset {name}: choose from {', '.join(fitting)}")
+    return KINDS[PRESETS[name].config_class]
+
+
+def build_model(
+    job: Job,
+    arguments: ModelArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    length: int,
+    seed: int,
+    labels: list[str] | None = None,
+) -> PreTrainedModel:
+    """Return the model for a job, new or from saved weights, whose vocabulary and special tokens are the tokenizers'.
+
+    Args:
+        job: What the model is for.
+        arguments: Preset or saved model, and the fields to change.
+        tokenizer: The tokenizer (of the source).
+        target_tokenizer: The tokenizer of the target (translation only).
+        length: The longest row in tokens, which has to fit.
+        seed: Seed of new weights.
+        labels: Names of the classes (classification only).
+
+    Raises:
+        ValueError: For a field that does not exist, a vocabulary or a maximal length that is too small.
+    """
+    set_seed(seed)
+    target = target_tokenizer or tokenizer
+    changes = arguments.config_overrides()
+    extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
+    common = {"attn_implementation": arguments.attn_implementation, "dtype": arguments.dtype}
+    auto_class = HEADS[job].auto_class
+    if arguments.model_name_or_path is not None:
+        config = AutoConfig.from_pretrained(arguments.model_name_or_path)
+        _check_fields(config, changes)
+        config = AutoConfig.from_pretrained(arguments.model_name_or_path, **changes, **extra)
+        _check_sizes(config, tokenizer, target, length)
+        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **common)
+    name = arguments.preset or HEADS[job].preset
+    _check_fields(preset(name), changes)
+    fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)
+    config = preset(name, **(fields | changes | extra))
+    _check_sizes(config, tokenizer, target, length)
+    common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
+    return auto_class.from_config(config, **common)
+
+
+def set_generation(model: PreTrainedModel, job: Job, *, length: int, num_beams: int = 1) -> None:
+    """Give a model that generates the limits it is saved with: as long as it was trained for, `num_beams` beams."""
+    if job == "translation":
+        model.generation_config.max_length = length + 1  # the start token comes on top
+        model.generation_config.num_beams = num_beams
+    elif job == "causal":
+        model.generation_config.max_length = model.config.max_position_embeddings
+
+
+# ------------------------------------------------------------------------------------------ fields from tokenizers
+def _encoder_decoder_fields(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
+    if source.pad_token_id != target.pad_token_id:
+        raise ValueError(
+            f"source and target tokenizer pad with different ids, {source.pad_token_id} and {target.pad_token_id}: "
+            "the model has one pad_token_id for both"
+        )
+    start = target.pad_token_id if target.bos_token_id is None else target.bos_token_id
+    ids = {f"{name}_token_id": getattr(target, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
+    return {**sizes, **ids, "decoder_start_token_id": start, "share_encoder_decoder_embeddings": source is target}
+
+
+def _decoder_fields(tokenizer: PreTrainedTokenizerBase, _: PreTrainedTokenizerBase) -> Fields:
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    return {"vocab_size": len(tokenizer), **ids}
+
+
+def _encoder_fields(tokenizer: PreTrainedTokenizerBase, _: PreTrainedTokenizerBase) -> Fields:
+    return {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+
+
+TOKEN_FIELDS: dict[ModelKind, Any] = {
+    "encoder_decoder": _encoder_decoder_fields,
+    "decoder": _decoder_fields,
+    "encoder": _encoder_fields,
+}
+
+
+# ----------------------------------------------------------------------------------------------------- checks
+def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
+    """Raise ValueError for a field the config does not have, which it would store and nobody would read."""
+    names = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)  # type: ignore[arg-type]
+    for name in changes:
+        if name not in names:
+            close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"--set {name}={changes[name]}: {type(config).__name__} has no field {name!r}{hint}")
+
+
+def _check_sizes(
+    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, length: int
+) -> None:
+    """Raise ValueError when tokens or positions would lie outside the model's tables."""
+    decoder_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    for name, size, tokenizer in (
+        ("vocab_size", config.vocab_size, source),
+        ("decoder_vocab_size", decoder_size, target),
+    ):
+        if size < len(tokenizer):
+            raise ValueError(f"the model's {name}={size} is smaller than its tokenizer's {len(tokenizer)} tokens")
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"rows of up to {length} tokens do not fit max_position_embeddings={limit} of the model: make the rows "
+            f"shorter (--block_size, --max_..._length) or a new model longer (--set max_position_embeddings={length})"
+        )

@@ -1,0 +1,83 @@
+"""Pictures of a run: how loss and score went, and what the decoder looks at."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+SCORES_ABOVE = ("exact_match", "bleu", "accuracy")  # the score drawn beside the loss: the first that there is
+
+
+def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Draw training and validation loss, and the validation score, over the steps.
+
+    Args:
+        log_history: What the Trainer logged (`trainer.state.log_history`).
+        path: The picture to write; its ending says the format.
+    """
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss (log scale)", yscale="log")
+    for name, label in (("loss", "training loss"), ("eval_loss", "validation loss")):
+        steps, values = _series(log_history, name)
+        if steps:
+            axes.plot(steps, values, label=label, marker="." if name == "eval_loss" else None)
+    score = next((name for name in SCORES_ABOVE if _series(log_history, f"eval_{name}")[0]), None)
+    if score is not None:
+        right = axes.twinx()
+        right.plot(
+            *_series(log_history, f"eval_{score}"), color="tab:green", marker=".", label=score.replace("_", " ")
+        )
+        right.set_ylabel(score.replace("_", " ") + (" (%)" if score == "exact_match" else ""))
+        right.legend(loc="center right", frameon=False)
+    if axes.lines:
+        axes.legend(loc="upper right", frameon=False)
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def attention_map(
+    weights: np.ndarray, source: Sequence[str], target: Sequence[str], path: Path, *, title: str = ""
+) -> Path:
+    """Draw cross-attention weights, one panel per head and one for their mean.
+
+    Args:
+        weights: Attention of one layer (H, T, S): what each of T target tokens takes from S source tokens.
+        source: The S source tokens.
+        target: The T target tokens, each beside the weights it was predicted with.
+        path: The picture to write.
+        title: Shown above the panels.
+
+    Raises:
+        ValueError: The tokens do not fit the weights.
+    """
+    if weights.ndim != 3 or weights.shape[1:] != (len(target), len(source)):
+        raise ValueError(
+            f"weights of shape {weights.shape} do not fit {len(target)} target and {len(source)} source tokens"
+        )
+    panels = [("mean of the heads", weights.mean(axis=0)), *((f"head {i + 1}", w) for i, w in enumerate(weights))]
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    size = (columns * (1.5 + 0.2 * len(source)), rows * (1.3 + 0.2 * len(target)))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in list(grid):
+        axes.set_axis_off()
+    for axes, (name, values) in zip(figure.axes, panels):
+        axes.set_axis_on()
+        axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        axes.set_title(name, fontsize=9)
+        axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), target, fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    figure.supxlabel("source", fontsize=9)
+    figure.supylabel("target", fontsize=9)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    points = {entry["step"]: entry[name] for entry in log_history if name in entry}
+    return sorted(points), [points[step] for step in sorted(points)]

@@ -1,0 +1,120 @@
+"""Settings of the training programs: transformers' own, with defaults for models trained from scratch."""
+
+import sys
+from dataclasses import dataclass, field
+from typing import Literal
+
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+Objective = Literal["causal", "masked"]
+
+
+@dataclass
+class RunDefaults:
+    """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
+
+    To be put before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
+    they fit a run of any length; saving follows evaluation, because the best checkpoint is kept.
+    """
+
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the run. An unfinished run in it is continued."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Delete the run that the folder holds and start anew."}
+    )
+    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per step and process."})
+    per_device_eval_batch_size: int = field(default=128, metadata={"help": "Rows per evaluation step and process."})
+    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
+    warmup_steps: float = field(
+        default=0.05, metadata={"help": "Steps of linear warm-up; below 1 a fraction of all steps."}
+    )
+    weight_decay: float = field(default=0.01, metadata={"help": "Decoupled weight decay of the matrices."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Decay of Adam's second moment (Vaswani et al. 2017)."})
+    logging_steps: float = field(default=0.02, metadata={"help": "Log so often; below 1 a fraction of all steps."})
+    eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: steps, epoch or no."})
+    eval_steps: float | None = field(
+        default=0.1, metadata={"help": "Evaluate so often; below 1 a fraction of all steps."}
+    )
+    save_strategy: str | None = field(default=None, metadata={"help": "When to save (default: as --eval_strategy)."})
+    save_steps: float | None = field(default=None, metadata={"help": "Save so often (default: as --eval_steps)."})
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "Checkpoints kept: the best and the last at least."}
+    )
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
+    use_cache: bool = field(
+        default=True, metadata={"help": "Written to the saved configuration; training itself never fills a cache."}
+    )
+    disable_tqdm: bool | None = field(
+        default=None, metadata={"help": "No progress bars (default: only on a terminal)."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.save_strategy is None:
+            self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
+        if self.save_steps is None:
+            self.save_steps = self.eval_steps or 0.1
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
+        super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
+        if self.device.type == "cpu":  # type: ignore[attr-defined]
+            self.dataloader_pin_memory = False
+
+
+@dataclass
+class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
+    """Settings of `train_translation`."""
+
+    output_dir: str | None = field(default="runs/translation", metadata={"help": "Folder of the run."})
+    metric_for_best_model: str | None = field(
+        default="bleu", metadata={"help": "What the best checkpoint is best at: bleu, chrf, exact_match or loss."}
+    )
+    predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation data to score it."})
+    generation_num_beams: int | None = field(
+        default=1, metadata={"help": "Beams while training (the saved model and the test use --num_beams)."}
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beams of the saved model."})
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+    )
+
+
+@dataclass
+class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
+    """Settings of `train_language_model`."""
+
+    objective: Objective = field(
+        default="causal", metadata={"help": "causal: predict the next token; masked: predict hidden tokens."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Masked: part of the tokens to predict."})
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the training data."})
+    metric_for_best_model: str | None = field(
+        default="loss", metadata={"help": "What the best checkpoint is best at: loss, perplexity or accuracy."}
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
+        if self.output_dir is None:
+            self.output_dir = f"runs/{self.objective}_language_model"
+        if self.metric_for_best_model == "perplexity":
+            self.greater_is_better = False
+        super().__post_init__()
+
+
+@dataclass
+class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
+    """Settings of `train_classifier`."""
+
+    output_dir: str | None = field(default="runs/classifier", metadata={"help": "Folder of the run."})
+    metric_for_best_model: str | None = field(
+        default="accuracy", metadata={"help": "What the best checkpoint is best at: accuracy, f1 or loss."}
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+    )

@@ -1,0 +1,237 @@
+"""The steps that the training programs have in common, from an empty folder to a model that says how to load it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import DatasetDict, disable_progress_bars
+from joblib import cpu_count
+from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.utils import logging as transformers_logging
+
+from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
+
+from .arguments import DataArguments, ModelArguments, TokenizerArguments
+from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
+from .cards import loading_code, model_card
+from .models import HEADS, Job
+from .plots import loss_curve
+from .reporting import report
+from .run_folder import Run, open_folder
+
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+# Fields that change how fast something is done, not what is done.
+NOT_COMPARED = ("attn_implementation", "preprocessing_num_workers")
+COMPARED = (
+    *("objective", "mlm_probability", "num_train_epochs", "max_steps", "seed", "data_seed", "learning_rate"),
+    *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2"),
+    *("adam_epsilon", "max_grad_norm", "label_smoothing_factor", "train_sampling_strategy", "bf16", "fp16"),
+    *("metric_for_best_model", "load_best_model_at_end"),
+)
+
+
+def start(
+    program: str,
+    argv: Sequence[str] | None,
+    training: Any,
+    model: ModelArguments,
+    data: DataArguments,
+    tokenizer: TokenizerArguments,
+) -> Run:
+    """Return the run that the arguments ask for, set up in its folder: new, to be continued, or finished already.
+
+    Raises:
+        ValueError: The folder holds another run.
+    """
+    limit_threads()
+    if training.disable_tqdm:
+        disable_progress_bars()
+    groups = {"model": asdict(model), "data": asdict(data), "tokenizer": asdict(tokenizer)}
+    settings: dict[str, dict[str, Any]] = {
+        group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
+        for group, values in groups.items()
+    }
+    chosen = training.to_dict()
+    rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
+    settings["training"] = {name: chosen[name] for name in COMPARED if name in chosen} | {"rows_per_step": rows}
+    run = Run(Path(training.output_dir), command_line(program, argv), {"program": {"name": program}, **settings})
+    resume = training.resume_from_checkpoint
+    with training.main_process_first(local=False, desc="looking at the run's folder"):
+        open_folder(
+            run,
+            overwrite=training.overwrite_output_dir and training.should_save,
+            resume_from=None if str(resume).lower() in ("none", "true") else resume,
+        )
+        if training.should_save and not run.finished:
+            run.folder.mkdir(parents=True, exist_ok=True)
+            run.write()
+    if not run.finished:
+        report(f"Run {run.folder}: " + (f"going on from {run.checkpoint}" if run.checkpoint else "from the beginning"))
+    return run
+
+
+def prepare_tokenizers(
+    run: Run,
+    training: Any,
+    model: ModelArguments,
+    tokenizer: TokenizerArguments,
+    kind: ModelKind,
+    *columns: Iterable[str],
+) -> Pair:
+    """Return the tokenizers of source and target (one, twice, for one column), saved in the run's folder.
+
+    A run that goes on uses those it began with, a saved model brings its own; otherwise they are loaded or trained.
+
+    Args:
+        run: The run.
+        training: Its training arguments.
+        model: Its model arguments.
+        tokenizer: Which tokenizer to load or train.
+        kind: The kind of model, which decides the special tokens.
+        *columns: The training texts: one column, or source and target.
+    """
+    with training.main_process_first(local=False, desc="tokenizer"):
+        if training.should_save and not (run.checkpoint and run.checkpoint.parent.samefile(run.folder)):
+            origin = run.checkpoint or tokenizer.tokenizer_name_or_path or model.model_name_or_path
+            save_pair(*(load_pair(origin) if origin else _trained(tokenizer, kind, columns)), run.folder)
+    source, target = load_pair(run.folder)
+    size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
+    report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
+    return source, target
+
+
+def train_and_save(
+    run: Run,
+    job: Job,
+    trainer: Trainer,
+    data: DataArguments,
+    rows: DatasetDict,
+    *,
+    example: str,
+    tokenizers: Pair,
+    **test_options: Any,
+) -> Run:
+    """Train (or go on), score the best checkpoint, and leave model, scores, loss curve, card and record behind.
+
+    Args:
+        run: The run.
+        job: What the model does.
+        trainer: The trainer, ready to train.
+        data: The data arguments, for the card.
+        rows: Tokenised splits; the test split, if there is one, is scored at the end.
+        example: An input for the card.
+        tokenizers: The tokenizers of source and target.
+        **test_options: For the evaluation of the test split (`num_beams`).
+    """
+    model, separate = trainer.model, tokenizers[0] is not tokenizers[1]
+    transformers_logging.disable_progress_bar()  # it has one for each file it writes
+    replace_callbacks(trainer)
+    if separate:
+        trainer.add_callback(SaveTargetTokenizer(tokenizers[1]))
+    sizes = {split: len(part) for split, part in rows.items()}
+    report(f"Data: {data_name(data, job)}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
+    device, processes = trainer.args.device.type, trainer.args.world_size
+    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
+    report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
+    result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
+    run.metrics = trainer.evaluate()
+    if "test" in rows:
+        run.metrics |= trainer.evaluate(rows["test"], metric_key_prefix="test", **test_options)  # type: ignore[arg-type]
+    run.metrics |= {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
+    run.details = {"parameters": model.num_parameters(), "rows": sizes, "steps": trainer.state.global_step}
+    trainer.save_metrics("all", run.metrics, combined=False)
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
+        code = loading_code(job, run.folder, example, separate_target=separate)
+        card = model_card(job, model, code=code, **_card_facts(run, trainer, data, job, sizes))
+        card.save(run.folder / "README.md")
+    trainer.save_model()  # last, because with --push_to_hub it uploads the folder
+    if trainer.is_world_process_zero():
+        run.finished = True
+        run.write()
+    return run
+
+
+def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
+    """Print how good the model of a finished run is, where it lies, and how to load it."""
+    if already:
+        report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
+    for split, prefix in (("Validation", "eval"), ("Test", "test")):
+        if scores := scores_text(run.metrics, prefix):
+            report(f"{split}: {scores}")
+    use = f"python -m vanillaformer.scripts.generate --model {shlex.quote(str(run.folder))}"
+    report(f"Try it: {use} --text {shlex.quote(example)}")
+    report(
+        f"The model is in {run.folder}: after `import vanillaformer`, load it with "
+        f"{HEADS[job].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
+    )
+    return run
+
+
+def limit_threads() -> None:
+    """Use no more threads than there are cores for this process: in a container torch may count the host's."""
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), cpu_count()))
+
+
+def command_line(program: str, argv: Sequence[str] | None) -> str:
+    """Return the command that starts a program with these arguments, without secrets."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    for index, word in enumerate(words):
+        name, sign, _ = word.partition("=")
+        if name.endswith("_token"):
+            words[index] = f"{name}=..." if sign else name
+            if not sign and index + 1 < len(words):
+                words[index + 1] = "..."
+    return shlex.join(["python", "-m", f"vanillaformer.scripts.{program}", *words])
+
+
+def data_name(data: DataArguments, job: Job) -> str:
+    """Return where the data is from, in words."""
+    if data.train_file is not None:
+        return Path(data.train_file).name
+    if data.dataset != "embedded":
+        return " ".join(filter(None, (data.dataset, data.dataset_config)))
+    if job == "translation":
+        return f"Unicode CLDR formats, {data.source_locale} to {data.target_locale}"
+    if job == "classification":
+        return "Unicode CLDR names"
+    return "Python standard library"
+
+
+# ----------------------------------------------------------------------------------------------------- details
+def _trained(arguments: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
+    options = arguments.training_options()
+    if len(columns) == 2:
+        return train_pair(*columns, joint=arguments.joint_vocabulary, kind=kind, **options)
+    tokenizer = train(columns[0], kind=kind, **options)
+    return tokenizer, tokenizer
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> str:
+    ids = tokenizer(text[:200], add_special_tokens=False)["input_ids"]
+    pieces = "|".join(tokenizer.decode([token]) for token in ids[:count])
+    return f"{pieces!r}{' ...' if len(ids) > count else ''}"
+
+
+def _card_facts(run: Run, trainer: Trainer, data: DataArguments, job: Job, sizes: dict[str, int]) -> dict[str, Any]:
+    """Return the arguments of `model_card` that follow from a run."""
+    embedded = data.train_file is None and data.dataset == "embedded"
+    training = {name: value for name, value in run.settings["training"].items() if value not in (None, -1)}
+    training |= {"steps": trainer.state.global_step, "processes": trainer.args.world_size}
+    return {
+        "name": run.folder.resolve().name,
+        "command": run.command,
+        "started_from": run.settings["model"]["model_name_or_path"],
+        "data": {"source": data_name(data, job), **{f"{split} rows": size for split, size in sizes.items()}},
+        "metrics": run.metrics,
+        "training": training,
+        "dataset": data.dataset if data.train_file is None and not embedded else None,
+        "language": [data.source_locale, data.target_locale] if embedded and job == "translation" else None,
+    }
