@@ -1,0 +1,1 @@
+"""The command-line programs: thin mains on top of `vanillaformer.training`."""

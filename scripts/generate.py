@@ -1,0 +1,218 @@
+r"""Use a trained model: translate lines, continue prompts, classify texts or fill in masked tokens.
+
+What is done follows from the model: an encoder-decoder translates, a causal language model continues, a masked one
+fills every [MASK], a classifier prints label and probability. Input is `--text ...`, the lines of `--input_file`, or
+those of standard input. Several texts make one line of output each (a line break within one is written `\n`).
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from tqdm.auto import tqdm
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.tokenization import load_pair
+from vanillaformer.training.arguments import parse
+from vanillaformer.training.runs import limit_threads
+
+
+@dataclass
+class GenerateArguments:
+    """Which model to use, on what, and how."""
+
+    model_name_or_path: str = field(metadata={"help": "Folder or Hub id of the model.", "aliases": ["--model"]})
+    text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on."})
+    input_file: str | None = field(default=None, metadata={"help": "Work on the lines of this file (UTF-8)."})
+    output_file: str | None = field(default=None, metadata={"help": "Write here (default: standard output)."})
+    batch_size: int = field(default=32, metadata={"help": "Texts at a time."})
+    num_beams: int | None = field(default=None, metadata={"help": "Beams (default: the model's)."})
+    do_sample: bool = field(default=False, metadata={"help": "Draw tokens at random in place of the likeliest."})
+    temperature: float | None = field(default=None, metadata={"help": "Sampling: above 1 bolder, below 1 safer."})
+    top_k: int | None = field(default=None, metadata={"help": "Sampling: only among so many likeliest tokens."})
+    top_p: float | None = field(default=None, metadata={"help": "Sampling: only among the likeliest of this mass."})
+    max_new_tokens: int | None = field(default=None, metadata={"help": "Longest output (default: the model's)."})
+    seed: int = field(default=42, metadata={"help": "Seed of the sampling."})
+    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ... (default: a GPU if there is one)."})
+    bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16."})
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments of `model.generate` that were given."""
+        names = ("num_beams", "temperature", "top_k", "top_p", "max_new_tokens")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.do_sample:
+            given = {"num_beams": 1, **given, "do_sample": True}
+        return given
+
+
+@dataclass
+class Loaded:
+    """A model with its tokenizers, ready to use."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    target_tokenizer: PreTrainedTokenizerBase
+
+    def encode(self, texts: list[str], *, room: int = 0, side: str = "right") -> Any:
+        """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens."""
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and room >= limit:
+            raise ValueError(f"--max_new_tokens {room}: the model handles no more than {limit} tokens")
+        self.tokenizer.padding_side = self.tokenizer.truncation_side = side
+        batch = self.tokenizer(
+            texts, return_tensors="pt", padding=True, truncation=limit is not None, max_length=limit and limit - room
+        )
+        cut = [text for text, encoding in zip(texts, batch.encodings) if encoding.overflowing]
+        for text in cut:
+            print(f"cut to {limit - room} tokens: {text[:60]!r} ...", file=sys.stderr)
+        return batch.to(self.model.device)
+
+
+def translate(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
+    """Return the translations of texts."""
+    output = loaded.model.generate(**loaded.encode(texts), **options)
+    return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
+
+
+def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
+    """Return prompts with what the model makes follow them."""
+    inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
+    output = loaded.model.generate(**inputs, **options)
+    return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
+
+
+def classify(loaded: Loaded, texts: list[str]) -> list[str]:
+    """Return the likeliest label of each text and its probability, separated by a tab."""
+    probabilities = loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
+    best = probabilities.max(dim=-1)
+    names = loaded.model.config.id2label
+    return [f"{names[label]}\t{value:.4f}" for label, value in zip(best.indices.tolist(), best.values.tolist())]
+
+
+def fill_masks(loaded: Loaded, texts: list[str]) -> list[str]:
+    """Return texts with the likeliest token in place of each mask token."""
+    mask = loaded.tokenizer.mask_token
+    missing = [text for text in texts if mask not in text]
+    if missing:
+        raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r}")
+    inputs = loaded.encode(texts)
+    likeliest = loaded.model(**inputs).logits.argmax(dim=-1)
+    filled = torch.where(inputs["input_ids"] == loaded.tokenizer.mask_token_id, likeliest, inputs["input_ids"])
+    return loaded.tokenizer.batch_decode(filled, skip_special_tokens=True)
+
+
+# By the end of the architecture's name: the Auto class, what it does, and whether it generates.
+TASKS: dict[str, tuple[Any, Callable[..., list[str]], bool]] = {
+    "ForConditionalGeneration": (AutoModelForSeq2SeqLM, translate, True),
+    "MTModel": (AutoModelForSeq2SeqLM, translate, True),
+    "ForCausalLM": (AutoModelForCausalLM, continue_prompts, True),
+    "LMHeadModel": (AutoModelForCausalLM, continue_prompts, True),
+    "ForMaskedLM": (AutoModelForMaskedLM, fill_masks, False),
+    "ForSequenceClassification": (AutoModelForSequenceClassification, classify, False),
+}
+
+
+def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]], bool]:
+    """Return the model with its tokenizers, the function that uses it, and whether that takes generation options.
+
+    Raises:
+        ValueError: The folder does not exist or holds no model, or one that does none of these things.
+    """
+    path = arguments.model_name_or_path
+    looks_local = Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") > 1
+    if looks_local and not (Path(path) / "config.json").is_file():
+        reason = "has no config.json: it holds no (finished) model" if Path(path).is_dir() else "is no folder"
+        raise ValueError(f"--model {path} {reason}")
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except OSError as error:
+        raise ValueError(f"--model {path} is neither a folder nor a model that the Hub gives out: {error}") from error
+    architecture = next(iter(config.architectures or []), "none")
+    task = next((entry for ending, entry in TASKS.items() if architecture.endswith(ending)), None)
+    if task is None:
+        raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
+    auto_class, function, generates = task
+    model = auto_class.from_pretrained(path, dtype=torch.bfloat16 if arguments.bf16 else "auto")
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Loaded(model.to(device).eval(), *load_pair(path)), function, generates
+
+
+def read_texts(arguments: GenerateArguments) -> list[str]:
+    """Return the texts to work on.
+
+    Raises:
+        ValueError: There are none, or one has nothing in it, or the file does not exist.
+    """
+    if arguments.text and arguments.input_file:
+        raise ValueError(f"give --text or --input_file {arguments.input_file}, not both")
+    texts, where = arguments.text, "--text"
+    if arguments.input_file is not None:
+        if not Path(arguments.input_file).is_file():
+            raise ValueError(f"--input_file {arguments.input_file} does not exist")
+        texts, where = Path(arguments.input_file).read_text(encoding="utf-8").splitlines(), arguments.input_file
+    elif not texts:
+        texts, where = sys.stdin.read().splitlines(), "standard input"
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"{where} has no text in it")
+    return texts
+
+
+@contextmanager
+def output_stream(path: str | None) -> Iterator[TextIO]:
+    """Open the file to write to, or give standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    with open(path, "w", encoding="utf-8") as stream:
+        yield stream
+
+
+def run(
+    loaded: Loaded, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
+) -> Iterator[str]:
+    """Yield the result for each text, an empty one for an empty text."""
+    starts = range(0, len(texts), batch_size)
+    with torch.inference_mode():
+        for start in tqdm(starts, disable=len(starts) < 2 or not sys.stderr.isatty()):
+            batch = texts[start : start + batch_size]
+            filled = [text for text in batch if text.strip()]
+            results = iter(function(loaded, filled, **options) if filled else [])
+            yield from (next(results) if text.strip() else "" for text in batch)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the program."""
+    (arguments,) = parse(GenerateArguments, argv, description=__doc__)
+    if arguments.batch_size < 1:
+        raise ValueError(f"--batch_size {arguments.batch_size}: it must be at least 1")
+    texts = read_texts(arguments)
+    limit_threads()
+    loaded, function, generates = load(arguments)
+    options = arguments.options()
+    if options and not generates:
+        raise ValueError(
+            f"{', '.join(f'--{name}' for name in options)}: {type(loaded.model).__name__} generates nothing"
+        )
+    set_seed(arguments.seed)
+    results = run(loaded, function, texts, arguments.batch_size, **options)
+    with output_stream(arguments.output_file) as stream:
+        for result in results:
+            print(result if len(texts) == 1 else result.replace("\n", "\\n"), file=stream, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Train an encoder-decoder to translate, from scratch or from a saved model.
+
+Without arguments: a small model on the embedded corpus (dates, times, numbers and amounts, English to German).
+"""
+
+from collections.abc import Sequence
+
+from transformers import DataCollatorForSeq2Seq
+
+from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
+from vanillaformer.training.data import load_data
+from vanillaformer.training.metrics import translation_metrics
+from vanillaformer.training.models import build_model, check_preset, set_generation
+from vanillaformer.training.preprocessing import translation_rows
+from vanillaformer.training.run_arguments import TranslationTrainingArguments
+from vanillaformer.training.run_folder import Run
+from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.trainers import TranslationTrainer
+
+ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, TranslationTrainingArguments)
+
+
+def train(argv: Sequence[str] | None = None) -> Run:
+    """Train as the arguments say; a run that is finished already is returned as it is."""
+    model_arguments, data, tokenizer, settings = parse(ARGUMENTS, argv, description=__doc__)
+    kind = check_preset("translation", model_arguments)
+    run = start("train_translation", argv, settings, model_arguments, data, tokenizer)
+    texts = load_data(data, "translation")
+    example = texts["validation"][0]["source"]
+    if run.finished:
+        return announce(run, "translation", example=example, already=True)
+    columns = texts["train"]["source"], texts["train"]["target"]
+    source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
+    lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
+    rows = translation_rows(texts, source, target, **lengths, num_proc=data.preprocessing_num_workers)
+    longest = max(lengths.values())
+    model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
+    set_generation(model, "translation", length=data.max_target_length, num_beams=settings.num_beams)
+    trainer = TranslationTrainer(
+        model=model,
+        args=settings,
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+        data_collator=DataCollatorForSeq2Seq(source, model=model),
+        compute_metrics=translation_metrics(target, bleu_tokenize=data.bleu_tokenize),
+    )
+    options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
+    train_and_save(run, "translation", trainer, data, rows, **options)
+    return announce(run, "translation", example=example)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the program."""
+    train(argv)
+
+
+if __name__ == "__main__":
+    main()

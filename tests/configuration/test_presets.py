@@ -1,0 +1,122 @@
+"""Presets: what they are called, and that they have the size of the published models."""
+
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
+from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, PreTrainedModel
+
+from vanillaformer import (
+    PRESETS,
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    preset,
+)
+
+MODELS = {
+    VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
+    VanillaDecoderConfig: VanillaDecoderForCausalLM,
+    VanillaEncoderConfig: VanillaEncoderForMaskedLM,
+}
+
+
+def parameters(model_class: type[PreTrainedModel], config) -> int:
+    with torch.device("meta"):
+        model = model_class(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_the_names():
+    assert set(PRESETS) == {
+        "transformer-base", "transformer-big", "transformer-tiny",
+        "gpt", "gpt2", "gpt-tiny", "llama-tiny", "bert-base", "bert-tiny",
+    }  # fmt: skip
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="gtp2") as info:
+        preset("gtp2")
+    for name in PRESETS:
+        assert name in str(info.value)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_survives_json_and_the_auto_class(name, tmp_path):
+    config = preset(name, vocab_size=99)
+    assert (type(config), config.vocab_size) == (PRESETS[name].config_class, 99)
+    rebuilt = type(config).from_dict(json.loads(config.to_json_string()))
+    assert rebuilt.to_dict() == config.to_dict()
+    config.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).to_dict() == config.to_dict() | {"_name_or_path": str(tmp_path)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_an_override_wins_over_the_presets_own_field(name):
+    for field, value in PRESETS[name].fields.items():
+        if isinstance(value, float):
+            assert getattr(preset(name, **{field: 0.4321}), field) == 0.4321
+    assert preset(name, num_hidden_layers=9).num_hidden_layers == 9
+
+
+def test_presets_do_not_share_state():
+    first = preset("llama-tiny")
+    first.rope_parameters["rope_theta"] = 1.0
+    assert preset("llama-tiny").rope_parameters["rope_theta"] == 10000.0
+
+
+def test_gpt2_has_the_published_number_of_parameters():
+    ours = parameters(VanillaDecoderForCausalLM, preset("gpt2"))
+    assert ours == parameters(GPT2LMHeadModel, GPT2Config()) == 124_439_808
+
+
+def test_gpt_has_the_published_number_of_parameters():
+    ours = parameters(VanillaDecoderForCausalLM, preset("gpt"))
+    assert ours == parameters(OpenAIGPTLMHeadModel, OpenAIGPTConfig()) == 116_534_784
+
+
+def test_bert_base_has_the_published_number_of_parameters():
+    ours = parameters(VanillaEncoderForMaskedLM, preset("bert-base"))
+    assert ours == parameters(BertForMaskedLM, BertConfig()) == 109_514_298
+
+
+@pytest.mark.parametrize(("name", "millions"), [("transformer-base", 63), ("transformer-big", 214)])
+def test_the_papers_transformer_has_the_papers_number_of_parameters(name, millions):
+    """Table 3 says 65 and 213 million, with 37000 tokens "approximately"; the sum here is of the equations."""
+    config = preset(name)
+    d, inner = config.hidden_size, config.intermediate_size
+    attention = 4 * d * d  # the paper's projections have no biases, its feed-forward layers do
+    feed_forward = d * inner + inner + inner * d + d
+    norm = 2 * d
+    encoder = 6 * (attention + feed_forward + 2 * norm)
+    decoder = 6 * (2 * attention + feed_forward + 3 * norm)
+    total = config.vocab_size * d + encoder + decoder  # one table for source, target and output
+    assert parameters(MODELS[type(config)], config) == total
+    assert round(total / 1e6) == millions
+
+
+def test_transformer_base_is_table_3():
+    config = preset("transformer-base")
+    table = {
+        "num_hidden_layers": 6, "encoder_layers": 6, "hidden_size": 512, "intermediate_size": 2048,
+        "num_attention_heads": 8, "head_dim": 64, "dropout": 0.1, "hidden_act": "relu", "norm_placement": "post",
+        "position_embedding_type": "sinusoidal", "scale_embedding": True, "share_encoder_decoder_embeddings": True,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    assert {name: getattr(config, name) for name in table} == table
+
+
+def test_llama_tiny_has_no_bias_and_no_tied_or_position_table():
+    d, inner, v = 128, 344, 50257
+    attention = d * d + 2 * d * d // 2 + d * d
+    total = 2 * v * d + 4 * (attention + 3 * d * inner + 2 * d) + d
+    assert parameters(VanillaDecoderForCausalLM, preset("llama-tiny")) == total
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-tiny")])
+def test_a_tiny_preset_leaves_the_fused_attention_on(name):
+    assert preset(name).attention_dropout == 0

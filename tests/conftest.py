@@ -1,0 +1,19 @@
+"""What all tests share: no network, one thread, one seed, and quiet libraries."""
+
+import os
+
+# Before transformers is imported: a test that reaches for the Hub fails at once.
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+import pytest
+import torch
+from transformers.utils import logging
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

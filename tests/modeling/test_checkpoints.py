@@ -1,0 +1,239 @@
+"""What is saved comes back: every tensor, in every combination, through the Auto classes and into every dtype."""
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedModel,
+)
+
+from vanillaformer import (
+    VanillaDecoderForSequenceClassification,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+)
+
+from .toys import KINDS, assert_close, inputs_of, position_choices, shared_toy, toy, toy_config, toys
+
+AUTO = {
+    "encoder_decoder": AutoModelForSeq2SeqLM,
+    "decoder": AutoModelForCausalLM,
+    "encoder": AutoModelForMaskedLM,
+}
+CLASSIFIERS = [
+    ("decoder", VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
+    ("encoder", VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),
+    ("encoder", VanillaEncoderForTokenClassification, AutoModelForTokenClassification),
+]
+
+
+def assert_same_model(loaded: PreTrainedModel, model: PreTrainedModel) -> None:
+    assert type(loaded) is type(model)
+    assert_same_tensors(dict(loaded.named_parameters()), dict(model.named_parameters()))
+    assert_same_tensors(dict(loaded.named_buffers()), dict(model.named_buffers()))
+
+
+def assert_same_tensors(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert actual[name].dtype == value.dtype, name
+        assert torch.equal(actual[name], value), f"{name} is not what was saved"
+
+
+def assert_nothing_lost(info: dict) -> None:
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        assert not info[kind], f"{kind}: {info[kind]}"
+
+
+@toys(activations=("silu",))
+def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
+    model = shared_toy(kind, overrides)
+    model.save_pretrained(tmp_path)
+    loaded, info = AUTO[kind].from_pretrained(tmp_path, output_loading_info=True)
+    assert_nothing_lost(info)
+    assert_same_model(loaded, model)
+    assert loaded.config.to_dict() | {"_name_or_path": "", "dtype": ""} == model.config.to_dict() | {
+        "_name_or_path": "", "dtype": ""
+    }  # fmt: skip
+    inputs = inputs_of(kind)
+    assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize(("kind", "model_class", "auto_class"), CLASSIFIERS)
+def test_a_classifier_is_bit_equal_too(kind, model_class, auto_class, tmp_path):
+    model = toy(kind, model_class, num_labels=5)
+    model.save_pretrained(tmp_path)
+    loaded, info = auto_class.from_pretrained(tmp_path, output_loading_info=True)
+    assert_nothing_lost(info)
+    assert_same_model(loaded, model)
+
+
+@pytest.mark.parametrize(("kind", "model_class", "auto_class"), CLASSIFIERS)
+def test_a_classifier_starts_from_a_language_model(kind, model_class, auto_class, tmp_path):
+    model = toy(kind)
+    model.save_pretrained(tmp_path)
+    loaded, info = auto_class.from_pretrained(tmp_path, num_labels=5, output_loading_info=True)
+    assert type(loaded) is model_class
+    assert all(key.startswith(("score", "classifier", "transform")) for key in info["missing_keys"])
+    assert_same_tensors(dict(loaded.model.named_parameters()), dict(model.model.named_parameters()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bare_model_takes_its_part_of_a_checkpoint_and_back(kind, tmp_path):
+    model = toy(kind)
+    model.save_pretrained(tmp_path / "head")
+    bare, info = AutoModel.from_pretrained(tmp_path / "head", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert_same_model(bare, model.model)
+    bare.save_pretrained(tmp_path / "bare")
+    again, info = AUTO[kind].from_pretrained(tmp_path / "bare", output_loading_info=True)
+    assert all(key.startswith(("lm_head", "transform")) for key in info["missing_keys"])
+    assert_same_tensors(dict(again.model.named_parameters()), dict(bare.named_parameters()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "absent"),
+    [
+        ("decoder", {}, {"lm_head.weight"}),
+        ("decoder", {"tie_word_embeddings": False}, set()),
+        ("encoder", {}, {"lm_head.weight"}),
+        ("encoder_decoder", {}, {"lm_head.weight"}),
+        ("encoder_decoder", {"tie_word_embeddings": False}, set()),
+        (
+            "encoder_decoder",
+            {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True},
+            {"lm_head.weight", "model.decoder.embed_tokens.weight"},
+        ),
+        (
+            "encoder_decoder",
+            {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True, "tie_word_embeddings": False},
+            {"model.decoder.embed_tokens.weight"},
+        ),
+    ],
+)
+def test_a_file_holds_each_tensor_once_and_no_buffer(kind, fields, absent, tmp_path):
+    model = toy(kind, **fields)
+    model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        stored = set(file.keys())
+    assert stored == set(dict(model.named_parameters(remove_duplicate=False))) - absent
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "separate"])
+def test_which_tables_are_one_tensor_after_loading(shared, tied, tmp_path):
+    fields = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied}
+    toy("encoder_decoder", **fields, decoder_vocab_size=37 if shared else 29).save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    source, target = model.model.encoder.embed_tokens.weight, model.model.decoder.embed_tokens.weight
+    assert (source is target) is shared
+    assert (model.lm_head.weight is target) is tied
+
+
+SCALED_ROPES = [
+    {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0},
+    {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0},
+    {"rope_type": "yarn", "rope_theta": 1e3, "factor": 2.0, "original_max_position_embeddings": 12},
+    {
+        "rope_type": "llama3", "rope_theta": 1e3, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 12,
+    },
+]  # fmt: skip
+BUFFERED = position_choices() + [{"position_embedding_type": "rotary", "rope_parameters": r} for r in SCALED_ROPES]
+
+
+def scheme_name(value: str | dict) -> str:
+    return value["rope_type"] if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("positions", BUFFERED, ids=lambda p: "-".join(map(scheme_name, p.values())))
+def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, positions, tmp_path):
+    model = toy(kind, **positions)
+    model.save_pretrained(tmp_path)
+    config_class, model_class = KINDS[kind]
+    with torch.device("meta"):
+        empty = model_class(config_class(**model.config.to_dict()))
+    assert {tensor.device.type for tensor in (*empty.parameters(), *empty.buffers())} == {"meta"}
+    loaded = model_class.from_pretrained(tmp_path)
+    assert_same_tensors(dict(loaded.named_buffers()), dict(model.named_buffers()))
+    inputs = inputs_of(kind)
+    assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
+    # without a checkpoint: memory first, then every weight and table by the model's own initialisation
+    empty.to_empty(device="cpu")
+    for tensor in (*empty.parameters(), *empty.buffers()):
+        tensor.data.fill_(float("nan"))
+    empty.init_weights()
+    assert_same_tensors(dict(empty.named_buffers()), dict(model.named_buffers()))
+    for name, parameter in empty.named_parameters():
+        assert torch.isfinite(parameter).all(), f"{name} was not initialised"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("positions", position_choices(), ids=lambda p: "-".join(p.values()))
+@pytest.mark.parametrize("kind", KINDS)
+def test_loaded_in_half_precision_it_stays_near(kind, positions, dtype, tmp_path):
+    model = toy(kind, **positions)
+    model.save_pretrained(tmp_path)
+    loaded = AUTO[kind].from_pretrained(tmp_path, dtype=dtype).eval()
+    assert {parameter.dtype for parameter in loaded.parameters()} == {dtype}
+    inputs = inputs_of(kind)
+    logits = loaded(**inputs).logits
+    assert logits.dtype == dtype
+    assert_close(logits, model(**inputs).logits, "half precision", 0.1 if dtype == torch.bfloat16 else 0.02)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_far_rotary_positions_keep_their_precision_in_bfloat16(kind, tmp_path):
+    """Frequencies rounded to bfloat16 turn by quite another angle a few hundred positions on."""
+    toy(kind, position_embedding_type="rotary", max_position_embeddings=4096).save_pretrained(tmp_path)
+    exact = AUTO[kind].from_pretrained(tmp_path)
+    loaded = AUTO[kind].from_pretrained(tmp_path, dtype=torch.bfloat16)
+    positions = torch.tensor([[3000, 4000]])
+    stacks = [module for module in exact.modules() if hasattr(module, "embeddings")]
+    others = [module for module in loaded.modules() if hasattr(module, "embeddings")]
+    assert stacks
+    for one, other in zip(stacks, others):
+        expected = one.embeddings.positions.rotation(torch.zeros(1), positions)
+        rounded = other.embeddings.positions.rotation(torch.zeros(1, dtype=torch.bfloat16), positions)
+        assert_close(torch.stack(rounded), torch.stack(expected), "rotation", 0.005)
+
+
+def test_a_seed_makes_the_same_model_twice():
+    for kind, (_, model_class) in KINDS.items():
+        models = []
+        for _ in range(2):
+            torch.manual_seed(3)
+            models.append(model_class(toy_config(kind)))
+        assert_same_model(*models)
+
+
+def test_shards_are_put_together_again(tmp_path):
+    model = toy("encoder_decoder")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded, info = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert_nothing_lost(info)
+    assert_same_model(loaded, model)
+
+
+def test_a_missing_tensor_is_reported_and_drawn_afresh(tmp_path):
+    model = toy("decoder")
+    state = model.state_dict()
+    name = "model.layers.1.self_attn.o_proj.weight"  # which the GPT-2 initialisation draws from the list of blocks
+    del state[name]
+    model.save_pretrained(tmp_path, state_dict=state)
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] == {name}
+    fresh = loaded.get_parameter(name)
+    assert 0 < fresh.std() < model.config.initializer_range
+    assert_same_tensors(
+        {n: p for n, p in loaded.named_parameters() if n != name},
+        {n: p for n, p in model.named_parameters() if n != name},
+    )

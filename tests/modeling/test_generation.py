@@ -1,0 +1,274 @@
+"""`generate` in all its modes, against greedy search, against other caches and against searches written out by hand."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache, pipeline
+
+from .toys import (
+    PAD,
+    TARGET_VOCABULARY,
+    assert_close,
+    few_toys,
+    inputs_of,
+    padding,
+    positions_of,
+    sharpen,
+    shared_toy,
+    tokens,
+    toy,
+)
+
+GENERATORS = ("encoder_decoder", "decoder")
+every_generator = pytest.mark.parametrize("kind", GENERATORS)
+NEW = 8
+GREEDY = {"do_sample": False, "max_new_tokens": NEW, "no_repeat_ngram_size": 3}  # toys like to repeat themselves
+
+
+def prompt_of(kind: str, batch: int = 3) -> dict[str, torch.Tensor]:
+    """A padded source, or prompts padded on the left; `generate` counts the positions."""
+    inputs = inputs_of(kind, batch, side="left" if kind == "decoder" else "right")
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+def next_logits(model: PreTrainedModel, prompt: torch.Tensor, written: list[int]) -> torch.Tensor:
+    """Logits of the token after `written`, computed from scratch."""
+    if model.config.is_encoder_decoder:
+        target = torch.tensor([[model.config.decoder_start_token_id, *written]])
+        return model(prompt, decoder_input_ids=target, use_cache=False).logits[0, -1]
+    return model(torch.cat([prompt, torch.tensor([written], dtype=torch.long)], 1), use_cache=False).logits[0, -1]
+
+
+def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tensor) -> list[int]:
+    """The generated tokens of one row, without prompt or start token, up to the end token."""
+    tokens_of_row = output.tolist()[1 if model.config.is_encoder_decoder else prompt.shape[1] :]
+    end = model.config.eos_token_id
+    return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
+
+
+@few_toys(*GENERATORS)
+def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
+    model = shared_toy(kind, overrides)
+    prompts = prompt_of(kind)
+    output = model.generate(**prompts, do_sample=False, max_new_tokens=NEW)
+    for row in range(3):
+        prompt = prompts["input_ids"][row : row + 1, prompts["attention_mask"][row] == 1]
+        expected: list[int] = []
+        while len(expected) < NEW and model.config.eos_token_id not in expected:
+            expected.append(int(next_logits(model, prompt, expected).argmax()))
+        assert written_by(model, output[row], prompts["input_ids"]) == expected
+
+
+def naive_beams(model: PreTrainedModel, prompt: torch.Tensor, beams: int, steps: int) -> list[tuple[float, list[int]]]:
+    """Beam search without cache, end token or length penalty: the best continuations and their log-probabilities."""
+    hypotheses: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        longer = []
+        for score, written in hypotheses:
+            log_probabilities = next_logits(model, prompt, written).log_softmax(-1)
+            longer += [(score + value.item(), [*written, token]) for token, value in enumerate(log_probabilities)]
+        hypotheses = sorted(longer, reverse=True)[:beams]
+    return hypotheses
+
+
+@every_generator
+@pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
+def test_beam_search_finds_what_a_search_written_out_finds(kind, positions):
+    model = toy(kind, position_embedding_type=positions, eos_token_id=None)
+    prompt = tokens(1, 5)
+    output = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), num_beams=3, num_return_sequences=3, max_new_tokens=4,
+        do_sample=False, length_penalty=0.0, return_dict_in_generate=True, output_scores=True, pad_token_id=PAD,
+    )  # fmt: skip
+    expected = naive_beams(model, prompt, beams=3, steps=4)
+    skip = 1 if kind == "encoder_decoder" else 5
+    assert [row[skip:] for row in output.sequences.tolist()] == [written for _, written in expected]
+    assert_close(output.sequences_scores, torch.tensor([score for score, _ in expected]), "scores")
+    assert expected[0][0] >= naive_beams(model, prompt, beams=1, steps=4)[0][0]
+
+
+@every_generator
+def test_beams_of_a_padded_batch_are_those_of_its_rows(kind):
+    model, prompts = shared_toy(kind, {}), prompt_of(kind)
+    settings = {"num_beams": 3, "max_new_tokens": NEW, "do_sample": False}
+    together = model.generate(**prompts, **settings)
+    for row in range(3):
+        prompt = prompts["input_ids"][row : row + 1, prompts["attention_mask"][row] == 1]
+        alone = model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)[0]
+        assert written_by(model, together[row], prompts["input_ids"]) == written_by(model, alone, prompt)
+
+
+@every_generator
+def test_sampling_follows_its_seed(kind):
+    model, prompts = shared_toy(kind, {}), prompt_of(kind)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(model.generate(**prompts, do_sample=True, min_new_tokens=NEW, max_new_tokens=NEW))
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+    greedy = model.generate(**prompts, do_sample=False, max_new_tokens=NEW)
+    nearly = model.generate(**prompts, do_sample=True, top_k=1, max_new_tokens=NEW)
+    assert torch.equal(nearly, greedy)
+
+
+@every_generator
+@pytest.mark.parametrize("helper", ["itself", "another"])
+def test_assisted_generation_is_greedy_search(kind, helper):
+    """A good assistant and a bad one: accepted and rejected drafts, so that the cache is cut back."""
+    model = toy(kind)
+    assistant = model if helper == "itself" else toy(kind, num_hidden_layers=1)
+    if helper == "another":
+        sharpen(assistant, seed=11)
+    prompts = prompt_of(kind, batch=1)
+    greedy = model.generate(**prompts, **GREEDY)
+    assert torch.equal(model.generate(**prompts, **GREEDY, assistant_model=assistant), greedy)
+
+
+@every_generator
+@pytest.mark.parametrize("seed", range(4))
+def test_prompt_lookup_is_greedy_search(kind, seed):
+    model = toy(kind)
+    prompt = tokens(1, 4, TARGET_VOCABULARY, seed=seed).repeat(1, 2)  # what stands there twice is proposed
+    prompts = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+    settings = {"do_sample": False, "max_new_tokens": NEW}
+    greedy = model.generate(**prompts, **settings)
+    assert torch.equal(model.generate(**prompts, **settings, prompt_lookup_num_tokens=3), greedy)
+
+
+@few_toys(*GENERATORS)
+def test_a_static_cache_gives_what_a_dynamic_one_gives(kind, overrides):
+    model, prompts = shared_toy(kind, overrides), prompt_of(kind)
+    settings = GREEDY | {"return_dict_in_generate": True, "output_logits": True}
+    dynamic = model.generate(**prompts, **settings)
+    static = model.generate(**prompts, **settings, cache_implementation="static")
+    assert torch.equal(static.sequences, dynamic.sequences)
+    assert_close(torch.stack(static.logits), torch.stack(dynamic.logits), "logits")
+
+
+def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass():
+    model = shared_toy("decoder", {})
+    ids = tokens(2, 7)
+    full = model(ids).logits
+    cache = StaticCache(config=model.config, max_cache_len=12)
+    logits = [model(ids[:, start:end], past_key_values=cache).logits for start, end in ((0, 4), (4, 6), (6, 7))]
+    assert_close(torch.cat(logits, dim=1), full, "logits")
+
+
+def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass_with_a_source():
+    model, source = shared_toy("encoder_decoder", {}), tokens(2, 6)
+    ids, mask = tokens(2, 7, TARGET_VOCABULARY), padding(2, 6)
+    full = model(source, attention_mask=mask, decoder_input_ids=ids).logits
+    caches = [StaticCache(config=model.config, max_cache_len=length) for length in (12, 6)]
+    fixed = {
+        "encoder_outputs": model.get_encoder()(source, attention_mask=mask),
+        "attention_mask": mask,
+        "past_key_values": EncoderDecoderCache(*caches),
+    }
+    logits = [model(**fixed, decoder_input_ids=ids[:, start:end]).logits for start, end in ((0, 4), (4, 6), (6, 7))]
+    assert_close(torch.cat(logits, dim=1), full, "logits")
+
+
+@every_generator
+def test_without_a_cache_the_tokens_are_the_same(kind):
+    model, prompts = shared_toy(kind, {}), prompt_of(kind)
+    assert torch.equal(
+        model.generate(**prompts, **GREEDY, use_cache=False), model.generate(**prompts, **GREEDY, use_cache=True)
+    )
+
+
+@every_generator
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_generation_goes_on_from_a_cache(kind, implementation):
+    model = toy(kind)
+    model.set_attn_implementation(implementation)
+    prompts = prompt_of(kind, batch=1)
+    settings = {"do_sample": False, "eos_token_id": None, "pad_token_id": PAD}
+    whole = model.generate(**prompts, **settings, max_new_tokens=6)
+    first = model.generate(**prompts, **settings, max_new_tokens=3, return_dict_in_generate=True)
+    if kind == "encoder_decoder":
+        follow = {**prompts, "decoder_input_ids": first.sequences}
+    else:
+        follow = {"input_ids": first.sequences, "attention_mask": torch.ones_like(first.sequences)}
+    rest = model.generate(**follow, **settings, max_new_tokens=3, past_key_values=first.past_key_values)
+    assert torch.equal(rest, whole)
+
+
+def test_the_keys_and_values_of_the_source_are_computed_once():
+    model, source = toy("encoder_decoder"), tokens(2, 6)
+    calls = []
+    attention = model.model.decoder.layers[0].cross_attn
+    attention.k_proj.register_forward_hook(lambda *args: calls.append(1))
+    attention.q_proj.register_forward_hook(lambda *args: calls.append(0))
+    model.generate(source, attention_mask=torch.ones_like(source), min_new_tokens=5, max_new_tokens=5, do_sample=False)
+    assert (calls.count(1), calls.count(0)) == (1, 5)
+
+
+def test_a_cache_that_was_reset_forgets_its_source():
+    """Two sources one after the other through one cache."""
+    model = shared_toy("encoder_decoder", {})
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    target = tokens(1, 4, TARGET_VOCABULARY)
+    for seed in (1, 2):
+        cache.reset() if seed == 2 else None
+        source = tokens(1, 6, seed=seed)
+        fresh = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+        expected = model(source, decoder_input_ids=target, past_key_values=fresh).logits
+        if seed == 1:
+            assert_close(model(source, decoder_input_ids=target, past_key_values=cache).logits, expected, "logits")
+    assert not cache.is_updated.get(0), "the cache still says that it holds a source"
+
+
+def test_a_decoder_generates_from_vectors():
+    model, prompts = shared_toy("decoder", {}), prompt_of("decoder")
+    expected = model.generate(**prompts, **GREEDY | {"no_repeat_ngram_size": 0})[:, 7:]
+    vectors = model.get_input_embeddings()(prompts["input_ids"])
+    output = model.generate(
+        inputs_embeds=vectors, attention_mask=prompts["attention_mask"], **GREEDY | {"no_repeat_ngram_size": 0}
+    )
+    assert torch.equal(output, expected)
+
+
+def test_an_encoder_decoder_generates_from_vectors_and_from_encoder_outputs():
+    model, prompts = shared_toy("encoder_decoder", {}), prompt_of("encoder_decoder")
+    expected, mask = model.generate(**prompts, **GREEDY), prompts["attention_mask"]
+    vectors = model.get_input_embeddings()(prompts["input_ids"])
+    assert torch.equal(model.generate(inputs_embeds=vectors, attention_mask=mask, **GREEDY), expected)
+    encoded = model.get_encoder()(**prompts)
+    assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask, **GREEDY), expected)
+
+
+def test_packed_documents_do_not_see_each_other():
+    """Positions that start again say where a document begins."""
+    model = shared_toy("decoder", {"position_embedding_type": "rotary"})
+    one, other = tokens(1, 4, seed=1), tokens(1, 3, seed=2)
+    packed = model(
+        torch.cat([one, other], 1), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2]]), use_cache=False
+    ).logits
+    assert_close(packed[:, :4], model(one).logits, "the first document")
+    assert_close(packed[:, 4:], model(other).logits, "the second document")
+
+
+def test_a_four_dimensional_mask_is_used_as_it_is():
+    model, ids = shared_toy("decoder", {}), tokens(1, 5)
+    mask = torch.ones(5, 5).tril().bool()
+    mask[4, 1] = False
+    additive = torch.zeros(1, 1, 5, 5).masked_fill(~mask, torch.finfo(torch.float32).min)
+    full, cut = model(ids).logits, model(ids, attention_mask=additive).logits
+    assert_close(cut[:, :4], full[:, :4], "rows with the usual mask")
+    assert not torch.allclose(cut[:, 4], full[:, 4], atol=1e-3)
+
+
+def test_a_loaded_decoder_generates_with_the_special_tokens_of_its_config(tmp_path):
+    toy("decoder").save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    settings = model.generation_config
+    assert (settings.pad_token_id, settings.bos_token_id, settings.eos_token_id) == (PAD, 2, 3)
+
+
+def test_positions_of_a_left_padded_prompt_are_counted_from_its_first_token():
+    model, prompts = shared_toy("decoder", {"position_embedding_type": "learned"}), prompt_of("decoder")
+    prepared = model.prepare_inputs_for_generation(**prompts, is_first_iteration=True)
+    if "position_ids" in prepared:
+        real = prompts["attention_mask"] == 1
+        assert torch.equal(prepared["position_ids"][real], positions_of(prompts["attention_mask"])[real])
+    assert pipeline is not None

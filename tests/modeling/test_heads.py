@@ -1,0 +1,236 @@
+"""Heads: losses by hand, labels without loss, shifts, token types and classifiers."""
+
+import pytest
+import torch
+from torch import nn
+
+from vanillaformer import (
+    VanillaDecoderForSequenceClassification,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+)
+
+from .toys import (
+    KINDS,
+    PAD,
+    TARGET_VOCABULARY,
+    assert_close,
+    inputs_of,
+    labels_of,
+    padding,
+    shared_toy,
+    tokens,
+    toy,
+)
+
+TEXT_CLASSIFIERS = {
+    "decoder": VanillaDecoderForSequenceClassification,
+    "encoder": VanillaEncoderForSequenceClassification,
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_classifier = pytest.mark.parametrize("kind", TEXT_CLASSIFIERS)
+
+
+def terms(kind: str, logits: torch.Tensor, labels: torch.Tensor) -> list[torch.Tensor]:
+    """Cross-entropy of each label that counts, token by token; a decoder's logits belong to the next token."""
+    if kind == "decoder":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    return [
+        -logits[row, t].log_softmax(-1)[label]
+        for row, line in enumerate(labels.tolist())
+        for t, label in enumerate(line)
+        if label != -100
+    ]
+
+
+@every_kind
+def test_the_loss_is_the_mean_over_the_labels_that_count(kind):
+    model, labels = shared_toy(kind, {}), labels_of(kind)
+    output = model(**inputs_of(kind), labels=labels)
+    expected = terms(kind, output.logits, labels)
+    assert_close(output.loss, torch.stack(expected).mean(), "loss")
+
+
+@every_kind
+def test_the_loss_is_divided_by_the_number_of_items_that_is_given(kind):
+    model, labels = shared_toy(kind, {}), labels_of(kind)
+    output = model(**inputs_of(kind), labels=labels, num_items_in_batch=torch.tensor(37))
+    assert_close(output.loss, torch.stack(terms(kind, output.logits, labels)).sum() / 37, "loss")
+
+
+@every_kind
+def test_labels_of_minus_100_change_nothing_whatever_stands_there(kind):
+    model, labels = shared_toy(kind, {}), labels_of(kind)
+    inputs = inputs_of(kind)
+    every_label_off = torch.full_like(labels, -100)
+    every_label_off[0, 2] = labels[0, 2]
+    loss = model(**inputs, labels=every_label_off).loss
+    assert_close(loss, terms(kind, model(**inputs).logits, every_label_off)[0], "loss of one label")
+
+
+@every_kind
+def test_labels_alone_do_not_change_the_logits(kind):
+    model, inputs = shared_toy(kind, {}), inputs_of(kind)
+    assert torch.equal(model(**inputs, labels=labels_of(kind)).logits, model(**inputs).logits)
+
+
+@every_kind
+def test_the_output_without_labels_has_no_loss_and_as_a_tuple_starts_with_logits(kind):
+    model, inputs = shared_toy(kind, {}), inputs_of(kind)
+    output = model(**inputs)
+    assert output.loss is None
+    assert torch.equal(model(**inputs, return_dict=False)[0], output.logits)
+
+
+def test_a_decoder_reads_what_stands_before_the_labels():
+    model = shared_toy("encoder_decoder", {})
+    labels = torch.tensor([[5, 6, 7, -100, -100], [8, 9, 3, 4, -100]])
+    shifted = model.prepare_decoder_input_ids_from_labels(labels)
+    start = model.config.decoder_start_token_id
+    assert shifted.tolist() == [[start, 5, 6, 7, PAD], [start, 8, 9, 3, 4]]
+    source = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}
+    by_labels, by_hand = model(**source, labels=labels), model(**source, labels=labels, decoder_input_ids=shifted)
+    assert torch.equal(by_labels.logits, by_hand.logits)
+    assert_close(by_labels.loss, torch.stack(terms("encoder_decoder", by_hand.logits, labels)).mean(), "loss")
+
+
+def test_without_target_inputs_a_shared_vocabulary_reads_the_shifted_source():
+    fields = {"decoder_vocab_size": 37, "share_encoder_decoder_embeddings": True}
+    model, ids = toy("encoder_decoder", **fields), tokens(2, 5)
+    shifted = torch.cat([torch.full((2, 1), model.config.decoder_start_token_id), ids[:, :-1]], dim=1)
+    assert torch.equal(model(ids).logits, model(ids, decoder_input_ids=shifted).logits)
+    with pytest.raises(ValueError, match="decoder_input_ids"):
+        shared_toy("encoder_decoder", {})(ids)
+
+
+@pytest.mark.parametrize("name", ["decoder_start_token_id", "pad_token_id"])
+def test_labels_cannot_be_shifted_without_the_tokens_for_it(name):
+    model = toy("encoder_decoder", **{name: None})
+    with pytest.raises(ValueError, match=name):
+        model(tokens(1, 3), labels=tokens(1, 3, TARGET_VOCABULARY))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_token_types_count_and_are_0_unless_given(kind):
+    model = shared_toy(kind, {"type_vocab_size": 3})
+    ids = tokens(2, 5)
+    zeros = torch.zeros_like(ids)
+    assert torch.equal(model(ids).logits, model(ids, token_type_ids=zeros).logits)
+    types = zeros.clone()
+    types[:, 3:] = 2
+    logits = [model(ids, token_type_ids=t).logits for t in (zeros, types)]
+    assert not torch.allclose(*logits, atol=1e-2)
+    # a decoder's earlier tokens do not see the later types
+    assert torch.equal(logits[0][:, :3], logits[1][:, :3]) is (kind == "decoder")
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_token_types_that_the_model_does_not_have_are_refused(kind):
+    ids = tokens(2, 5)
+    with pytest.raises(ValueError, match="type_vocab_size=0"):
+        shared_toy(kind, {"type_vocab_size": 0})(ids, token_type_ids=torch.zeros_like(ids))
+
+
+@every_kind
+def test_inputs_are_either_tokens_or_vectors(kind):
+    model, inputs = shared_toy(kind, {}), inputs_of(kind)
+    vectors = model.get_input_embeddings()(inputs["input_ids"])
+    by_vectors = {name: value for name, value in inputs.items() if name != "input_ids"} | {"inputs_embeds": vectors}
+    assert torch.equal(model(**by_vectors).logits, model(**inputs).logits)
+    with pytest.raises(ValueError, match="input_ids and inputs_embeds"):
+        model(**inputs, inputs_embeds=vectors)
+    del by_vectors["inputs_embeds"]
+    with pytest.raises(ValueError, match="input_ids and inputs_embeds"):
+        model(**by_vectors)
+
+
+def test_target_vectors_stand_for_target_tokens():
+    model, inputs = shared_toy("encoder_decoder", {}), inputs_of("encoder_decoder")
+    expected = model(**inputs).logits
+    vectors = model.get_decoder().embed_tokens(inputs.pop("decoder_input_ids"))
+    assert torch.equal(model(**inputs, decoder_inputs_embeds=vectors).logits, expected)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_logits_are_kept_for_the_positions_asked(kind):
+    model, inputs = shared_toy(kind, {}), inputs_of(kind)
+    full = model(**inputs).logits
+    assert_close(model(**inputs, logits_to_keep=1).logits, full[:, -1:], "the last position")
+    assert_close(model(**inputs, logits_to_keep=3).logits, full[:, -3:], "the last three")
+    chosen = torch.tensor([0, 3])
+    assert_close(model(**inputs, logits_to_keep=chosen).logits, full[:, chosen], "chosen positions")
+
+
+@every_classifier
+@pytest.mark.parametrize(
+    ("labels", "num_labels", "loss"),
+    [
+        (torch.tensor([2, 0, 1]), 3, nn.functional.cross_entropy),
+        (torch.tensor([0.5, -1.0, 2.0]), 1, lambda x, y: nn.functional.mse_loss(x.squeeze(-1), y)),
+        (torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0]]), 3, nn.functional.binary_cross_entropy_with_logits),
+    ],
+    ids=["one of several", "regression", "several of several"],
+)
+def test_a_text_classifiers_loss_follows_its_labels(kind, labels, num_labels, loss):
+    model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=num_labels)
+    output = model(**inputs_of(kind), labels=labels)
+    assert output.logits.shape == (3, num_labels)
+    assert_close(output.loss, loss(output.logits, labels), "loss")
+
+
+@every_classifier
+def test_a_batch_of_texts_is_classified_as_its_rows(kind):
+    model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=3)
+    inputs = inputs_of(kind)
+    together = model(**inputs).logits
+    for row in range(3):
+        real = inputs["attention_mask"][row] == 1
+        alone = model(inputs["input_ids"][row : row + 1, real]).logits
+        assert_close(together[row : row + 1], alone, f"row {row}")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_decoder_classifies_at_the_last_token_that_is_no_padding(side):
+    model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3)
+    inputs = inputs_of("decoder", side=side)
+    logits = model(**inputs).logits
+    states = model.model(**inputs).last_hidden_state
+    for row, line in enumerate(inputs["attention_mask"].tolist()):
+        last = max(position for position, real in enumerate(line) if real)
+        assert_close(logits[row], model.score(states[row, last]), f"row {row}")
+
+
+def test_padding_with_the_end_token_a_decoder_classifies_rows_and_batches_alike():
+    """As GPT-2 is used: the end token pads. transformers reads the classifier off before the first of them."""
+    model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=3, eos_token_id=3)
+    row = torch.tensor([[5, 9, 7, 3]])
+    padded = torch.tensor([[5, 9, 7, 3, 3, 3], [6, 8, 4, 5, 9, 3]])
+    together = model(padded, attention_mask=torch.tensor([[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])).logits
+    assert_close(together[:1], model(row).logits, "the padded row")
+    assert_close(together[:1], model(row[:, :3]).logits, "the row without its end token")
+
+
+def test_a_decoder_classifies_a_batch_only_if_it_knows_the_padding():
+    model = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, pad_token_id=None)
+    assert model(tokens(1, 4)).logits.shape == (1, 3)
+    with pytest.raises(ValueError, match="padding"):
+        model(tokens(2, 4))
+
+
+def test_a_text_classifier_may_leave_its_inner_layer_out():
+    model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_act=None, num_labels=3)
+    inputs = inputs_of("encoder")
+    states = model.model(**inputs).last_hidden_state
+    assert_close(model(**inputs).logits, model.classifier(states[:, 0]), "logits")
+
+
+@pytest.mark.parametrize("items", [None, 37])
+def test_a_token_classifiers_loss_counts_its_labels(items):
+    model = toy("encoder", VanillaEncoderForTokenClassification, num_labels=5)
+    inputs, labels = inputs_of("encoder"), labels_of("encoder") % 5
+    labels[inputs["attention_mask"] == 0] = -100
+    given = {} if items is None else {"num_items_in_batch": torch.tensor(items)}
+    output = model(**inputs, labels=labels, **given)
+    assert output.logits.shape == (3, 7, 5)
+    expected = torch.stack(terms("encoder", output.logits, labels))
+    assert_close(output.loss, expected.sum() / (items or len(expected)), "loss")

@@ -1,0 +1,81 @@
+"""Hidden states and attention probabilities: all layers, all three kinds, the right shapes and the right content."""
+
+import pytest
+import torch
+
+from .toys import KINDS, assert_close, attending, few_toys, inputs_of, shared_toy
+
+B, S, T, D, H = 3, 7, 5, 24, 4
+
+
+def future(length: int) -> torch.Tensor:
+    """True where a query would see a later key, (T, T)."""
+    return torch.ones(length, length).triu(1) == 1
+
+
+@few_toys()
+def test_hidden_states_start_with_the_embeddings_and_end_with_the_output(kind, overrides):
+    model, inputs = shared_toy(kind, overrides), inputs_of(kind)
+    output = model.base_model(**inputs, output_hidden_states=True)
+    if kind == "encoder_decoder":
+        recorded = [
+            (output.encoder_hidden_states, output.encoder_last_hidden_state, model.base_model.encoder, S),
+            (output.decoder_hidden_states, output.last_hidden_state, model.base_model.decoder, T),
+        ]
+    else:
+        recorded = [(output.hidden_states, output.last_hidden_state, model.base_model, S)]
+    for states, last, stack, length in recorded:
+        assert len(states) == 3
+        assert {tuple(state.shape) for state in states} == {(B, length, D)}
+        assert torch.equal(states[-1], last)
+        ids = inputs["decoder_input_ids" if length == T else "input_ids"]
+        assert_close(states[0], stack.embed(ids, None, None)[0], "the first of the hidden states")
+
+
+@few_toys()
+def test_attentions_are_probabilities_that_leave_out_what_is_masked(kind, overrides):
+    model, inputs = shared_toy(kind, overrides), inputs_of(kind)
+    with attending(model, "eager"):
+        output = model(**inputs, output_attentions=True)
+    padded = inputs["attention_mask"][:, None, None, :] == 0
+    if kind == "encoder_decoder":
+        expected = {
+            "encoder_attentions": ((S, S), padded),
+            "decoder_attentions": ((T, T), future(T)),
+            "cross_attentions": ((T, S), padded),
+        }
+    else:
+        expected = {"attentions": ((S, S), future(S) | padded if kind == "decoder" else padded)}
+    for name, (shape, masked) in expected.items():
+        assert len(output[name]) == 2, name
+        for probabilities in output[name]:
+            assert probabilities.shape == (B, H, *shape), name
+            assert_close(probabilities.sum(-1), torch.ones(B, H, shape[0]), f"{name}: sums")
+            masked = masked.expand_as(probabilities)
+            assert (probabilities[masked] == 0).all(), f"{name} look at what is masked"
+            assert (probabilities[~masked] > 0).all(), f"{name} miss what is not masked"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_recorded_unless_asked(kind):
+    output = shared_toy(kind, {})(**inputs_of(kind))
+    assert not [name for name in output if "attentions" in name or "hidden_states" in name]
+
+
+def test_cross_attention_looks_at_the_source_through_its_own_weights():
+    model, inputs = shared_toy("encoder_decoder", {}), inputs_of("encoder_decoder")
+    with attending(model, "eager"):
+        output = model(**inputs, output_attentions=True)
+    assert not torch.allclose(output.cross_attentions[0], output.cross_attentions[1], atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_generation_returns_states_and_attentions_step_by_step(kind):
+    model, inputs = shared_toy(kind, {}), inputs_of(kind, batch=1)
+    inputs.pop("decoder_input_ids", None)
+    settings = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
+    with attending(model, "eager"):
+        output = model.generate(**inputs, **settings, output_attentions=True, output_hidden_states=True)
+    names = ["decoder_attentions", "cross_attentions", "decoder_hidden_states"]
+    for name in names if kind == "encoder_decoder" else ["attentions", "hidden_states"]:
+        assert [len(step) for step in output[name]] == [3 if "hidden" in name else 2] * 3, name

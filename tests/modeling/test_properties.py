@@ -1,0 +1,179 @@
+"""What must hold for every combination of options, without any reference model to compare with."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+
+from .toys import (
+    PAD,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    assert_close,
+    attending,
+    inputs_of,
+    padding,
+    positions_of,
+    relative_error,
+    shared_toy,
+    sharpen,
+    tokens,
+    toys,
+)
+
+CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
+
+
+def in_chunks(model: PreTrainedModel, cache, **inputs: torch.Tensor) -> torch.Tensor:
+    """Logits of the tokens read a few at a time; `inputs` has the fixed ones and, as `ids`, those to be cut up."""
+    ids, mask, position_ids = inputs.pop("ids"), inputs.pop("mask", None), inputs.pop("positions", None)
+    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    start, logits = 0, []
+    for size in CHUNKS:
+        end = start + size
+        step = {name: ids[:, start:end], "past_key_values": cache, "use_cache": True}
+        if mask is not None:
+            step["attention_mask"] = mask[:, :end]
+        if position_ids is not None:
+            step["position_ids"] = position_ids[:, start:end]
+        output = model(**inputs, **step)
+        cache = output.past_key_values
+        logits.append(output.logits)
+        start = end
+    assert start == ids.shape[1]
+    return torch.cat(logits, dim=1)
+
+
+@toys("decoder")
+def test_a_decoder_that_reads_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
+    model = shared_toy(kind, overrides)
+    mask = padding(2, sum(CHUNKS), "left")
+    ids, position_ids = tokens(2, sum(CHUNKS)), positions_of(mask)
+    full = model(ids, attention_mask=mask, position_ids=position_ids, use_cache=False).logits
+    cached = in_chunks(model, None, ids=ids, mask=mask, positions=position_ids)
+    assert_close(cached[mask == 1], full[mask == 1], "cached against full logits")
+
+
+@toys("encoder_decoder")
+def test_an_encoder_decoder_that_writes_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
+    model = shared_toy(kind, overrides)
+    source = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}
+    ids = tokens(2, sum(CHUNKS), TARGET_VOCABULARY, seed=3)
+    full = model(**source, decoder_input_ids=ids, use_cache=False).logits
+    encoder_outputs = model.get_encoder()(**source)
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    fixed = {"encoder_outputs": encoder_outputs, "attention_mask": source["attention_mask"]}
+    assert_close(in_chunks(model, cache, **fixed, ids=ids), full, "cached against full logits")
+
+
+@toys("decoder", "encoder")
+def test_padding_on_either_side_changes_nothing_for_the_tokens(kind, overrides):
+    model = shared_toy(kind, overrides)
+    ids = tokens(1, 5)
+    alone = model(ids).logits[0]
+    filler = torch.full((1, 3), PAD)
+    for side, padded, real in (
+        ("left", torch.cat([filler, ids], 1), slice(3, None)),
+        ("right", torch.cat([ids, filler], 1), slice(0, 5)),
+    ):
+        mask = (padded != PAD).long()
+        logits = model(padded, attention_mask=mask, position_ids=positions_of(mask)).logits[0, real]
+        assert_close(logits, alone, f"padding on the {side}")
+
+
+@toys("encoder_decoder")
+def test_padding_of_the_source_changes_nothing_for_the_target(kind, overrides):
+    model = shared_toy(kind, overrides)
+    source, target = tokens(1, 5), tokens(1, 4, TARGET_VOCABULARY, seed=3)
+    alone = model(source, decoder_input_ids=target).logits
+    padded = torch.cat([source, torch.full((1, 3), PAD)], dim=1)
+    logits = model(padded, attention_mask=(padded != PAD).long(), decoder_input_ids=target).logits
+    assert_close(logits, alone, "source padded on the right")
+
+
+@toys("encoder_decoder")
+def test_left_padding_of_the_target_changes_nothing_for_its_tokens(kind, overrides):
+    model = shared_toy(kind, overrides)
+    source, target = tokens(1, 5), tokens(1, 4, TARGET_VOCABULARY, seed=3)
+    alone = model(source, decoder_input_ids=target).logits
+    padded = torch.cat([torch.full((1, 2), PAD), target], dim=1)
+    mask = (padded != PAD).long()
+    where = {"decoder_attention_mask": mask, "decoder_position_ids": positions_of(mask)}
+    logits = model(source, decoder_input_ids=padded, **where).logits[:, 2:]
+    assert_close(logits, alone, "target padded on the left")
+
+
+@toys()
+def test_a_batch_gives_what_its_rows_give_one_by_one(kind, overrides):
+    model = shared_toy(kind, overrides)
+    inputs = inputs_of(kind)
+    together = model(**inputs).logits
+    for row in range(3):
+        alone = model(**{name: value[row : row + 1] for name, value in inputs.items()}).logits[0]
+        assert_close(together[row], alone, f"row {row} in the batch")
+
+
+@toys("encoder_decoder", "decoder")
+def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides):
+    model = shared_toy(kind, overrides)
+    inputs = inputs_of(kind, batch=1)
+    name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
+    before = model(**inputs).logits[0]
+    for t in (0, 2, before.shape[0] - 1):
+        changed = inputs[name].clone()
+        changed[0, t] = changed[0, t] % 20 + 5
+        after = model(**(inputs | {name: changed})).logits[0]
+        assert torch.equal(after[:t], before[:t]), f"changing token {t} changed the logits of an earlier one"
+        for later in range(t, before.shape[0]):
+            assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
+
+
+@toys()
+def test_what_stands_on_padding_changes_nothing(kind, overrides):
+    model = shared_toy(kind, overrides)
+    inputs = inputs_of(kind)
+    mask = inputs["attention_mask"]
+    other = torch.where(mask == 1, inputs["input_ids"], tokens(*mask.shape, SOURCE_VOCABULARY, seed=9))
+    assert not torch.equal(other, inputs["input_ids"])
+    real = mask == 1 if kind != "encoder_decoder" else slice(None)
+    before, after = (model(**(inputs | {"input_ids": ids})).logits[real] for ids in (inputs["input_ids"], other))
+    assert torch.equal(after, before), "a token on padding leaked into the logits"
+
+
+@toys()
+def test_eager_attention_gives_what_sdpa_gives(kind, overrides):
+    model = shared_toy(kind, overrides)
+    logits = {}
+    for side in ("right", "left"):
+        inputs = inputs_of(kind, side=side)
+        # a row of padding that sees nothing has no defined value
+        real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
+        for implementation in ("eager", "sdpa"):
+            with attending(model, implementation):
+                logits[implementation] = model(**inputs).logits[real]
+        assert_close(logits["eager"], logits["sdpa"], f"eager against sdpa, padding on the {side}")
+
+
+@toys(activations=("silu",))
+def test_bfloat16_is_finite_and_near_float32(kind, overrides):
+    # a copy with softer attention: selection multiplies rounding errors
+    model = sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
+    inputs = inputs_of(kind)
+    exact = model(**inputs).logits
+    rounded = model.to(torch.bfloat16)(**inputs).logits
+    assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
+    assert torch.isfinite(rounded).all()
+    assert relative_error(rounded, exact) < 0.1
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_the_toys_attend_selectively(kind):
+    """A guard for this file: with flat attention, or a layer that does nothing, most properties would hold anyway."""
+    model = shared_toy(kind, {})
+    with attending(model, "eager"):
+        output = model(**inputs_of(kind, batch=1, length=12), output_attentions=True)
+    names = [name for name in ("attentions", "encoder_attentions", "decoder_attentions") if name in output]
+    for name in names + (["cross_attentions"] if kind == "encoder_decoder" else []):
+        for layer, probabilities in enumerate(output[name]):
+            assert probabilities.amax(-1)[..., 5:].mean() > 0.3, f"{name} of layer {layer} are flat"

@@ -1,0 +1,85 @@
+"""Placements: where the norm and the sum stand."""
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from vanillaformer.configuration import options
+from vanillaformer.modeling.residual import RESIDUALS, build_final_norm, build_residual
+
+from .toys import assert_close, inputs_of, sharpen, shared_toy, toy, toy_config
+
+PLACEMENTS = get_args(options.NormPlacement)
+
+
+def sublayer(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * 2 + 1
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_placement_is_its_formula(placement):
+    residual = sharpen(build_residual(toy_config("decoder", norm_placement=placement)))
+    norm, x = residual.norm, torch.randn(2, 5, 24)
+    expected = {
+        "post": lambda: norm(x + sublayer(x)),
+        "pre": lambda: x + sublayer(norm(x)),
+        "no_residual": lambda: sublayer(norm(x)),
+    }[placement]()
+    assert torch.equal(residual.after(x, sublayer(residual.before(x))), expected)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_dropout_falls_on_the_sublayers_output_alone(placement):
+    residual = build_residual(toy_config("decoder", norm_placement=placement, dropout=0.5)).train()
+    x, out = torch.randn(64, 24), torch.ones(64, 24)
+    residual.norm = nn.Identity()
+    assert torch.equal(residual.before(x), x), "dropout on the input"
+    kept = residual.after(x, out) - (0 if placement == "no_residual" else x)
+    assert_close(kept.round(), kept, "rescaled output", 1e-5)
+    assert set(kept.round().unique().tolist()) == {0.0, 2.0}
+    assert 0.4 < kept.round().eq(0).float().mean() < 0.6
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_stack_ends_with_a_norm_where_the_last_block_does_not(placement):
+    final = build_final_norm(toy_config("decoder", norm_placement=placement))
+    assert isinstance(final, nn.Identity) is (placement == "post")
+    assert RESIDUALS[placement].needs_final_norm is (placement != "post")
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_without_a_sum_nothing_passes_around_a_silent_sublayer(kind, placement):
+    """All sublayers put out nothing: with a residual sum the input is still there at the end, without it is gone."""
+    model = toy(kind, norm_placement=placement, attention_bias=False, mlp_bias=False)
+    for name, parameter in model.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            parameter.data.zero_()
+    inputs = inputs_of(kind, batch=1)
+    name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
+    logits = model(**inputs).logits
+    other = model(**(inputs | {name: inputs[name].flip(1)})).logits
+    assert torch.equal(logits, other) is (placement == "no_residual")
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_a_pre_norm_block_with_silent_sublayers_is_the_identity(kind):
+    block = toy(kind, norm_placement="pre", attention_bias=False, mlp_bias=False).base_model
+    block = (block.encoder if kind == "encoder_decoder" else block).layers[0]
+    for name, parameter in block.named_parameters():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            parameter.data.zero_()
+    x = torch.randn(2, 5, 24)
+    rotation = (torch.ones(1, 1, 5, 8), torch.zeros(1, 1, 5, 8))
+    assert torch.equal(block(x, rotation=rotation), x)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_each_sublayer_has_a_norm_of_its_own(kind):
+    model = shared_toy(kind, {})
+    for block in (module for module in model.modules() if hasattr(module, "sublayers")):
+        residuals = [module for name, module in block.named_children() if name.endswith("_residual")]
+        assert len(residuals) == block.sublayers
+        assert len({id(residual.norm) for residual in residuals}) == block.sublayers

@@ -1,0 +1,26 @@
+"""One tiny run of each kind for all tests of a worker."""
+
+from pathlib import Path
+
+import pytest
+from script_runs import PROGRAMS, train
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function (job) -> folder of a finished tiny run, trained on first use."""
+    folders: dict[str, Path] = {}
+
+    def folder(job: str) -> Path:
+        if job not in folders:
+            folders[job] = tmp_path_factory.mktemp(job) / "run"
+            if job == "separate":
+                train("translation", folders[job], "--joint_vocabulary", "False")
+            elif job == "decoder_classification":
+                train("classification", folders[job], "--preset", "gpt-tiny")
+            else:
+                assert job in PROGRAMS
+                train(job, folders[job])
+        return folders[job]
+
+    return folder

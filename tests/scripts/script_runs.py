@@ -1,0 +1,99 @@
+"""Tiny runs of the training programs: their arguments, and processes that are killed or work together."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback
+
+from vanillaformer.scripts import train_classifier, train_language_model, train_translation
+from vanillaformer.training import runs
+from vanillaformer.training.run_folder import Run
+
+COMMON = """
+    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64 dropout=0.1
+    --max_steps 6 --eval_steps 2 --save_total_limit 5 --logging_steps 1 --per_device_train_batch_size 8
+    --tokenizer_vocab_size 300 --use_cpu --warmup_steps 2
+"""
+PAIRS = "--embedded_size 150 --max_source_length 32 --max_target_length 24"
+TEXTS = "--max_train_samples 3 --max_validation_samples 1 --block_size 32 --max_test_samples 1"
+NAMES = "--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20 --max_length 32"
+
+PROGRAMS = {
+    "translation": (train_translation, PAIRS),
+    "causal": (train_language_model, TEXTS),
+    "masked": (train_language_model, f"{TEXTS} --objective masked"),
+    "classification": (train_classifier, NAMES),
+}
+
+
+def arguments(job: str, folder: Path, *more: str) -> list[str]:
+    """Return the command line of a tiny run."""
+    return [*COMMON.split(), *PROGRAMS[job][1].split(), "--output_dir", str(folder), *more]
+
+
+def train(job: str, folder: Path, *more: str) -> Run:
+    """Run a training program in this process."""
+    return PROGRAMS[job][0].train(arguments(job, folder, *more))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_equal_weights(first: Path, second: Path) -> None:
+    one, other = weights(first), weights(second)
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def losses(folder: Path) -> list[float]:
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [entry["loss"] for entry in history if "loss" in entry]
+
+
+# ------------------------------------------------------------------------------- processes of their own
+def processes() -> Any:
+    """Return a context whose processes start with everything imported, and nothing else in common with this one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([program.__name__ for program, _ in PROGRAMS.values()])
+    return context
+
+
+class DieAt(TrainerCallback):
+    """Kills the process without warning in the middle of a step."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
+    """Run a training program that is killed in the step after `step`."""
+    torch.set_num_threads(1)
+    replace = runs.replace_callbacks
+
+    def and_die(trainer: Any) -> None:
+        replace(trainer)
+        trainer.add_callback(DieAt(step))
+
+    runs.replace_callbacks = and_die
+    PROGRAMS[job][0].train(argv)
+
+
+def train_as_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """Run a training program as one of several processes, as torchrun starts them."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    PROGRAMS[job][0].train(argv)

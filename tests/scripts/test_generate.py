@@ -1,0 +1,118 @@
+"""`generate` on every kind of model."""
+
+import io
+from pathlib import Path
+
+import pytest
+from script_runs import train
+from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from vanillaformer.scripts import generate
+
+LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
+
+
+def lines_of(*argv: str, capsys) -> list[str]:
+    generate.main([str(word) for word in argv])
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["translation", "separate"])
+def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(LINES))
+    options = ["--batch_size", "3", "--max_new_tokens", "8", "--num_beams", "2"]
+    files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
+    generate.main(["--model", str(trained(kind)), *files, *options])
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained(kind))
+    source = AutoTokenizer.from_pretrained(trained(kind))
+    target = (
+        AutoTokenizer.from_pretrained(trained(kind), subfolder="target_tokenizer") if kind == "separate" else source
+    )
+    expected = []
+    for line in LINES:
+        output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
+        expected.append(target.decode(output[0], skip_special_tokens=True).replace("\n", "\\n") if line else "")
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_continues_prompts_in_a_batch_as_alone(trained, capsys) -> None:
+    prompts = ["def f(x", "import"]
+    common = ["--model", trained("causal"), "--max_new_tokens", "6"]
+    together = lines_of(*common, "--text", *prompts, capsys=capsys)
+    assert len(together) == 2
+    for prompt, text in zip(prompts, together):
+        generate.main([str(word) for word in (*common, "--text", prompt)])
+        assert capsys.readouterr().out.rstrip("\n").replace("\n", "\\n") == text.rstrip()
+        assert text.startswith(prompt)
+
+
+def test_sampling_follows_the_seed(trained, capsys) -> None:
+    common = ["--model", trained("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
+    runs = [lines_of(*common, "--seed", seed, capsys=capsys) for seed in ("1", "1", "2")]
+    assert runs[0] == runs[1]
+    assert runs[0] != runs[2]
+
+
+def test_prompt_longer_than_the_model_keeps_its_end(trained, capsys) -> None:
+    prompt = "x = 1; " * 60 + "the end"
+    generate.main(["--model", str(trained("causal")), "--text", prompt, "--max_new_tokens", "4"])
+    captured = capsys.readouterr()
+    assert "the end" in captured.out
+    assert "cut to 60 tokens" in captured.err
+
+
+@pytest.mark.parametrize("kind", ["classification", "decoder_classification"])
+def test_classifies(kind: str, trained, capsys) -> None:
+    texts = ["Deutschland", "France métropolitaine", "x"]
+    printed = lines_of("--model", trained(kind), "--text", *texts, capsys=capsys)
+    model = AutoModelForSequenceClassification.from_pretrained(trained(kind))
+    tokenizer = AutoTokenizer.from_pretrained(trained(kind))
+    for text, result in zip(texts, printed, strict=True):
+        best = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")(text)[0]
+        label, probability = result.split("\t")
+        assert label == best["label"]
+        assert float(probability) == pytest.approx(best["score"], abs=1e-3)
+
+
+def test_fills_masks(trained, capsys) -> None:
+    (text,) = lines_of("--model", trained("masked"), "--text", "import [MASK]", capsys=capsys)
+    assert "[MASK]" not in text
+    assert text.startswith("import")
+
+
+def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("Deutschland\nFrance\n"))
+    assert len(lines_of("--model", trained("classification"), capsys=capsys)) == 2
+
+
+# ------------------------------------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "./nowhere", "--text", "x"], r"nowhere is no folder"),
+        (["--model", "{empty}", "--text", "x"], r"has no config.json"),
+        (["--model", "{run}", "--text", " "], r"--text has no text"),
+        (["--model", "{run}", "--input_file", "missing.txt"], r"missing.txt does not exist"),
+        (["--model", "{run}", "--input_file", "missing.txt", "--text", "x"], r"not both"),
+        (["--model", "{run}", "--text", "x", "--batch_size", "0"], r"--batch_size 0"),
+        (["--model", "{run}", "--text", "x", "--max_new_tokens", "64"], r"--max_new_tokens 64: .* 64 tokens"),
+        (["--model", "{classifier}", "--text", "x", "--num_beams", "2"], r"--num_beams: .* generates nothing"),
+        (["--model", "{masked}", "--text", "no mask here"], r"fills in \[MASK\], which is not in 'no mask here'"),
+    ],
+)
+def test_errors(options: list[str], message: str, trained, tmp_path: Path) -> None:
+    places = {
+        "{empty}": tmp_path,
+        "{run}": trained("causal"),
+        "{classifier}": trained("classification"),
+        "{masked}": trained("masked"),
+    }
+    with pytest.raises(ValueError, match=message):
+        generate.main([str(places.get(word, word)) for word in options])
+
+
+def test_unfinished_run_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="vocab_size"):
+        train("causal", tmp_path, "--set", "vocab_size=9")
+    with pytest.raises(ValueError, match=r"has no config.json: it holds no \(finished\) model"):
+        generate.main(["--model", str(tmp_path), "--text", "x"])

@@ -1,0 +1,87 @@
+"""A run that is killed goes on where it was, and ends where it would have ended."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from script_runs import (
+    PROGRAMS,
+    arguments,
+    assert_equal_weights,
+    losses,
+    processes,
+    train,
+    train_until_killed,
+    weights,
+)
+
+
+def kill_in_step(job: str, step: int, argv: list[str]) -> None:
+    process = processes().Process(target=train_until_killed, args=(job, step, argv))
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("job", PROGRAMS)
+def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Path, capfd) -> None:
+    whole = trained(job)
+    kill_in_step(job, 3, arguments(job, tmp_path))
+    assert not (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
+    train(job, tmp_path)
+    assert f"going on from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
+    for part in ("", "checkpoint-4", "checkpoint-6"):
+        assert_equal_weights(whole / part, tmp_path / part)
+    assert losses(tmp_path)[3:] == losses(whole)[3:]
+    assert (tmp_path / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+
+
+def test_resume_in_a_later_epoch(tmp_path: Path) -> None:
+    # 30 rows are 4 steps: step 5 lies in the second epoch, whose order and masks must be found again.
+    options = "--max_train_samples", "30", "--eval_steps", "1", "--set", "dropout=0.1"
+    train("classification", tmp_path / "whole", *options)
+    kill_in_step("classification", 5, arguments("classification", tmp_path / "killed", *options))
+    train("classification", tmp_path / "killed", *options)
+    assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
+
+
+def test_resume_from_a_chosen_checkpoint(trained, tmp_path: Path) -> None:
+    whole = trained("separate")
+    checkpoint = str(whole / "checkpoint-4")
+    train("translation", tmp_path, "--joint_vocabulary", "False", "--resume_from_checkpoint", checkpoint)
+    assert_equal_weights(whole / "checkpoint-6", tmp_path / "checkpoint-6")
+    assert not (tmp_path / "checkpoint-2").exists()
+
+
+def test_finished_run_is_not_trained_again(trained, tmp_path: Path, capfd) -> None:
+    folder = trained("translation")
+    before = (folder / "model.safetensors").stat().st_mtime_ns
+    metrics = json.loads((folder / "run.json").read_text())["metrics"]
+    run = train("translation", folder)
+    assert (folder / "model.safetensors").stat().st_mtime_ns == before
+    assert run.metrics == metrics
+    assert "nothing to train" in capfd.readouterr().out
+
+
+def test_finished_run_can_be_made_longer(tmp_path: Path) -> None:
+    train("causal", tmp_path, "--max_steps", "2")
+    run = train("causal", tmp_path, "--max_steps", "4")
+    assert run.details["steps"] == 4
+    assert (tmp_path / "checkpoint-2").exists()
+
+
+def test_other_run_is_refused_and_overwritten_on_demand(tmp_path: Path) -> None:
+    train("causal", tmp_path, "--max_steps", "2")
+    before = weights(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"holds a finished run with other settings \(learning_rate: 0.001 there, 0.1 "
+    ):
+        train("causal", tmp_path, "--max_steps", "2", "--learning_rate", "0.1")
+    with pytest.raises(ValueError, match="other settings"):
+        train("translation", tmp_path)
+    after = weights(tmp_path)
+    assert all((after[name] == value).all() for name, value in before.items())
+    train("causal", tmp_path, "--max_steps", "2", "--learning_rate", "0.1", "--overwrite_output_dir")
+    assert any((weights(tmp_path)[name] != value).any() for name, value in before.items())

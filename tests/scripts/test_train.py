@@ -1,0 +1,195 @@
+"""What the training programs take and what they leave behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from datasets import Dataset
+from script_runs import PROGRAMS, assert_equal_weights, train, weights
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from vanillaformer.scripts import train_classifier, train_language_model, train_translation
+from vanillaformer.tokenization import load_pair
+
+KINDS = (*PROGRAMS, "separate", "decoder_classification")
+SCORES = {
+    "translation": ("bleu", "chrf", "exact_match"),
+    "causal": ("perplexity", "accuracy"),
+    "masked": ("perplexity", "accuracy"),
+    "classification": ("accuracy", "f1"),
+}
+WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
+
+
+def card_code(folder: Path) -> str:
+    """Return the program in a model card."""
+    return (folder / "README.md").read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+
+
+@pytest.mark.parametrize("job", PROGRAMS)
+def test_leaves_scores_and_pictures(job: str, trained) -> None:
+    folder = trained(job)
+    metrics = json.loads((folder / "run.json").read_text())["metrics"]
+    for name in SCORES[job]:
+        for split in ("eval", "test"):
+            assert isinstance(metrics[f"{split}_{name}"], float)
+    assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "all_results.json").read_text())["eval_loss"] == metrics["eval_loss"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_card_loads_the_model(kind: str, trained, capsys) -> None:
+    folder = trained(kind)
+    names: dict = {}
+    exec(card_code(folder), names)
+    assert capsys.readouterr().out.strip()
+    assert names["model"].config.vocab_size == len(names["tokenizer"])
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"--output_dir {folder}" in card
+    assert f"{names['model'].num_parameters():,} parameters" in card
+
+
+@pytest.mark.parametrize("job", PROGRAMS)
+def test_best_checkpoint_is_kept(job: str, trained) -> None:
+    folder = trained(job)
+    state = json.loads((folder / "trainer_state.json").read_text())
+    assert_equal_weights(folder, folder / f"checkpoint-{state['best_global_step']}")
+    evaluated = {entry["step"]: entry for entry in state["log_history"] if "eval_loss" in entry}
+    assert {2, 4, 6} <= set(evaluated)
+
+
+def test_exported_generation_settings(trained) -> None:
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained("translation"))
+    assert (model.generation_config.max_length, model.generation_config.num_beams) == (25, 4)
+    assert model.config.use_cache is True
+    assert model.config.decoder_start_token_id == AutoTokenizer.from_pretrained(trained("translation")).bos_token_id
+
+
+def test_separate_vocabularies(trained) -> None:
+    folder = trained("separate")
+    config = AutoConfig.from_pretrained(folder)
+    source, target = load_pair(folder)
+    assert source.get_vocab() != target.get_vocab()
+    assert config.share_encoder_decoder_embeddings is False
+    assert (config.vocab_size, config.decoder_vocab_size) == (len(source), len(target))
+    assert load_pair(folder / "checkpoint-2")[1].get_vocab() == target.get_vocab()
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "txt"])
+def test_local_pairs(form: str, tmp_path: Path) -> None:
+    rows = Dataset.from_dict({"english": [*WORDS] * 5, "german": [*WORDS.values()] * 5, "id": [*range(30)]})
+    path = tmp_path / f"pairs.{form}"
+    columns = ["--source_column", "english", "--target_column", "german"]
+    if form == "txt":
+        path.write_text("\n".join(rows["english"]))
+        (tmp_path / "german.txt").write_text("\n".join(rows["german"]), encoding="utf-8")
+        columns = ["--train_target_file", str(tmp_path / "german.txt")]
+    else:
+        {"csv": rows.to_csv, "jsonl": rows.to_json, "parquet": rows.to_parquet}[form](path)
+    run = train("translation", tmp_path / "run", "--train_file", str(path), *columns, "--max_steps", "2")
+    # One of six words, five times, is held out; without a test file there is no test.
+    assert run.details["rows"] == {"train": 25, "validation": 5}
+    assert "test_loss" not in run.metrics
+    assert f"| source | {path.name} |" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_local_labels(tmp_path: Path) -> None:
+    rows = Dataset.from_dict({"word": [*WORDS, *WORDS.values()] * 4, "language": (["en"] * 6 + ["de"] * 6) * 4})
+    rows.to_json(tmp_path / "words.jsonl")
+    options = ["--train_file", str(tmp_path / "words.jsonl"), "--text_column", "word", "--label_column", "language"]
+    train("classification", tmp_path / "run", *options, "--max_steps", "2")
+    config = AutoConfig.from_pretrained(tmp_path / "run")
+    assert config.id2label == {0: "de", 1: "en"}
+    assert config.label2id == {"de": 0, "en": 1}
+
+
+def test_local_text(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\n".join(f"line {number} of the text" for number in range(200)))
+    run = train("causal", tmp_path / "run", "--train_file", str(tmp_path / "text.txt"), "--max_steps", "2")
+    assert run.details["rows"].keys() == {"train", "validation"}
+
+
+def test_settings_file(tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(
+        "embedded_size: 150\nuse_cpu: true\nmax_steps: 1\neval_strategy: 'no'\nmax_target_length: 8\n"
+        "overrides: {hidden_size: 16, num_hidden_layers: 1, norm: rms_norm}\n"
+    )
+    train_translation.main([str(settings), "--output_dir", str(tmp_path / "run"), "--learning_rate", "0.5"])
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["settings"]["training"]["learning_rate"] == 0.5
+    assert AutoConfig.from_pretrained(tmp_path / "run").norm == "rms_norm"
+
+
+@pytest.mark.parametrize(("start", "more"), [("masked", []), ("causal", [])])
+def test_classifier_from_a_language_model(start: str, more: list[str], trained, tmp_path: Path) -> None:
+    # Without a step that changes anything the body is the language model's, and so is the tokenizer.
+    frozen = ["--learning_rate", "0", "--max_steps", "1"]
+    train("classification", tmp_path, "--model_name_or_path", str(trained(start)), *frozen)
+    old, new = weights(trained(start)), weights(tmp_path)
+    body = [name for name in new if name.startswith("model.")]
+    assert len(body) > 10
+    for name in body:
+        assert torch.equal(old[name], new[name]), name
+    assert (tmp_path / "tokenizer.json").read_bytes() == (trained(start) / "tokenizer.json").read_bytes()
+    assert f"the weights of {trained(start)}" in (tmp_path / "README.md").read_text()
+
+
+def test_loaded_tokenizer(trained, tmp_path: Path) -> None:
+    folder = trained("causal")
+    train("causal", tmp_path, "--tokenizer_name_or_path", str(folder), "--max_steps", "1")
+    assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("job", "options", "message"),
+    [
+        ("translation", ["--preset", "gpt2"], "--preset gpt2: choose from transformer-base"),
+        ("causal", ["--preset", "bert-base"], "--preset bert-base: choose from gpt"),
+        ("masked", ["--preset", "nonsense"], "--preset nonsense: choose from bert"),
+        ("causal", ["--set", "hiden_size=32"], "hiden_size.*did you mean 'hidden_size'"),
+        ("causal", ["--set", "speed=9"], "VanillaDecoderConfig has no field 'speed'"),
+        ("causal", ["--set", "vocab_size=100"], "vocab_size=100 is smaller than its tokenizer's 300 tokens"),
+        ("causal", ["--block_size", "65"], "65 tokens do not fit max_position_embeddings=64"),
+        ("translation", ["--max_source_length", "100"], "100 tokens do not fit max_position_embeddings=64"),
+        ("causal", ["--preset", "gpt2", "--model_name_or_path", "x"], "give one of them"),
+        ("causal", ["--resume_from_checkpoint", "nowhere"], "nowhere is not a complete checkpoint"),
+        ("masked", ["--mlm_probability", "1.5"], "--mlm_probability 1.5: it must lie between 0 and 1"),
+        ("causal", ["--train_file", "missing.csv"], "missing.csv"),
+    ],
+)
+def test_errors(job: str, options: list[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        train(job, tmp_path, *options)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_model_smaller_than_the_tokenizer_given(trained, tmp_path: Path) -> None:
+    train("causal", tmp_path / "larger", "--tokenizer_vocab_size", "400", "--max_steps", "1")
+    options = ["--model_name_or_path", str(trained("causal")), "--tokenizer_name_or_path", str(tmp_path / "larger")]
+    with pytest.raises(ValueError, match=r"vocab_size=300 is smaller than its tokenizer's 400 tokens"):
+        train("causal", tmp_path / "run", *options)
+
+
+def test_mistake_corrected_in_the_same_folder(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="vocab_size=100"):
+        train("causal", tmp_path, "--max_steps", "1", "--set", "vocab_size=100")
+    assert train("causal", tmp_path, "--max_steps", "1").finished
+
+
+@pytest.mark.parametrize("program", [train_translation, train_language_model, train_classifier])
+def test_help_names_every_group(program, capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        program.main(["--help"])
+    text = capsys.readouterr().out
+    for option in (
+        "--output_dir",
+        "--preset",
+        "--set",
+        "--train_file",
+        "--tokenizer_algorithm",
+        "--overwrite_output_dir",
+    ):
+        assert option in text

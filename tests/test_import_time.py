@@ -1,0 +1,37 @@
+"""`import vanillaformer` costs little more than what every model of transformers needs."""
+
+import json
+import subprocess
+import sys
+
+# Libraries for data, metrics and pictures: the scripts load them when they use them.
+HEAVY = ["datasets", "evaluate", "sklearn", "pandas", "matplotlib", "babel", "sacrebleu", "peft"]
+
+# First what transformers loads for models of its own, then ours; processor time, which other programs do not stretch.
+PROGRAM = f"""
+import json, sys, time
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
+from transformers import BertForMaskedLM, LlamaForCausalLM
+known = set(sys.modules)
+start = time.process_time()
+import vanillaformer
+seconds = time.process_time() - start
+new = [name for name in sys.modules if name not in known]
+print(json.dumps([seconds, new, [name for name in {HEAVY} if name in new]]))
+"""
+
+
+def measure() -> tuple[float, list[str], list[str]]:
+    result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    return tuple(json.loads(result.stdout.splitlines()[-1]))
+
+
+def test_import_costs_little_over_transformers_own_models_and_loads_no_other_library():
+    seconds, new, heavy = measure()
+    assert "vanillaformer.modeling.auto" in new, "the package was not imported: nothing was measured"
+    assert not heavy, f"import vanillaformer loads {heavy}"
+    if seconds > 0.3:  # once more, in case the machine was busy
+        seconds, new, _ = measure()
+    others = [name for name in new if not name.startswith("vanillaformer")]
+    assert seconds <= 0.3, f"{seconds:.2f} s, with {len(others)} modules of others, among them {others[:20]}"

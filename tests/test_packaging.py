@@ -1,0 +1,61 @@
+"""setuptools cannot discover mapped folders: the explicit lists in pyproject.toml must say what is on the disk."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+from layout import FOLDERS, OTHER_FOLDERS, PYPROJECT, ROOT
+
+import vanillaformer
+
+PACKAGES: list[str] = PYPROJECT["tool"]["setuptools"]["packages"]
+
+
+def package_folders() -> dict[str, Path]:
+    """Import names of all folders with Python files of ours, sub-packages included."""
+    found = {}
+    for package, folder in FOLDERS.items():
+        for init in sorted((ROOT / folder).rglob("__init__.py")):
+            found[".".join([package, *init.parent.relative_to(ROOT / folder).parts])] = init.parent
+    return found
+
+
+def test_every_package_on_the_disk_is_listed():
+    assert sorted(PACKAGES) == sorted(package_folders()), "a package that is not listed is absent from wheels"
+
+
+def test_every_folder_with_code_is_mapped():
+    with_code = {path.parent.name for path in ROOT.glob("*/*.py")} - OTHER_FOLDERS
+    assert with_code == set(FOLDERS.values()) - {"src/vanillaformer"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS.values())
+def test_every_folder_with_python_files_is_a_package(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert (path.parent / "__init__.py").is_file(), f"{path.parent} has no __init__.py"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_installed_package_is_this_checkout(package):
+    module = importlib.import_module(package)
+    assert Path(module.__file__).resolve().parent == package_folders()[package]
+
+
+def test_src_holds_the_root_alone():
+    assert [path.name for path in sorted((ROOT / "src/vanillaformer").glob("*.py"))] == ["__init__.py"]
+    assert (ROOT / "src/vanillaformer/py.typed").is_file()
+
+
+def test_nothing_in_the_root_shadows_the_package():
+    assert not (ROOT / "vanillaformer").exists()
+    assert not (ROOT / "__init__.py").exists()
+
+
+def test_the_version_is_the_projects():
+    assert vanillaformer.__version__ == PYPROJECT["project"]["version"]
+
+
+def test_console_commands_lead_to_functions():
+    for target in PYPROJECT["project"]["scripts"].values():
+        module, function = target.split(":")
+        assert callable(getattr(importlib.import_module(module), function)), target

@@ -1,0 +1,67 @@
+"""The public names, pinned: taking one away or adding one is a decision that shows here."""
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "vanillaformer": {
+        "PRESETS",
+        "BlockConfig",
+        "VanillaDecoderConfig",
+        "VanillaDecoderForCausalLM",
+        "VanillaDecoderForSequenceClassification",
+        "VanillaDecoderModel",
+        "VanillaEncoderConfig",
+        "VanillaEncoderDecoderConfig",
+        "VanillaEncoderDecoderForConditionalGeneration",
+        "VanillaEncoderDecoderModel",
+        "VanillaEncoderForMaskedLM",
+        "VanillaEncoderForSequenceClassification",
+        "VanillaEncoderForTokenClassification",
+        "VanillaEncoderModel",
+        "__version__",
+        "preset",
+    },
+    "vanillaformer.configuration": {
+        "PRESETS",
+        "BlockConfig",
+        "Preset",
+        "VanillaDecoderConfig",
+        "VanillaEncoderConfig",
+        "VanillaEncoderDecoderConfig",
+        "preset",
+    },
+    "vanillaformer.modeling": {
+        "AUTO_CLASSES",
+        "VanillaDecoderForCausalLM",
+        "VanillaDecoderForSequenceClassification",
+        "VanillaDecoderModel",
+        "VanillaEncoderDecoderForConditionalGeneration",
+        "VanillaEncoderDecoderModel",
+        "VanillaEncoderForMaskedLM",
+        "VanillaEncoderForSequenceClassification",
+        "VanillaEncoderForTokenClassification",
+        "VanillaEncoderModel",
+        "register",
+    },
+}
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_the_public_names(package):
+    module = importlib.import_module(package)
+    assert set(module.__all__) == PUBLIC[package]
+    assert len(module.__all__) == len(PUBLIC[package]), "a name stands twice"
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+
+
+@pytest.mark.parametrize("package", PUBLIC)
+def test_every_public_class_and_function_says_what_it_is(package):
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if isinstance(value, type) or callable(value):
+            text = vars(value).get("__doc__") if isinstance(value, type) else value.__doc__
+            assert text, f"{package}.{name} has no docstring of its own"
