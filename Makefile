@@ -21,7 +21,7 @@ test: $(STAMP) ## Run the tests.
 
 test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[contract]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.contract
+	OMP_NUM_THREADS=1 $(BIN)/python tests/contract/run.py
 
 check: $(STAMP) .typing ## Lint, format and types.
 	$(BIN)/ruff check .

@@ -179,20 +179,34 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "no_such_module: pip install -e '.[contract]'" in capsys.readouterr().err
 
 
-def test_tests_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sdist, "transformers_version", lambda: "1.0")
+def serve_sdist(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """Let pip download an archive of these files; return the list of what was asked for."""
     downloads = []
 
     def download(command: list[str], **kwargs: object) -> SimpleNamespace:
         downloads.append(command[-1])
         folder = Path(command[command.index("--dest") + 1])
         with tarfile.open(folder / "transformers-1.0.tar.gz", "w:gz") as archive:
-            for name in ("tests/test_common.py", "tests/models/test_model.py", "src/tests.py", "tests/data.json"):
+            for name in names:
                 archive.add(__file__, f"transformers-1.0/{name}")
         return SimpleNamespace(returncode=0)
 
+    monkeypatch.setattr(sdist, "transformers_version", lambda: "1.0")
     monkeypatch.setattr(subprocess, "run", download)
+    return downloads
+
+
+def test_tests_are_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("tests/test_common.py", "tests/models/test_model.py", "src/tests.py", "tests/data.json")
+    downloads = serve_sdist(monkeypatch, *names)
     for _ in range(2):
         assert [path.name for path in sdist.fetch_tests(tmp_path).iterdir()] == ["test_common.py"]
     assert downloads == ["transformers==1.0"]
     assert [path.name for path in tmp_path.iterdir()] == ["transformers-1.0"]
+
+
+def test_source_distribution_without_tests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    serve_sdist(monkeypatch, "setup.py")
+    with pytest.raises(sdist.Unavailable, match="no tests"):
+        sdist.fetch_tests(tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,57 @@
+"""Transformers' pipelines, with a tokenizer of toy words."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import Pipeline, pipeline
+
+from .base import Checks, not_applicable
+
+AUTO_CLASSES = {
+    "text-generation": "AutoModelForCausalLM",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "feature-extraction": "AutoModel",
+}
+
+
+class PipelineChecks(Checks):
+    """One test for each task; a family's `pipelines` say which ones it serves."""
+
+    def pipeline(self, task: str, padding_side: str = "right") -> Pipeline:
+        """Make a pipeline of a new model."""
+        if task not in self.family.pipelines:
+            not_applicable(f"the family declares no {task} pipeline")
+        config = self.family.config()
+        model = self.family.auto_classes[AUTO_CLASSES[task]](config).eval()
+        return pipeline(task, model=model, tokenizer=self.toy_tokenizer(config, padding_side), device="cpu")
+
+    def test_pipeline_text_generation(self) -> None:
+        """A prompt that is padded on the left goes on as it does alone."""
+        generate = self.pipeline("text-generation", padding_side="left")
+        greedy: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
+        assert generate("w1 w2 w3", **greedy)[0]["generated_text"].startswith("w1 w2 w3")
+        _, padded = generate(["w1 w2 w3", "w4"], batch_size=2, return_full_text=False, **greedy)
+        assert padded == generate("w4", return_full_text=False, **greedy)
+
+    def test_pipeline_fill_mask(self) -> None:
+        fill = self.pipeline("fill-mask")
+        assert len(fill(f"w1 {fill.tokenizer.mask_token} w3", top_k=3)) == 3
+
+    def test_pipeline_text_classification(self) -> None:
+        """All labels get a score, in a padded batch the same as alone."""
+        classify = self.pipeline("text-classification")
+        padded, _ = classify(["w1 w2", "w3 w4 w5 w6"], batch_size=2, top_k=None)
+        alone = classify("w1 w2", top_k=None)
+        assert len(padded) == classify.model.config.num_labels
+        assert [entry["label"] for entry in padded] == [entry["label"] for entry in alone]
+        assert [entry["score"] for entry in padded] == pytest.approx([entry["score"] for entry in alone], abs=5e-5)
+
+    def test_pipeline_token_classification(self) -> None:
+        assert len(self.pipeline("token-classification")("w1 w2 w3")) == 3
+
+    def test_pipeline_feature_extraction(self) -> None:
+        extract = self.pipeline("feature-extraction")
+        assert torch.tensor(extract("w1 w2 w3")).shape[-1] == extract.model.config.hidden_size

@@ -1,0 +1,100 @@
+"""What a family of models declares, and the tester object that transformers' test mixins ask for."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+Inputs = dict[str, torch.Tensor]
+
+BATCH_SIZE = 7  # with fewer rows transformers' sdpa tests fill the batch up with random tokens
+SEQUENCE_LENGTH = 7
+FIRST_ORDINARY_TOKEN = 3  # the special tokens of the toy configs lie below
+
+
+@dataclass(frozen=True)
+class Family:
+    """One model type with its heads.
+
+    Args:
+        name: Name in reports and on the command line; an identifier.
+        kind: Decides on the inputs and on the checks that make sense.
+        config: Makes a new toy config.
+        auto_classes: Model class by the name of the Auto class that must lead to it.
+        pipelines: The pipeline tasks that the family serves.
+        config_kwargs: Config arguments, unlike the defaults, that must survive saving and loading.
+        reference: The native family that this one is measured against; empty for a native family.
+        inputs: Makes the inputs in place of `token_inputs`.
+        skip_classes: Test name to the classes that stay out of that test.
+    """
+
+    name: str
+    kind: Literal["encoder_decoder", "decoder", "encoder"]
+    config: Callable[[], PreTrainedConfig]
+    auto_classes: dict[str, type[PreTrainedModel]]
+    pipelines: tuple[str, ...]
+    config_kwargs: dict[str, Any]
+    reference: str = ""
+    inputs: Callable[["Family"], Inputs] | None = None
+    skip_classes: dict[str, tuple[type[PreTrainedModel], ...]] = field(default_factory=dict)
+
+    @property
+    def language_model(self) -> str:
+        """The Auto class of the head that predicts tokens."""
+        heads = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM")
+        return next(name for name in heads if name in self.auto_classes)
+
+    def token_inputs(self) -> Inputs:
+        """Make a batch of random tokens, the same at each call."""
+        generator = torch.Generator().manual_seed(1234)
+        shape = (BATCH_SIZE, SEQUENCE_LENGTH)
+        inputs = {}
+        for side in ("", "decoder_") if self.kind == "encoder_decoder" else ("",):
+            inputs[f"{side}input_ids"] = torch.randint(
+                FIRST_ORDINARY_TOKEN, self.config().vocab_size, shape, generator=generator
+            )
+            inputs[f"{side}attention_mask"] = torch.ones(shape, dtype=torch.long)
+        return inputs
+
+
+def load_families(module: str) -> list[Family]:
+    """Import the families of a module; this registers their models with the Auto classes."""
+    return importlib.import_module(module).FAMILIES
+
+
+class ModelTester:
+    """The attributes and methods that transformers' mixins read from `self.model_tester`."""
+
+    is_training = True
+    batch_size = BATCH_SIZE
+    seq_length = SEQUENCE_LENGTH
+    num_choices = 3
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        config = family.config()
+        self.hidden_size = config.hidden_size
+        self.num_hidden_layers = config.num_hidden_layers
+        self.num_attention_heads = config.num_attention_heads
+        self.num_labels = config.num_labels
+        self.pad_token_id = config.pad_token_id
+        if family.kind == "encoder_decoder":
+            self.encoder_seq_length = self.decoder_seq_length = self.key_length = SEQUENCE_LENGTH
+        self.base_model_class = family.auto_classes["AutoModel"]
+        self.causal_lm_class = family.auto_classes.get("AutoModelForCausalLM")
+        self.conditional_generation_class = family.auto_classes.get("AutoModelForSeq2SeqLM")
+        # The training test takes this class where there is no causal language model, with a copy of the input as
+        # labels: it must be a head with a loss for each token, whatever the attribute's name says.
+        self.sequence_classification_class = family.auto_classes.get("AutoModelForMaskedLM")
+
+    def get_config(self) -> PreTrainedConfig:
+        """Make a new toy config."""
+        return self.family.config()
+
+    def prepare_config_and_inputs_for_common(self) -> tuple[PreTrainedConfig, Inputs]:
+        """Make a new toy config and inputs for it."""
+        inputs = self.family.inputs(self.family) if self.family.inputs else self.family.token_inputs()
+        return self.get_config(), inputs
