@@ -29,6 +29,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
         self._tp_plan = {key: style for key, style in self._tp_plan.items() if fnmatch.filter(names, key)}
         self._fsdp_plan = {key: style for key, style in self._fsdp_plan.items() if fnmatch.filter(names, key)}
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        # transformers passes over modules of custom code that own no tensor, such as the list of blocks, for fear of
+        # code that overwrites loaded tensors; ours draws through `transformers.initialization`, which does not.
+        super()._initialize_weights(module, is_custom_code=False)
+
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms and rotary frequencies
         initialize(module, self.config)

@@ -84,3 +84,4 @@ class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, 
     """Classifier on the last token that is not padding (Radford et al. 2018): (B, T) → logits (B, labels)."""
 
     config: VanillaDecoderConfig
+    accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients

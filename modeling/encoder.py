@@ -80,6 +80,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
     """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels)."""
 
     config: VanillaEncoderConfig
+    accepts_loss_kwargs = False  # some of its losses are means: Trainer divides them when it accumulates gradients
 
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)

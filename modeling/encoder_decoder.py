@@ -81,7 +81,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         )
         self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
         head = self.get_output_embeddings()
-        if head is not None and not self.config.tie_word_embeddings:
+        if head is not None:  # a tied one has the new rows already, but not yet the new size
             self.set_output_embeddings(
                 self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
             )

@@ -64,5 +64,7 @@ def test_models_are_made_of_blocks_and_blocks_of_parts(module):
 @pytest.mark.parametrize("module", MODELING)
 def test_only_registration_reads_the_name_of_a_model_type(module):
     """Behaviour is decided by fields, never by a model's name."""
-    readers = [node for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute) and node.attr == "model_type"]
+    readers = [
+        node for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute) and node.attr == "model_type"
+    ]
     assert not readers or inner(module) == "auto"

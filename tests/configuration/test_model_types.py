@@ -23,10 +23,10 @@ def test_the_model_type_is_its_own(config_class):
         (VanillaDecoderConfig, {"eos_token_id": [3, 100]}, ["eos_token_id=100", "vocab_size=100"]),
         (VanillaEncoderConfig, {"pad_token_id": 100}, ["pad_token_id=100", "vocab_size=100"]),
         (VanillaEncoderConfig, {"type_vocab_size": -1}, ["type_vocab_size", "-1", "at least 0"]),
-        (VanillaEncoderConfig, {"classifier_pooling": "middle"}, ["classifier_pooling", "first", "mean", "max", "last"]),
+        (VanillaEncoderConfig, {"classifier_pooling": "middle"}, ["middle", "first", "mean", "max", "last"]),
         (VanillaEncoderConfig, {"classifier_act": "tang"}, ["classifier_act", "tang", "tanh"]),
         (VanillaEncoderConfig, {"classifier_dropout": 1.0}, ["classifier_dropout", "less than 1"]),
-        (VanillaEncoderDecoderConfig, {"decoder_start_token_id": 100}, ["decoder_start_token_id=100", "vocab_size=100"]),
+        (VanillaEncoderDecoderConfig, {"decoder_start_token_id": 100}, ["start_token_id=100", "vocab_size=100"]),
         (VanillaEncoderDecoderConfig, {"encoder_layers": 0}, ["encoder_layers", "at least 1", "0"]),
         (VanillaEncoderDecoderConfig, {"decoder_vocab_size": 0}, ["decoder_vocab_size", "at least 1", "0"]),
         (

@@ -4,8 +4,16 @@ import json
 
 import pytest
 import torch
-from transformers import AutoConfig, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel
-from transformers import OpenAIGPTConfig, OpenAIGPTLMHeadModel, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
+    PreTrainedModel,
+)
 
 from vanillaformer import (
     PRESETS,
@@ -99,11 +107,17 @@ def test_the_papers_transformer_has_the_papers_number_of_parameters(name, millio
     assert round(total / 1e6) == millions
 
 
-def test_transformer_base_is_table_3():
-    config = preset("transformer-base")
-    table = {
-        "num_hidden_layers": 6, "encoder_layers": 6, "hidden_size": 512, "intermediate_size": 2048,
-        "num_attention_heads": 8, "head_dim": 64, "dropout": 0.1, "hidden_act": "relu", "norm_placement": "post",
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("base", {"hidden_size": 512, "intermediate_size": 2048, "num_attention_heads": 8, "dropout": 0.1}),
+        ("big", {"hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16, "dropout": 0.3}),
+    ],
+)
+def test_the_papers_transformer_is_table_3(name, sizes):
+    config = preset(f"transformer-{name}")
+    table = sizes | {
+        "num_hidden_layers": 6, "encoder_layers": 6, "head_dim": 64, "hidden_act": "relu", "norm_placement": "post",
         "position_embedding_type": "sinusoidal", "scale_embedding": True, "share_encoder_decoder_embeddings": True,
         "tie_word_embeddings": True,
     }  # fmt: skip

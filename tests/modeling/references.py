@@ -46,7 +46,7 @@ OURS = SHAPE | {"max_position_embeddings": POSITIONS, "dropout": 0.0, "attention
 
 @dataclass
 class Reference:
-    """A reference model, ours, and the map between them; `frozen` are parameters of either side that the other does not have."""
+    """A reference, our model, and the map between them; `frozen` names parameters that only one of the two has."""
 
     theirs: nn.Module
     ours: PreTrainedModel
@@ -144,7 +144,12 @@ def llama(attention: str) -> Reference:
     )  # fmt: skip
     rope = {"rope_type": "default", "rope_theta": 500.0}
     ours = preset(
-        "llama-tiny", **shape, vocab_size=VOCABULARY, norm_eps=1e-4, rope_parameters=rope, attn_implementation=attention
+        "llama-tiny",
+        **shape,
+        vocab_size=VOCABULARY,
+        norm_eps=1e-4,
+        rope_parameters=rope,
+        attn_implementation=attention,
     )
     tensors: TensorMap = {name: name for name in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")}
     for layer in range(LAYERS):

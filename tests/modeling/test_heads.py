@@ -82,6 +82,14 @@ def test_the_output_without_labels_has_no_loss_and_as_a_tuple_starts_with_logits
     assert torch.equal(model(**inputs, return_dict=False)[0], output.logits)
 
 
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_training_keeps_no_cache_unless_asked(kind):
+    model, inputs, labels = shared_toy(kind, {}), inputs_of(kind), labels_of(kind)
+    assert model(**inputs).past_key_values is not None
+    assert model(**inputs, labels=labels).past_key_values is None
+    assert model(**inputs, labels=labels, use_cache=True).past_key_values is not None
+
+
 def test_a_decoder_reads_what_stands_before_the_labels():
     model = shared_toy("encoder_decoder", {})
     labels = torch.tensor([[5, 6, 7, -100, -100], [8, 9, 3, 4, -100]])
@@ -227,7 +235,8 @@ def test_a_text_classifier_may_leave_its_inner_layer_out():
 @pytest.mark.parametrize("items", [None, 37])
 def test_a_token_classifiers_loss_counts_its_labels(items):
     model = toy("encoder", VanillaEncoderForTokenClassification, num_labels=5)
-    inputs, labels = inputs_of("encoder"), labels_of("encoder") % 5
+    inputs, labels = inputs_of("encoder"), labels_of("encoder")
+    labels[labels > 0] %= 5
     labels[inputs["attention_mask"] == 0] = -100
     given = {} if items is None else {"num_items_in_batch": torch.tensor(items)}
     output = model(**inputs, labels=labels, **given)

@@ -39,7 +39,9 @@ def weights(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def assert_normal(name: str, parameter: torch.Tensor, std: float) -> None:
     count = parameter.numel()
-    assert abs(parameter.std().item() / std - 1) < 5 * (2 * count) ** -0.5, f"{name}: std {parameter.std():.4f}, not {std}"
+    assert abs(parameter.std().item() / std - 1) < 5 * (2 * count) ** -0.5, (
+        f"{name}: std {parameter.std():.4f}, not {std}"
+    )
     assert abs(parameter.mean().item()) < 5 * std * count**-0.5, f"{name} is not centred"
     # uniform numbers of this spread would end at 1.73 standard deviations
     assert parameter.abs().max() > 2.3 * std, f"{name} is not normal"
@@ -52,8 +54,9 @@ def test_normal(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "sums"), [("decoder", {"model": 6}), ("encoder", {"model": 6}), ("encoder_decoder", {"encoder": 6, "decoder": 9})]
-)  # fmt: skip
+    ("kind", "sums"),
+    [("decoder", {"model": 6}), ("encoder", {"model": 6}), ("encoder_decoder", {"encoder": 6, "decoder": 9})],
+)
 def test_gpt2_scales_the_maps_that_end_in_a_residual_sum_by_the_number_of_sums(kind, sums):
     scaled = 0
     for name, parameter in weights(fresh(kind, "gpt2")).items():

@@ -116,7 +116,12 @@ def test_marian_beam_search(name, length_penalty):
     mask = padding(2, 6)
     source = tokens(2, 6, references.VOCABULARY).masked_fill(mask == 0, 0)
     settings = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": 9, "length_penalty": length_penalty}
-    settings |= {"attention_mask": mask, "return_dict_in_generate": True, "output_scores": True, "bad_words_ids": [[0]]}
+    settings |= {
+        "attention_mask": mask,
+        "return_dict_in_generate": True,
+        "output_scores": True,
+        "bad_words_ids": [[0]],
+    }
     theirs = reference.theirs.eval().generate(source, **settings)
     ours = reference.ours.eval().generate(source, **settings)
     assert torch.equal(ours.sequences, theirs.sequences)

@@ -24,7 +24,9 @@ def naive(name: str, rows: torch.Tensor) -> torch.Tensor:
     pooled = []
     for dimension in range(rows.shape[1]):
         values = [row[dimension].item() for row in rows]
-        pooled.append({"first": values[0], "last": values[-1], "mean": sum(values) / len(values), "max": max(values)}[name])
+        pooled.append(
+            {"first": values[0], "last": values[-1], "mean": sum(values) / len(values), "max": max(values)}[name]
+        )
     return torch.tensor(pooled)
 
 

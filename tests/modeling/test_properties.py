@@ -176,4 +176,5 @@ def test_the_toys_attend_selectively(kind):
     names = [name for name in ("attentions", "encoder_attentions", "decoder_attentions") if name in output]
     for name in names + (["cross_attentions"] if kind == "encoder_decoder" else []):
         for layer, probabilities in enumerate(output[name]):
-            assert probabilities.amax(-1)[..., 5:].mean() > 0.3, f"{name} of layer {layer} are flat"
+            # from the sixth token on an even spread would give no key more than a sixth
+            assert probabilities.amax(-1)[..., 5:].mean() > 0.25, f"{name} of layer {layer} are flat"

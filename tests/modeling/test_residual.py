@@ -9,7 +9,7 @@ from torch import nn
 from vanillaformer.configuration import options
 from vanillaformer.modeling.residual import RESIDUALS, build_final_norm, build_residual
 
-from .toys import assert_close, inputs_of, sharpen, shared_toy, toy, toy_config
+from .toys import assert_close, inputs_of, shared_toy, sharpen, toy, toy_config
 
 PLACEMENTS = get_args(options.NormPlacement)
 

@@ -1,4 +1,4 @@
-"""What training needs of a model: gradients, checkpointing, compilation, accumulation, adapters, other vocabularies."""
+"""What training needs: gradients, checkpointing, compilation, accumulation, adapters, other vocabularies."""
 
 import copy
 
@@ -106,21 +106,24 @@ def test_a_model_compiles_into_one_graph(kind, positions):
     torch.compiler.reset()
 
 
-ACCUMULATING = {
-    "encoder_decoder": (None, {}, labels_of("encoder_decoder", batch=4)),
-    "decoder": (None, {}, labels_of("decoder", batch=4)),
-    "encoder": (None, {}, labels_of("encoder", batch=4)),
-    "encoder tokens": (VanillaEncoderForTokenClassification, {"num_labels": 5}, labels_of("encoder", batch=4) % 5),
+CLASSIFIERS = {
+    "decoder": VanillaDecoderForSequenceClassification,
+    "encoder": VanillaEncoderForSequenceClassification,
 }
-for _kind, _class in (
-    ("decoder", VanillaDecoderForSequenceClassification),
-    ("encoder", VanillaEncoderForSequenceClassification),
-):
-    ACCUMULATING |= {
-        f"{_kind} one class": (_class, {"num_labels": 3}, torch.tensor([2, 0, 1, 1])),
-        f"{_kind} regression": (_class, {"num_labels": 1}, torch.tensor([0.5, -1.0, 2.0, 0.1])),
-        f"{_kind} several classes": (_class, {"num_labels": 3}, torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]])),
-    }  # fmt: skip
+TEXT_LABELS = {
+    "one class": (3, torch.tensor([2, 0, 1, 1])),
+    "regression": (1, torch.tensor([0.5, -1.0, 2.0, 0.1])),
+    "several classes": (3, torch.tensor([[1.0, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]])),
+}
+ACCUMULATING = {kind: (None, {}, labels_of(kind, batch=4)) for kind in KINDS}
+ACCUMULATING |= {
+    f"{kind} {name}": (model_class, {"num_labels": num_labels}, labels)
+    for kind, model_class in CLASSIFIERS.items()
+    for name, (num_labels, labels) in TEXT_LABELS.items()
+}
+TOKEN_LABELS = labels_of("encoder", batch=4)
+TOKEN_LABELS[TOKEN_LABELS > 0] %= 5
+ACCUMULATING["encoder tokens"] = (VanillaEncoderForTokenClassification, {"num_labels": 5}, TOKEN_LABELS)
 
 
 @pytest.mark.parametrize("name", ACCUMULATING)
@@ -178,7 +181,7 @@ def test_a_resized_vocabulary_keeps_its_tokens_and_survives_saving(kind, tied, s
     model.resize_token_embeddings(size)
     after = model(ids).logits
     kept = min(size, SOURCE_VOCABULARY)
-    assert after.shape[-1] == model.config.vocab_size == size
+    assert after.shape[-1] == model.config.vocab_size == model.lm_head.out_features == size
     assert_close(after[..., :kept], before[..., :kept], "logits of the old tokens")
     assert (model.lm_head.weight is model.get_input_embeddings().weight) is tied
     model.save_pretrained(tmp_path)
@@ -205,7 +208,7 @@ def test_a_shared_vocabulary_is_resized_on_both_sides(tied, tmp_path):
     model.resize_token_embeddings(45)
     assert (model.config.vocab_size, model.config.target_vocab_size) == (45, 45)
     after = model(source, decoder_input_ids=target).logits
-    assert after.shape[-1] == 45
+    assert after.shape[-1] == model.lm_head.out_features == 45
     assert_close(after[..., :SOURCE_VOCABULARY], before, "logits of the old tokens")
     assert model.get_encoder().embed_tokens.weight is model.get_decoder().embed_tokens.weight
     assert torch.equal(reloaded(model, tmp_path)(source, decoder_input_ids=target).logits, after)
@@ -224,7 +227,7 @@ def test_separate_vocabularies_are_resized_apart(tied, tmp_path):
     model.resize_decoder_token_embeddings(40)
     assert (model.config.vocab_size, model.config.target_vocab_size) == (50, 40)
     after = model(source, decoder_input_ids=target).logits
-    assert after.shape[-1] == 40
+    assert after.shape[-1] == model.lm_head.out_features == 40
     assert_close(after[..., :TARGET_VOCABULARY], before, "logits of the old tokens")
     assert (model.lm_head.weight is model.get_decoder().embed_tokens.weight) is tied
     assert torch.equal(reloaded(model, tmp_path)(source, decoder_input_ids=target).logits, after)

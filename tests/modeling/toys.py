@@ -6,7 +6,7 @@ The option names come from the Literals of `configuration/options.py`: a new nam
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from typing import Any, get_args
 
 import pytest
@@ -44,6 +44,7 @@ SMALL = {
     "max_position_embeddings": 24,
     "attention_bias": True,
     "mlp_bias": True,
+    "scale_embedding": False,
     "dropout": 0.0,
 }
 OF_KIND: dict[str, dict[str, Any]] = {
@@ -88,7 +89,6 @@ def combinations(activations: tuple[str, ...] = ACTIVATIONS) -> list[dict[str, s
 SWITCHES: dict[str, list[dict[str, Any]]] = {
     "every kind": [
         {"scale_embedding": True},
-        {"scale_embedding": False},
         {"embedding_norm": True},
         {"embedding_norm": False},
         {"attention_bias": False},
@@ -148,7 +148,7 @@ def toy(kind: str, model_class: type[PreTrainedModel] | None = None, **overrides
     return sharpen((model_class or KINDS[kind][1])(toy_config(kind, **overrides))).eval()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _shared_toy(kind: str, overrides: tuple[tuple[str, Any], ...]) -> PreTrainedModel:
     return toy(kind, **dict(overrides)).requires_grad_(False)
 

@@ -1,0 +1,161 @@
+"""Attention against loops over batch, heads and tokens, and through every interface of transformers."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from transformers import masking_utils
+from transformers.integrations.flex_attention import WrappedFlexAttention
+
+from vanillaformer.modeling.attention import Attention, CrossAttention, eager_attention, repeat_heads
+from vanillaformer.modeling.positions import NoPositions
+
+from .toys import (
+    KINDS,
+    assert_close,
+    attending,
+    combinations,
+    few_toys,
+    inputs_of,
+    name_of,
+    shared_toy,
+    sharpen,
+    toy,
+    toy_config,
+)
+
+B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
+
+
+def naive_attention(module: Attention, x: torch.Tensor, y: torch.Tensor, causal: bool) -> torch.Tensor:
+    """Every query, head and row by itself: `softmax(q·k / √K) v`."""
+    queries, keys, values = module.q_proj(x), module.k_proj(y), module.v_proj(y)
+    output = torch.zeros(x.shape[0], x.shape[1], H * K)
+    for b in range(x.shape[0]):
+        for h in range(H):
+            g = h // (H // G)  # this many query heads in a row share a key head
+            query, shared = slice(h * K, (h + 1) * K), slice(g * K, (g + 1) * K)
+            for t in range(x.shape[1]):
+                seen = t + 1 if causal else y.shape[1]
+                scores = [(queries[b, t, query] @ keys[b, s, shared]).item() / math.sqrt(K) for s in range(seen)]
+                total = sum(math.exp(score) for score in scores)
+                for s, score in enumerate(scores):
+                    output[b, t, query] += math.exp(score) / total * values[b, s, shared]
+    return module.o_proj(output)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_self_attention_is_its_loop(causal, implementation):
+    config = toy_config("decoder", attn_implementation=implementation)
+    module = sharpen(Attention(config, 0, causal, NoPositions.rotate)).eval()
+    x = torch.randn(B, T, D)
+    mask = torch.zeros(T, T).masked_fill(torch.ones(T, T).triu(1) == 1, -1e9)[None, None] if causal else None
+    output, _ = module(x, attention_mask=mask)
+    assert_close(output, naive_attention(module, x, x, causal), "output")
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_cross_attention_is_its_loop(implementation):
+    config = toy_config("decoder", attn_implementation=implementation)
+    module = sharpen(CrossAttention(config, 0, False, NoPositions.rotate)).eval()
+    x, y = torch.randn(B, T, D), torch.randn(B, S, D)
+    output, _ = module(x, key_value_states=y)
+    assert_close(output, naive_attention(module, x, y, causal=False), "output")
+
+
+def test_cross_attention_is_turned_by_no_rotation():
+    inputs = inputs_of("encoder_decoder", batch=1)
+    model = shared_toy("encoder_decoder", {"position_embedding_type": "rotary"})
+    seen = []
+    hook = model.model.decoder.layers[0].cross_attn.register_forward_hook(
+        lambda module, args, kwargs, output: seen.append((kwargs, output[0])), with_kwargs=True
+    )
+    model(**inputs)
+    hook.remove()
+    kwargs, output = seen[0]
+    states = kwargs["key_value_states"]
+    layer = model.model.decoder.layers[0]
+    plain = CrossAttention(model.config, 0, False, NoPositions.rotate).eval()
+    plain.load_state_dict(layer.cross_attn.state_dict())
+    x = []
+    hook = layer.cross_attn.register_forward_pre_hook(lambda module, args: x.append(args[0]))
+    model(**inputs)
+    hook.remove()
+    assert_close(output, plain(x[0], key_value_states=states)[0], "output")
+
+
+def test_the_position_bias_is_added_to_the_scores():
+    module = Attention(toy_config("decoder"), 0, False, NoPositions.rotate).eval()
+    query, key, value = torch.randn(B, H, T, K), torch.randn(B, G, S, K), torch.randn(B, G, S, K)
+    bias = torch.randn(1, H, T, S)
+    output, probabilities = eager_attention(module, query, key, value, None, scaling=0.3, position_bias=bias)
+    scores = query @ key.repeat_interleave(2, 1).transpose(2, 3) * 0.3 + bias
+    assert_close(probabilities, scores.softmax(-1), "probabilities")
+    assert_close(output, (scores.softmax(-1) @ value.repeat_interleave(2, 1)).transpose(1, 2), "output")
+
+
+def test_key_heads_are_repeated_in_a_row():
+    x = torch.arange(3.0).view(1, 3, 1, 1)
+    assert repeat_heads(x, 2).flatten().tolist() == [0, 0, 1, 1, 2, 2]
+    assert repeat_heads(x, 1) is x
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_attributes_that_transformers_attention_reads(kind):
+    model = shared_toy(kind, {})
+    attentions = {name: module for name, module in model.named_modules() if isinstance(module, Attention)}
+    assert len(attentions) == (6 if kind == "encoder_decoder" else 2)
+    for name, module in attentions.items():
+        assert module.layer_idx == int(name.split(".")[-2])
+        assert module.is_causal is (("decoder" in name or kind == "decoder") and "cross_attn" not in name)
+        assert module.scaling == K**-0.5
+        assert module.num_key_value_groups == H // G
+
+
+@pytest.fixture
+def uncompiled_flex(monkeypatch):
+    """Flex attention as plain torch operations: its compilation for a processor takes half a minute a shape."""
+
+    def uncompiled_mask(*args, _compile=None, **kwargs):
+        return create_block_mask(*args, **kwargs)
+
+    monkeypatch.setattr(masking_utils, "create_block_mask", uncompiled_mask)
+    monkeypatch.setattr(WrappedFlexAttention, "__init__", lambda self, training: None)
+    monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention)
+
+
+@few_toys()
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_gives_what_sdpa_gives(kind, overrides, side, uncompiled_flex):
+    model, inputs = shared_toy(kind, overrides), inputs_of(kind, side=side)
+    real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
+    expected = model(**inputs).logits[real]
+    with attending(model, "flex_attention"):
+        assert_close(model(**inputs).logits[real], expected, "flex against sdpa")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("overrides", combinations(("relu",))[::7], ids=name_of)
+def test_gradients_through_eager_attention_are_those_through_sdpa(kind, overrides):
+    inputs, gradients = inputs_of(kind), []
+    for implementation in ("eager", "sdpa"):
+        model = toy(kind, **overrides, attn_implementation=implementation)
+        logits = model(**inputs).logits
+        if kind != "encoder_decoder":
+            logits = logits[inputs["attention_mask"] == 1]
+        logits.cos().sum().backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if not name.endswith("k_proj.bias")})
+    largest = max(gradient.norm() for gradient in gradients[1].values())
+    compared = {name: gradient for name, gradient in gradients[1].items() if gradient.norm() > 1e-6 * largest}
+    assert len(compared) > 0.8 * len(gradients[1])  # without residuals some all but vanish
+    for name, gradient in compared.items():
+        assert_close(gradients[0][name], gradient, f"gradient of {name}", 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_attention_that_does_not_exist_is_refused(kind):
+    with pytest.raises(ValueError, match="nonsense"):
+        KINDS[kind][1](toy_config(kind, attn_implementation="nonsense"))

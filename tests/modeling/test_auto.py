@@ -1,0 +1,68 @@
+"""`import vanillaformer` makes the Auto classes know the models, and transformers finds their parts."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel
+
+import vanillaformer
+from vanillaformer.modeling import AUTO_CLASSES, register
+
+from .toys import KINDS, TARGET_VOCABULARY, tokens, toy, toy_config
+
+PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in models]
+
+
+@pytest.mark.parametrize(("auto_class", "model_class"), PAIRS, ids=lambda value: value.__name__)
+def test_an_auto_class_builds_the_model_of_a_config(auto_class, model_class):
+    kind = next(kind for kind, (config_class, _) in KINDS.items() if config_class is model_class.config_class)
+    assert type(auto_class.from_config(toy_config(kind))) is model_class
+
+
+def test_every_model_class_has_an_auto_class():
+    public = {value for name, value in vars(vanillaformer).items() if isinstance(value, type) and "Config" not in name}
+    assert public == {model for _, model in PAIRS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_type_leads_to_its_config(kind):
+    config_class = KINDS[kind][0]
+    assert type(AutoConfig.for_model(config_class.model_type)) is config_class
+
+
+def test_the_encoder_has_a_depth_of_its_own():
+    model = toy("encoder_decoder", encoder_layers=3)
+    assert (len(model.get_encoder().layers), len(model.get_decoder().layers)) == (3, 2)
+    assert [len(toy(kind, num_hidden_layers=1).model.layers) for kind in ("decoder", "encoder")] == [1, 1]
+
+
+def test_registering_twice_does_no_harm():
+    register()
+    assert type(AutoModel.from_config(toy_config("decoder"))).__name__ == "VanillaDecoderModel"
+
+
+def test_the_import_alone_is_enough_in_a_fresh_process(tmp_path):
+    toy("encoder_decoder").save_pretrained(tmp_path)
+    program = (
+        "import vanillaformer, sys; from transformers import AutoModelForSeq2SeqLM; "
+        "print(type(AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1])).__name__)"
+    )
+    result = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert result.stdout.split()[-1] == "VanillaEncoderDecoderForConditionalGeneration"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_embeddings_and_the_head_are_where_transformers_looks(kind):
+    model = toy(kind)
+    embeddings, ids = model.get_input_embeddings(), tokens(1, 3, TARGET_VOCABULARY)
+    assert embeddings.weight.shape == (37, 24)
+    assert model.get_output_embeddings() is model.lm_head
+    assert model.base_model is model.model
+    fresh = torch.nn.Embedding(37, 24)
+    model.set_input_embeddings(fresh)
+    assert model.get_input_embeddings() is fresh
+    assert model.num_parameters() == sum(parameter.numel() for parameter in model.parameters())
+    inputs = {"decoder_input_ids": ids} if kind == "encoder_decoder" else {}
+    assert torch.isfinite(model(ids, **inputs).logits).all()
