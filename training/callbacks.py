@@ -73,7 +73,7 @@ class EvaluateAtEnd(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps and args.eval_strategy != "no":
             control.should_evaluate = True
-            control.should_save = True
+            control.should_save = args.save_strategy != "no"
 
 
 class SaveTargetTokenizer(TrainerCallback):

@@ -30,10 +30,9 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
             *_series(log_history, f"eval_{score}"), color="tab:green", marker=".", label=score.replace("_", " ")
         )
         right.set_ylabel(score.replace("_", " ") + (" (%)" if score == "exact_match" else ""))
-        right.legend(loc="center right", frameon=False)
-    if axes.lines:
-        axes.legend(loc="upper right", frameon=False)
     axes.grid(alpha=0.3)
+    if axes.lines:
+        figure.legend(loc="outside upper center", ncols=3, frameon=False)
     figure.savefig(path, dpi=150)
     return path
 
@@ -45,7 +44,7 @@ def attention_map(
 
     Args:
         weights: Attention of one layer (H, T, S): what each of T target tokens takes from S source tokens.
-        source: The S source tokens.
+        source: The S source tokens; spaces are made visible.
         target: The T target tokens, each beside the weights it was predicted with.
         path: The picture to write.
         title: Shown above the panels.
@@ -69,13 +68,18 @@ def attention_map(
         axes.set_axis_on()
         axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
         axes.set_title(name, fontsize=9)
-        axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
-        axes.set_yticks(range(len(target)), target, fontsize=7)
+        axes.set_xticks(range(len(source)), [_visible(token) for token in source], rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), [_visible(token) for token in target], fontsize=7)
     figure.suptitle(title, fontsize=10)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("target", fontsize=9)
     figure.savefig(path, dpi=150)
     return path
+
+
+def _visible(token: str) -> str:
+    # A dollar sign would start mathematical text.
+    return token.replace(" ", "␣").replace("$", "\\$") or "∅"
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -7,6 +7,7 @@ from typing import Literal
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 Objective = Literal["causal", "masked"]
+AS_EVALUATION = "as_evaluation"
 
 
 @dataclass
@@ -37,8 +38,12 @@ class RunDefaults:
     eval_steps: float | None = field(
         default=0.1, metadata={"help": "Evaluate so often; below 1 a fraction of all steps."}
     )
-    save_strategy: str | None = field(default=None, metadata={"help": "When to save (default: as --eval_strategy)."})
-    save_steps: float | None = field(default=None, metadata={"help": "Save so often (default: as --eval_steps)."})
+    save_strategy: str = field(
+        default=AS_EVALUATION, metadata={"help": f"When to save: steps, epoch, no or {AS_EVALUATION}."}
+    )
+    save_steps: float = field(
+        default=0, metadata={"help": "Save so often; below 1 a fraction of all steps, 0 for as --eval_steps."}
+    )
     save_total_limit: int | None = field(
         default=2, metadata={"help": "Checkpoints kept: the best and the last at least."}
     )
@@ -51,9 +56,9 @@ class RunDefaults:
     )
 
     def __post_init__(self) -> None:
-        if self.save_strategy is None:
+        if self.save_strategy == AS_EVALUATION:
             self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
-        if self.save_steps is None:
+        if self.save_steps == 0:
             self.save_steps = self.eval_steps or 0.1
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
@@ -82,6 +87,11 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
         metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
     )
 
+    def __post_init__(self) -> None:
+        if not self.predict_with_generate:
+            self.metric_for_best_model = "loss"  # there is no other
+        super().__post_init__()
+
 
 @dataclass
 class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
@@ -92,6 +102,7 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Masked: part of the tokens to predict."})
     num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the training data."})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per step and process."})
     metric_for_best_model: str | None = field(
         default="loss", metadata={"help": "What the best checkpoint is best at: loss, perplexity or accuracy."}
     )

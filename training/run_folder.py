@@ -66,12 +66,16 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
     """
     if run.folder.exists() and not run.folder.is_dir():
         raise ValueError(f"--output_dir {run.folder} is a file, not a folder")
+    if resume_from is not None and not is_complete(Path(resume_from)):
+        raise ValueError(f"--resume_from_checkpoint {resume_from} is not a complete checkpoint folder")
+    if resume_from is not None and overwrite and run.folder.resolve() in Path(resume_from).resolve().parents:
+        raise ValueError(
+            f"--overwrite_output_dir would delete --resume_from_checkpoint {resume_from}: give one of them"
+        )
     if overwrite:
         clear(run.folder)
     earlier = _read_record(run.folder)
     checkpoint = last_checkpoint(run.folder)
-    if resume_from is not None and not is_complete(Path(resume_from)):
-        raise ValueError(f"--resume_from_checkpoint {resume_from} is not a complete checkpoint folder")
     if earlier is None and (checkpoint or (run.folder / "config.json").exists()):
         raise ValueError(
             f"--output_dir {run.folder} holds a model, but no record ({RECORD}) of the run that made it: "

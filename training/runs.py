@@ -128,7 +128,8 @@ def train_and_save(
         tokenizers: The tokenizers of source and target.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
-    model, separate = trainer.model, tokenizers[0] is not tokenizers[1]
+    model: Any = trainer.model
+    separate = tokenizers[0] is not tokenizers[1]
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     replace_callbacks(trainer)
     if separate:
@@ -139,6 +140,7 @@ def train_and_save(
     where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
     report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
+    report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
     run.metrics = trainer.evaluate()
     if "test" in rows:
         run.metrics |= trainer.evaluate(rows["test"], metric_key_prefix="test", **test_options)  # type: ignore[arg-type]
@@ -216,7 +218,7 @@ def _trained(arguments: TokenizerArguments, kind: ModelKind, columns: Sequence[I
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> str:
     ids = tokenizer(text[:200], add_special_tokens=False)["input_ids"]
-    pieces = "|".join(tokenizer.decode([token]) for token in ids[:count])
+    pieces = "|".join(str(tokenizer.decode([token])) for token in ids[:count])
     return f"{pieces!r}{' ...' if len(ids) > count else ''}"
 
 

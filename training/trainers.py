@@ -46,7 +46,7 @@ class RandomEpochs(Sampler[int]):
 
 
 class LengthGroupedEpochs(RandomEpochs):
-    """The same, with rows of similar length together.
+    """The same, with rows of similar length together, and the batches in random order.
 
     Args:
         lengths: Length of each row.
@@ -59,7 +59,13 @@ class LengthGroupedEpochs(RandomEpochs):
         self.lengths, self.batch_size = lengths, batch_size
 
     def order(self, generator: torch.Generator) -> list[int]:
-        return get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
+        # transformers groups rows by hundreds of batches, sorted: left so, all long rows would be followed by all
+        # short ones, again and again, and the loss would swing with them.
+        rows = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
+        whole = len(rows) // self.batch_size * self.batch_size
+        batches = torch.tensor(rows[:whole]).view(-1, self.batch_size)
+        shuffled = batches[torch.randperm(len(batches), generator=generator)]
+        return shuffled.flatten().tolist() + rows[whole:]
 
 
 class RowMasking(DataCollatorForLanguageModeling):
@@ -108,7 +114,7 @@ class RunTrainer(Trainer):
             self.data_collator.set_epoch(epoch)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
-        rows = self.train_dataset if train_dataset is None else train_dataset
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if self.args.train_sampling_strategy == "random":
             self.sampler = RandomEpochs(len(rows), seed)
@@ -126,7 +132,8 @@ class RunTrainer(Trainer):
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A saved model has each shared tensor once, under one of its names: the others are not missing.
-        tied = self.model.all_tied_weights_keys
+        model: Any = self.model
+        tied = model.all_tied_weights_keys
         load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
         super()._issue_warnings_after_load(load_result)
 

@@ -117,7 +117,8 @@ def _times(source: Locale, target: Locale) -> Kind:
 
 
 def _datetimes(source: Locale, target: Locale) -> Kind:
-    alike = [partial(_datetime, style, style) for style in STYLES]
+    # CLDR's long, medium and short date-times, and the same dates and the full one with hours and minutes only.
+    alike = [partial(_datetime, style, style) for style in STYLES if style != "full"]
     return Kind(_moment, alike + [partial(_datetime, style, "short") for style in STYLES if style != "short"])
 
 

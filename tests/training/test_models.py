@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.models import build_model, check_preset, set_generation
+
+SMALL = ["hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2"]
+
+
+def build(job: str, *tokenizers, length: int = 8, seed: int = 0, labels=None, **arguments):
+    given = ModelArguments(overrides=[*SMALL, *arguments.pop("overrides", [])], **arguments)
+    return build_model(job, given, *tokenizers, length=length, seed=seed, labels=labels)
+
+
+def test_translation_takes_its_tokens_from_the_tokenizers(translator_tokenizer) -> None:
+    config = build("translation", translator_tokenizer).config
+    assert config.vocab_size == config.decoder_vocab_size == len(translator_tokenizer)
+    assert config.share_encoder_decoder_embeddings
+    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
+    assert config.decoder_start_token_id == translator_tokenizer.bos_token_id
+
+
+def test_two_tokenizers_make_two_tables(translator_tokenizer, decoder_tokenizer) -> None:
+    decoder_tokenizer.add_tokens(["new"])
+    model = build("translation", translator_tokenizer, decoder_tokenizer)
+    assert not model.config.share_encoder_decoder_embeddings
+    assert model.config.decoder_vocab_size == model.config.vocab_size + 1
+    assert model.model.encoder.embed_tokens.weight is not model.model.decoder.embed_tokens.weight
+
+
+def test_different_padding_is_refused(translator_tokenizer, encoder_tokenizer) -> None:
+    encoder_tokenizer.pad_token = "[SEP]"
+    with pytest.raises(ValueError, match="pad with different ids, 0 and 3"):
+        build("translation", translator_tokenizer, encoder_tokenizer)
+
+
+def test_seed_decides_the_weights(encoder_tokenizer) -> None:
+    first, again, other = (build("masked", encoder_tokenizer, seed=seed) for seed in (1, 1, 2))
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(first.state_dict()[name], again.state_dict()[name])
+    assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
+
+
+@pytest.mark.parametrize("kind", ["bert-tiny", "gpt-tiny", "llama-tiny"])
+def test_classifier_of_either_kind(kind: str, encoder_tokenizer, decoder_tokenizer) -> None:
+    tokenizer = encoder_tokenizer if kind == "bert-tiny" else decoder_tokenizer
+    extra = ["num_key_value_heads=2"] if kind == "llama-tiny" else []
+    model = build("classification", tokenizer, preset=kind, labels=["a", "b", "c"], overrides=extra)
+    assert model.config.id2label == {0: "a", 1: "b", 2: "c"}
+    assert model.config.num_labels == 3
+    assert model(torch.tensor([[5, 6, 0]])).logits.shape == (1, 3)
+    assert check_preset("classification", ModelArguments(preset=kind)) == ("encoder" if "bert" in kind else "decoder")
+
+
+def test_dtype_and_attention(decoder_tokenizer) -> None:
+    model = build("causal", decoder_tokenizer, dtype="bfloat16", attn_implementation="eager")
+    assert model.dtype == torch.bfloat16
+    assert model.config._attn_implementation == "eager"
+
+
+def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_path) -> None:
+    model = build("causal", decoder_tokenizer)
+    model.save_pretrained(tmp_path)
+    loaded = build_model(
+        "causal",
+        ModelArguments(model_name_or_path=str(tmp_path), overrides=["dropout=0.4"]),
+        decoder_tokenizer,
+        length=8,
+        seed=5,
+    )
+    assert loaded.config.dropout == 0.4
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, loaded.state_dict()[name]), name
+
+
+def test_generation_limits(decoder_tokenizer, translator_tokenizer) -> None:
+    decoder = build("causal", decoder_tokenizer, overrides=["max_position_embeddings=40"])
+    set_generation(decoder, "causal", length=8)
+    assert decoder.generation_config.max_length == 40
+    translator = build("translation", translator_tokenizer)
+    set_generation(translator, "translation", length=8, num_beams=3)
+    assert (translator.generation_config.max_length, translator.generation_config.num_beams) == (9, 3)
+    assert translator.generate(torch.tensor([[5, 3]])).shape[1] <= 9

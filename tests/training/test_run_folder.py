@@ -1,0 +1,139 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from vanillaformer.training.run_folder import RECORD, Run, clear, is_complete, last_checkpoint, open_folder
+
+
+def run(folder: Path, *, steps: int = 10, **model) -> Run:
+    return Run(folder, "command", {"model": model or {"preset": "gpt"}, "training": {"max_steps": steps, "seed": 1}})
+
+
+def checkpoint(folder: Path, step: int, state: str = '{"global_step": 1}') -> Path:
+    path = folder / f"checkpoint-{step}"
+    path.mkdir(parents=True)
+    (path / "trainer_state.json").write_text(state)
+    return path
+
+
+def finish(entry: Run) -> None:
+    entry.folder.mkdir(exist_ok=True)
+    entry.finished, entry.metrics = True, {"eval_loss": 1.0}
+    entry.write()
+
+
+def test_last_checkpoint_is_by_number_not_name(tmp_path: Path) -> None:
+    for step in (9, 100, 20):
+        checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-best").mkdir()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+
+
+@pytest.mark.parametrize("broken", ["", '{"global_st', "[]", '{"epoch": 1}'])
+def test_checkpoint_cut_off_while_written_does_not_count(broken: str, tmp_path: Path) -> None:
+    checkpoint(tmp_path, 1)
+    checkpoint(tmp_path, 2, broken)
+    (tmp_path / "checkpoint-3").mkdir()
+    assert not is_complete(tmp_path / "checkpoint-3")
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
+
+
+def test_new_folder(tmp_path: Path) -> None:
+    entry = open_folder(run(tmp_path / "new"))
+    assert (entry.checkpoint, entry.finished) == (None, False)
+
+
+def test_foreign_files_do_not_matter_but_a_foreign_model_does(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert open_folder(run(tmp_path)).checkpoint is None
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="holds a model, but no record"):
+        open_folder(run(tmp_path))
+
+
+def test_folder_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file, not a folder"):
+        open_folder(run(tmp_path / "file"))
+
+
+def test_unfinished_run_is_continued(tmp_path: Path) -> None:
+    run(tmp_path).write()
+    saved = checkpoint(tmp_path, 5)
+    assert open_folder(run(tmp_path)).checkpoint == saved
+
+
+def test_unfinished_run_with_other_training_settings_says_so(tmp_path: Path, capsys) -> None:
+    run(tmp_path).write()
+    checkpoint(tmp_path, 5)
+    assert open_folder(run(tmp_path, steps=7)).checkpoint is not None
+    assert "Going on with changed settings: max_steps: 10 there, 7 now" in capsys.readouterr().out
+
+
+def test_unfinished_run_of_another_model_is_refused(tmp_path: Path) -> None:
+    run(tmp_path).write()
+    checkpoint(tmp_path, 5)
+    with pytest.raises(ValueError, match=r"an unfinished run with other settings \(preset: 'gpt' there, 'gpt2' now\)"):
+        open_folder(run(tmp_path, preset="gpt2"))
+
+
+def test_run_without_a_checkpoint_is_replaced(tmp_path: Path) -> None:
+    run(tmp_path).write()
+    assert open_folder(run(tmp_path, preset="gpt2")).checkpoint is None
+
+
+def test_finished_run(tmp_path: Path) -> None:
+    finish(run(tmp_path))
+    checkpoint(tmp_path, 10)
+    entry = open_folder(run(tmp_path))
+    assert entry.finished
+    assert entry.metrics == {"eval_loss": 1.0}
+    assert not open_folder(run(tmp_path, steps=20)).finished
+    for other in (run(tmp_path, steps=5), run(tmp_path, preset="gpt2")):
+        with pytest.raises(ValueError, match="holds a finished run with other settings"):
+            open_folder(other)
+
+
+def test_damaged_record(tmp_path: Path) -> None:
+    (tmp_path / RECORD).write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        open_folder(run(tmp_path))
+
+
+def test_chosen_checkpoint(tmp_path: Path) -> None:
+    chosen = checkpoint(tmp_path / "elsewhere", 3)
+    assert open_folder(run(tmp_path / "new"), resume_from=str(chosen)).checkpoint == chosen
+    with pytest.raises(ValueError, match="not a complete checkpoint"):
+        open_folder(run(tmp_path / "new"), resume_from=str(tmp_path))
+
+
+def test_clear_deletes_products_only(tmp_path: Path) -> None:
+    finish(run(tmp_path))
+    checkpoint(tmp_path, 10)
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "loss_curve.png", "notes.txt", "train.csv"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "data").mkdir()
+    clear(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt", "train.csv"]
+
+
+def test_overwrite(tmp_path: Path) -> None:
+    finish(run(tmp_path))
+    assert not open_folder(run(tmp_path, preset="gpt2"), overwrite=True).finished
+
+
+def test_overwriting_what_is_resumed_from(tmp_path: Path) -> None:
+    chosen = checkpoint(tmp_path, 3)
+    with pytest.raises(ValueError, match="would delete"):
+        open_folder(run(tmp_path), overwrite=True, resume_from=str(chosen))
+    assert is_complete(chosen)
+
+
+def test_record_survives_a_failed_write(tmp_path: Path) -> None:
+    finish(run(tmp_path))
+    broken = run(tmp_path)
+    broken.metrics = {"eval_loss": object()}  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        broken.write()
+    assert json.loads((tmp_path / RECORD).read_text())["finished"] is True

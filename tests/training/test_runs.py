@@ -1,0 +1,93 @@
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vanillaformer.training.arguments import DataArguments
+from vanillaformer.training.callbacks import Lines, line, scores_text
+from vanillaformer.training.run_arguments import (
+    ClassifierTrainingArguments,
+    LanguageModelTrainingArguments,
+    TranslationTrainingArguments,
+)
+from vanillaformer.training.runs import command_line, data_name, limit_threads
+
+STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
+
+
+@pytest.mark.parametrize(
+    "words", [["--hub_token", "hf_secret"], ["--hub_token=hf_secret"], ["--seed", "1", "--hub_token", "hf_secret"]]
+)
+def test_command_line_keeps_secrets(words: list[str]) -> None:
+    command = command_line("train_translation", [*words, "--output_dir", "a folder"])
+    assert "hf_secret" not in command
+    assert command.startswith("python -m vanillaformer.scripts.train_translation ")
+    assert command.endswith("--output_dir 'a folder'")
+
+
+def test_data_name() -> None:
+    assert data_name(DataArguments(train_file="/a/b/pairs.csv"), "translation") == "pairs.csv"
+    assert data_name(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation") == "wmt14 de-en"
+    assert data_name(DataArguments(), "translation") == "Unicode CLDR formats, en to de"
+
+
+def test_threads_are_only_ever_lowered(monkeypatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("vanillaformer.training.runs.cpu_count", lambda: 64)
+    limit_threads()
+    assert torch.get_num_threads() == 1  # what the tests run with
+    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
+    monkeypatch.setattr("vanillaformer.training.runs.cpu_count", lambda: 1 / 0)
+    limit_threads()
+
+
+def test_lines() -> None:
+    assert line(STATE, {"loss": 1.23456, "learning_rate": 1e-3, "epoch": 1}, 7.2) == (
+        "step   5/200 ·    7 s · loss 1.235 · learning rate 0.001"
+    )
+    scores = {"eval_loss": 0.5, "eval_exact_match": 99.06, "eval_runtime": 3.0}
+    assert line(STATE, scores, 70) == "step   5/200 ·   70 s · validation: loss 0.5000 · exact match 99.1 %"
+    assert line(STATE, {"train_runtime": 3.0}, 70) is None
+
+
+def test_lines_stop_with_the_training(capsys) -> None:
+    lines = Lines()
+    for report in (lines.on_train_begin, lines.on_log, lines.on_train_end, lines.on_log):
+        report(None, STATE, None, logs={"eval_loss": 0.5})
+    assert capsys.readouterr().out.count("validation") == 1
+
+
+def test_scores_text_leaves_out_what_is_missing() -> None:
+    assert scores_text({"test_accuracy": 0.5, "eval_f1": 1.0}, "test") == "accuracy 50.0%"
+    assert scores_text({}, "test") == ""
+
+
+# --------------------------------------------------------------------------------------- training arguments
+def test_defaults_fit_each_other() -> None:
+    for kind in (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments):
+        settings = kind(use_cpu=True)
+        assert settings.save_strategy == settings.eval_strategy == "steps"
+        assert settings.save_steps == settings.eval_steps
+        assert settings.load_best_model_at_end
+        assert settings.output_dir.startswith("runs/")
+        assert settings.report_to == []
+        assert not settings.bf16
+
+
+def test_saving_follows_evaluation() -> None:
+    settings = ClassifierTrainingArguments(use_cpu=True, eval_strategy="epoch")
+    assert settings.save_strategy == "epoch"
+    settings = ClassifierTrainingArguments(use_cpu=True, eval_steps=50)
+    assert settings.save_steps == 50
+    settings = ClassifierTrainingArguments(use_cpu=True, eval_strategy="no")
+    assert (settings.save_strategy, settings.load_best_model_at_end) == ("steps", False)
+
+
+def test_objective_names_the_folder() -> None:
+    assert LanguageModelTrainingArguments(use_cpu=True, objective="masked").output_dir == "runs/masked_language_model"
+
+
+@pytest.mark.parametrize(("metric", "greater"), [("perplexity", False), ("loss", False), ("accuracy", True)])
+def test_direction_of_the_best_metric(metric: str, greater: bool) -> None:
+    assert LanguageModelTrainingArguments(use_cpu=True, metric_for_best_model=metric).greater_is_better is greater

@@ -1,0 +1,89 @@
+import pytest
+import torch
+from datasets import Dataset
+from transformers import DataCollatorForLanguageModeling
+
+from vanillaformer.training.trainers import LengthGroupedEpochs, RandomEpochs, RowMasking, row_lengths
+
+LENGTHS = [(7 * index) % 40 + 1 for index in range(1000)]
+
+
+@pytest.mark.parametrize("make", [lambda seed: RandomEpochs(1000, seed), lambda s: LengthGroupedEpochs(LENGTHS, 8, s)])
+def test_order_is_a_permutation_that_seed_and_epoch_decide(make) -> None:
+    first, again, other = make(1), make(1), make(2)
+    torch.manual_seed(3)
+    orders = [list(first)]
+    torch.manual_seed(4)
+    assert list(again) == orders[0]
+    first.set_epoch(1)
+    orders += [list(first), list(other)]
+    assert all(sorted(order) == list(range(1000)) for order in orders)
+    assert orders[0] != orders[1] != orders[2] != orders[0]
+    first.set_epoch(0)
+    assert list(first) == orders[0]
+    assert len(first) == 1000
+
+
+def test_batches_hold_rows_of_similar_length_in_random_order() -> None:
+    order = list(LengthGroupedEpochs(LENGTHS, 8, 0))
+    batches = [[LENGTHS[row] for row in order[start : start + 8]] for start in range(0, 1000, 8)]
+    padding = sum(max(batch) * len(batch) - sum(batch) for batch in batches) / sum(LENGTHS)
+    assert padding < 0.1
+    longest = torch.tensor([max(batch) for batch in batches], dtype=torch.float)
+    following = torch.corrcoef(torch.stack([longest[:-1], longest[1:]]))[0, 1]
+    assert abs(following) < 0.3  # sorted batches would have 0.9
+
+
+def test_incomplete_batch_comes_last() -> None:
+    order = list(LengthGroupedEpochs(LENGTHS[:21], 8, 0))
+    assert sorted(order) == list(range(21))
+
+
+def test_row_lengths() -> None:
+    pairs = Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [[1], [2, 3, 4]]})
+    assert row_lengths(pairs) == [3, 4]
+    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [0, 1]})) == [2, 1]
+    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]]})) == [2, 1]
+
+
+def masking(tokenizer, **options) -> RowMasking:
+    return RowMasking(tokenizer, mlm_probability=0.5, **options)
+
+
+def rows(tokenizer, count: int = 8) -> list[dict]:
+    text = "the quick brown fox jumps over the lazy dog"
+    return [{"input_ids": tokenizer(f"{text} {index}")["input_ids"]} for index in range(count)]
+
+
+def test_masks_depend_on_row_seed_and_epoch_alone(encoder_tokenizer) -> None:
+    batch = rows(encoder_tokenizer)
+    collator = masking(encoder_tokenizer)
+    torch.manual_seed(1)
+    first = collator(batch)
+    torch.manual_seed(2)
+    assert torch.equal(collator(batch)["input_ids"], first["input_ids"])
+    assert torch.equal(collator(batch[2:4])["labels"], first["labels"][2:4])  # as another process would see them
+    assert not torch.equal(masking(encoder_tokenizer, mask_seed=1)(batch)["labels"], first["labels"])
+    collator.set_epoch(1)
+    second = collator(batch)
+    assert not torch.equal(second["labels"], first["labels"])
+    with collator.evaluation():
+        fixed = collator(batch)
+    collator.set_epoch(2)
+    with collator.evaluation():
+        assert torch.equal(collator(batch)["labels"], fixed["labels"])
+    assert collator.epoch == 2
+
+
+def test_masks_are_as_many_as_the_stock_collator_makes(encoder_tokenizer) -> None:
+    batch = rows(encoder_tokenizer, 64)
+    stock = DataCollatorForLanguageModeling(encoder_tokenizer, mlm_probability=0.5)(batch)
+    ours = masking(encoder_tokenizer)(batch)
+    assert ours.keys() == stock.keys()
+    for collated in (ours, stock):
+        hidden = collated["labels"] != -100
+        assert 0.45 < hidden.float().mean() < 0.52
+        masked = (collated["input_ids"] == encoder_tokenizer.mask_token_id) & hidden
+        assert 0.75 < masked.sum() / hidden.sum() < 0.85
+        special = torch.isin(collated["labels"], torch.tensor(encoder_tokenizer.all_special_ids))
+        assert not special.any()
