@@ -8,9 +8,11 @@ once finished it uses the model it finds. Options of `train_translation` given h
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the model
 from vanillaformer.scripts import train_translation
@@ -27,8 +29,8 @@ RECIPE = f"""
     --preset transformer-tiny --set dropout=0
     --tokenizer_algorithm bpe --tokenizer_vocab_size 500 --split_digits True
     --max_source_length 64 --max_target_length 64
-    --per_device_train_batch_size 128 --per_device_eval_batch_size 256 --num_train_epochs 9
-    --metric_for_best_model exact_match
+    --per_device_train_batch_size 64 --per_device_eval_batch_size 250 --learning_rate 2e-3 --num_train_epochs 6
+    --max_validation_samples 300 --eval_steps 0.125 --logging_steps 0.05 --metric_for_best_model exact_match
 """.split()
 EXAMPLES = 10
 
@@ -41,34 +43,35 @@ def intro() -> None:
     )
 
 
-def show_translations(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, str]]) -> int:
+def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, str]]) -> int:
     """Print source, translation (by beam search) and reference of each row; return how many agree."""
-    sources = [row["source"] for row in rows]
-    output = model.generate(**tokenizer(sources, return_tensors="pt", padding=True), num_beams=4)
+    output = model.generate(
+        **tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True), num_beams=4
+    )
     translations = tokenizer.batch_decode(output, skip_special_tokens=True)
-    correct = 0
     for row, translation in zip(rows, translations):
         right = translation == row["target"]
-        correct += right
-        report(f"  {'✓' if right else '✗'} {row['source']}\n    {translation}")
-        if not right:
-            report(f"    expected: {row['target']}")
-    return correct
+        report(f"  {'✓' if right else '✗'} {row['source']}")
+        report(f"    {translation}" if right else f"    {translation}   (reference: {row['target']})")
+    return sum(translation == row["target"] for row, translation in zip(rows, translations))
 
 
-def draw_attention(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, path: Path) -> None:
+def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> None:
     """Draw what the last decoder layer looks at in the source while it translates."""
     model.set_attn_implementation("eager")  # the one that gives the weights out
-    inputs = tokenizer([source], return_tensors="pt")
+    inputs = tokenizer([text], return_tensors="pt")
     output = model.generate(**inputs, num_beams=1)
     with torch.inference_mode():
         attentions = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
-    pieces = [[tokenizer.decode([token]) for token in ids] for ids in (inputs["input_ids"][0], output[0, 1:])]
-    attention_map(attentions[-1][0].numpy(), *pieces, path, title=f"Cross-attention of the last layer: {source}")
+    source = [str(tokenizer.decode([token])) for token in inputs["input_ids"][0]]
+    target = [str(tokenizer.decode([token])) for token in output[0, 1:]]
+    title = f"Cross-attention of the last layer: {text}"
+    attention_map(attentions[-1][0].numpy(), source, target, path, title=title)
 
 
 def show(run: Run) -> None:
     """Load the saved model as anyone would, translate sentences of the test split, and draw."""
+    logging.disable_progress_bar()
     model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
     data = run.settings["data"]

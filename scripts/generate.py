@@ -20,10 +20,10 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
     set_seed,
 )
+from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.tokenization import load_pair
@@ -63,22 +63,22 @@ class GenerateArguments:
 class Loaded:
     """A model with its tokenizers, ready to use."""
 
-    model: PreTrainedModel
+    model: Any
     tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
 
     def encode(self, texts: list[str], *, room: int = 0, side: str = "right") -> Any:
         """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens."""
         limit = getattr(self.model.config, "max_position_embeddings", None)
-        if limit is not None and room >= limit:
+        length = None if limit is None else limit - room
+        if length is not None and length < 1:
             raise ValueError(f"--max_new_tokens {room}: the model handles no more than {limit} tokens")
         self.tokenizer.padding_side = self.tokenizer.truncation_side = side
-        batch = self.tokenizer(
-            texts, return_tensors="pt", padding=True, truncation=limit is not None, max_length=limit and limit - room
-        )
-        cut = [text for text, encoding in zip(texts, batch.encodings) if encoding.overflowing]
-        for text in cut:
-            print(f"cut to {limit - room} tokens: {text[:60]!r} ...", file=sys.stderr)
+        truncation = {} if length is None else {"truncation": True, "max_length": length}
+        batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
+        for text, encoding in zip(texts, batch.encodings or []):
+            if encoding.overflowing:
+                print(f"cut to {length} tokens: {text[:60]!r} ...", file=sys.stderr)
         return batch.to(self.model.device)
 
 
@@ -133,7 +133,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
     """
     path = arguments.model_name_or_path
-    looks_local = Path(path).exists() or path.startswith((".", "/", "~")) or path.count("/") > 1
+    looks_local = Path(path).exists() or path.startswith((".", "/")) or path.count("/") > 1
     if looks_local and not (Path(path) / "config.json").is_file():
         reason = "has no config.json: it holds no (finished) model" if Path(path).is_dir() else "is no folder"
         raise ValueError(f"--model {path} {reason}")
@@ -146,6 +146,8 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     if task is None:
         raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
     auto_class, function, generates = task
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
     model = auto_class.from_pretrained(path, dtype=torch.bfloat16 if arguments.bf16 else "auto")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Loaded(model.to(device).eval(), *load_pair(path)), function, generates
@@ -163,12 +165,17 @@ def read_texts(arguments: GenerateArguments) -> list[str]:
     if arguments.input_file is not None:
         if not Path(arguments.input_file).is_file():
             raise ValueError(f"--input_file {arguments.input_file} does not exist")
-        texts, where = Path(arguments.input_file).read_text(encoding="utf-8").splitlines(), arguments.input_file
+        texts, where = lines(Path(arguments.input_file).read_text(encoding="utf-8")), arguments.input_file
     elif not texts:
-        texts, where = sys.stdin.read().splitlines(), "standard input"
+        texts, where = lines(sys.stdin.read()), "standard input"
     if not any(text.strip() for text in texts):
         raise ValueError(f"{where} has no text in it")
     return texts
+
+
+def lines(text: str) -> list[str]:
+    """Return the lines of a text, parted by line feeds alone: other separators may stand within a sentence."""
+    return text.removesuffix("\n").split("\n")
 
 
 @contextmanager

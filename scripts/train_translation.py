@@ -36,13 +36,14 @@ def train(argv: Sequence[str] | None = None) -> Run:
     longest = max(lengths.values())
     model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
     set_generation(model, "translation", length=data.max_target_length, num_beams=settings.num_beams)
+    scores = translation_metrics(target, bleu_tokenize=data.bleu_tokenize)
     trainer = TranslationTrainer(
         model=model,
         args=settings,
         train_dataset=rows["train"],
         eval_dataset=rows["validation"],
         data_collator=DataCollatorForSeq2Seq(source, model=model),
-        compute_metrics=translation_metrics(target, bleu_tokenize=data.bleu_tokenize),
+        compute_metrics=scores if settings.predict_with_generate else None,
     )
     options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
     train_and_save(run, "translation", trainer, data, rows, **options)

@@ -13,6 +13,7 @@ LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
 
 
 def lines_of(*argv: str, capsys) -> list[str]:
+    capsys.readouterr()  # what the training of the model has printed
     generate.main([str(word) for word in argv])
     return capsys.readouterr().out.splitlines()
 
@@ -81,7 +82,7 @@ def test_fills_masks(trained, capsys) -> None:
 
 
 def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("Deutschland\nFrance\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("Deutsch\u2028land\nFrance\n"))
     assert len(lines_of("--model", trained("classification"), capsys=capsys)) == 2
 
 

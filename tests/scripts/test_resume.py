@@ -38,12 +38,17 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
     assert (tmp_path / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
 
 
-def test_resume_in_a_later_epoch(tmp_path: Path) -> None:
-    # 30 rows are 4 steps: step 5 lies in the second epoch, whose order and masks must be found again.
-    options = "--max_train_samples", "30", "--eval_steps", "1", "--set", "dropout=0.1"
-    train("classification", tmp_path / "whole", *options)
-    kill_in_step("classification", 5, arguments("classification", tmp_path / "killed", *options))
-    train("classification", tmp_path / "killed", *options)
+@pytest.mark.parametrize("job", ["classification", "masked"])
+def test_resume_in_a_later_epoch(job: str, tmp_path: Path) -> None:
+    # 30 rows are 4 steps: step 6 lies in the second epoch, whose order and masks must be found again.
+    options = ["--max_train_samples", "30", "--eval_steps", "1"]
+    if job == "masked":
+        (tmp_path / "text.txt").write_text("\n".join(f"the line with the number {number}" for number in range(60)))
+        options = ["--train_file", str(tmp_path / "text.txt"), *options, "--block_size", "12"]
+    whole = train(job, tmp_path / "whole", *options)
+    assert whole.details["rows"]["train"] < 5 * 8
+    kill_in_step(job, 5, arguments(job, tmp_path / "killed", *options))
+    train(job, tmp_path / "killed", *options)
     assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
 
 

@@ -42,6 +42,7 @@ def test_leaves_scores_and_pictures(job: str, trained) -> None:
 def test_card_loads_the_model(kind: str, trained, capsys) -> None:
     folder = trained(kind)
     names: dict = {}
+    capsys.readouterr()  # what the training has printed
     exec(card_code(folder), names)
     assert capsys.readouterr().out.strip()
     assert names["model"].config.vocab_size == len(names["tokenizer"])
@@ -122,8 +123,15 @@ def test_settings_file(tmp_path: Path) -> None:
     assert AutoConfig.from_pretrained(tmp_path / "run").norm == "rms_norm"
 
 
-@pytest.mark.parametrize(("start", "more"), [("masked", []), ("causal", [])])
-def test_classifier_from_a_language_model(start: str, more: list[str], trained, tmp_path: Path) -> None:
+def test_without_generation_the_loss_decides(tmp_path: Path) -> None:
+    run = train("translation", tmp_path, "--predict_with_generate", "False", "--max_steps", "2")
+    assert "eval_bleu" not in run.metrics
+    assert run.metrics["eval_loss"] > 0
+    assert run.settings["training"]["metric_for_best_model"] == "loss"
+
+
+@pytest.mark.parametrize("start", ["masked", "causal"])
+def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -> None:
     # Without a step that changes anything the body is the language model's, and so is the tokenizer.
     frozen = ["--learning_rate", "0", "--max_steps", "1"]
     train("classification", tmp_path, "--model_name_or_path", str(trained(start)), *frozen)
