@@ -79,7 +79,7 @@ def attention_map(
 
 def _visible(token: str) -> str:
     # A dollar sign would start mathematical text.
-    return token.replace(" ", "␣").replace("$", "\\$") or "∅"
+    return token.replace(" ", "␣").replace("$", "\\$") or "␣"
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
