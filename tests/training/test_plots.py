@@ -47,7 +47,7 @@ def test_attention_map(tmp_path: Path, drawn: list[Figure]) -> None:
     np.testing.assert_allclose(shown[0].images[0].get_array(), weights.mean(axis=0))
     np.testing.assert_allclose(shown[4].images[0].get_array(), weights[3])
     assert [label.get_text() for label in shown[0].get_xticklabels()] == ["May", "␣6", "</s>"]
-    assert [label.get_text() for label in shown[0].get_yticklabels()] == [r"6\$", "∅"]
+    assert [label.get_text() for label in shown[0].get_yticklabels()] == [r"6\$", "␣"]
 
 
 def test_attention_map_refuses_tokens_that_do_not_fit(tmp_path: Path) -> None:
