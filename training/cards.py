@@ -100,8 +100,6 @@ def model_card(
         model_name=name,
         eval_results=[_result(job, source, key, value) for key, value in scores.items()],
     )
-    versions = ", ".join(f"{package} {version(package)}" for package in ("vanillaformer", "transformers", "torch"))
-    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in ("id2label", "label2id")}
     origin = f"the weights of {started_from}" if started_from else "scratch"
     sections = (
         f"# {name}",
@@ -110,10 +108,20 @@ def model_card(
         f"## Results\n\n{_scores_table(scores)}",
         f"## Data\n\n{_table(('', ''), *data.items())}",
         f"## Training\n\n```bash\n{command}\n```\n\n{_table(('setting', 'value'), *training.items())}",
-        f"Made with {versions}.",
-        f"## Configuration\n\n```json\n{json.dumps(config, indent=2, ensure_ascii=False, default=str)}\n```",
+        f"Made with {_versions()}.",
+        f"## Configuration\n\n```json\n{_config_text(model)}\n```",
     )
     return ModelCard(f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
+
+
+def _versions() -> str:
+    return ", ".join(f"{package} {version(package)}" for package in ("vanillaformer", "transformers", "torch"))
+
+
+def _config_text(model: PreTrainedModel) -> str:
+    left_out = ("id2label", "label2id")  # as long as there are classes
+    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in left_out}
+    return json.dumps(config, indent=2, ensure_ascii=False, default=str)
 
 
 def _is_score(key: str) -> bool:

@@ -100,20 +100,19 @@ def build_model(
     changes = arguments.config_overrides()
     extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     common = {"attn_implementation": arguments.attn_implementation, "dtype": arguments.dtype}
-    auto_class = HEADS[job].auto_class
-    if arguments.model_name_or_path is not None:
-        config = AutoConfig.from_pretrained(arguments.model_name_or_path)
-        _check_fields(config, changes)
-        config = AutoConfig.from_pretrained(arguments.model_name_or_path, **changes, **extra)
+    head, path = HEADS[job], arguments.model_name_or_path
+    if path is not None:
+        _check_fields(AutoConfig.from_pretrained(path), changes)
+        config = AutoConfig.from_pretrained(path, **changes, **extra)
         _check_sizes(config, tokenizer, target, length)
-        return auto_class.from_pretrained(arguments.model_name_or_path, config=config, **common)
-    name = arguments.preset or HEADS[job].preset
+        return head.auto_class.from_pretrained(path, config=config, **common)
+    name = arguments.preset or head.preset
     _check_fields(preset(name), changes)
     fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)
     config = preset(name, **(fields | changes | extra))
     _check_sizes(config, tokenizer, target, length)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
-    return auto_class.from_config(config, **common)
+    return head.auto_class.from_config(config, **common)
 
 
 def set_generation(model: PreTrainedModel, job: Job, *, length: int, num_beams: int = 1) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict, disable_progress_bars
+from huggingface_hub import ModelCard
 from joblib import cpu_count
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.utils import logging as transformers_logging
@@ -128,31 +129,26 @@ def train_and_save(
         tokenizers: The tokenizers of source and target.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
-    model: Any = trainer.model
-    separate = tokenizers[0] is not tokenizers[1]
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     replace_callbacks(trainer)
-    if separate:
+    if tokenizers[0] is not tokenizers[1]:
         trainer.add_callback(SaveTargetTokenizer(tokenizers[1]))
     sizes = {split: len(part) for split, part in rows.items()}
-    report(f"Data: {data_name(data, job)}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
-    device, processes = trainer.args.device.type, trainer.args.world_size
-    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
-    report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
+    _describe(trainer, data_name(data, job), sizes)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
     run.metrics = trainer.evaluate()
     if "test" in rows:
         run.metrics |= trainer.evaluate(rows["test"], metric_key_prefix="test", **test_options)  # type: ignore[arg-type]
     run.metrics |= {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
-    run.details = {"parameters": model.num_parameters(), "rows": sizes, "steps": trainer.state.global_step}
+    run.details = {"rows": sizes, "steps": trainer.state.global_step}
     trainer.save_metrics("all", run.metrics, combined=False)
     trainer.save_state()
     if trainer.is_world_process_zero():
         loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
+        separate = tokenizers[0] is not tokenizers[1]
         code = loading_code(job, run.folder, example, separate_target=separate)
-        card = model_card(job, model, code=code, **_card_facts(run, trainer, data, job, sizes))
-        card.save(run.folder / "README.md")
+        _card(run, job, trainer, data, code).save(run.folder / "README.md")
     trainer.save_model()  # last, because with --push_to_hub it uploads the folder
     if trainer.is_world_process_zero():
         run.finished = True
@@ -222,18 +218,30 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> s
     return f"{pieces!r}{' ...' if len(ids) > count else ''}"
 
 
-def _card_facts(run: Run, trainer: Trainer, data: DataArguments, job: Job, sizes: dict[str, int]) -> dict[str, Any]:
-    """Return the arguments of `model_card` that follow from a run."""
+def _describe(trainer: Trainer, name: str, sizes: dict[str, int]) -> None:
+    """Print what is trained on what."""
+    model: Any = trainer.model
+    report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
+    device, processes = trainer.args.device.type, trainer.args.world_size
+    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
+    report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
+
+
+def _card(run: Run, job: Job, trainer: Trainer, data: DataArguments, code: str) -> ModelCard:
+    """Return the model card of a run."""
+    model: Any = trainer.model
     embedded = data.train_file is None and data.dataset == "embedded"
     training = {name: value for name, value in run.settings["training"].items() if value not in (None, -1)}
-    training |= {"steps": trainer.state.global_step, "processes": trainer.args.world_size}
-    return {
-        "name": run.folder.resolve().name,
-        "command": run.command,
-        "started_from": run.settings["model"]["model_name_or_path"],
-        "data": {"source": data_name(data, job), **{f"{split} rows": size for split, size in sizes.items()}},
-        "metrics": run.metrics,
-        "training": training,
-        "dataset": data.dataset if data.train_file is None and not embedded else None,
-        "language": [data.source_locale, data.target_locale] if embedded and job == "translation" else None,
-    }
+    return model_card(
+        job,
+        model,
+        name=run.folder.resolve().name,
+        code=code,
+        command=run.command,
+        started_from=run.settings["model"]["model_name_or_path"],
+        data={"source": data_name(data, job)} | {f"{split} rows": n for split, n in run.details["rows"].items()},
+        metrics=run.metrics,
+        training={**training, "steps": trainer.state.global_step, "processes": trainer.args.world_size},
+        dataset=data.dataset if data.train_file is None and not embedded else None,
+        language=[data.source_locale, data.target_locale] if embedded and job == "translation" else None,
+    )
