@@ -5,6 +5,7 @@ from torch import nn
 
 from vanillaformer.configuration import BlockConfig
 
+from .dropout import build_dropout
 from .norms import build_norm
 from .positions import build_positions
 
@@ -46,7 +47,7 @@ class InputEmbeddings(nn.Module):
         self.token_types = TokenTypes(types, config.hidden_size) if types else NoTokenTypes()
         self.positions = build_positions(config)
         self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = build_dropout(config.dropout)
 
     def forward(
         self, inputs_embeds: torch.Tensor, position_ids: torch.Tensor, token_type_ids: torch.Tensor | None

@@ -6,6 +6,8 @@ from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig
 
+from .dropout import build_dropout
+
 
 class PlainFeedForward(nn.Module):
     """Two linear maps with an activation between (Vaswani et al. 2017, equation 2): `W₂ φ(W₁ x + b₁) + b₂`.
@@ -17,7 +19,7 @@ class PlainFeedForward(nn.Module):
         super().__init__()
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = build_dropout(config.activation_dropout)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from torch import nn
 
 from vanillaformer.configuration import BlockConfig
 
+from .dropout import build_dropout
 from .norms import build_norm
 
 
@@ -23,7 +24,7 @@ class Residual(nn.Module):
     def __init__(self, config: BlockConfig):
         super().__init__()
         self.norm = build_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = build_dropout(config.dropout)
 
     def before(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sublayer's input, given the stream `x`."""

@@ -17,7 +17,7 @@ FOLDERS_BELOW = {
 
 # The modules of `modeling`, lowest first; one imports from lower rows only, and parts from none of their own row.
 LAYERS = [
-    {"norms", "feed_forward", "positions", "attention", "pooling", "initialization", "heads"},
+    {"norms", "dropout", "feed_forward", "positions", "attention", "pooling", "initialization", "heads"},
     {"residual", "embeddings", "base"},
     {"block"},
     {"stack"},
@@ -25,7 +25,12 @@ LAYERS = [
     {"auto"},
 ]
 # The parts that are made of other parts, and of which.
-COMPOSED = {"residual": {"norms"}, "embeddings": {"norms", "positions"}, "base": {"initialization"}}
+COMPOSED = {
+    "feed_forward": {"dropout"},
+    "residual": {"dropout", "norms"},
+    "embeddings": {"dropout", "norms", "positions"},
+    "base": {"initialization"},
+}
 
 
 def folder_of(module: str) -> str:
