@@ -218,7 +218,9 @@ def our_weights(peer: Peer, theirs: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 def pair(name: str, size: Size, seed: int = 0) -> dict[str, PreTrainedModel]:
-    """Return `ours` and `theirs`, with the same random weights: noise on all, so that none is left at 0 or 1.
+    """Return `ours` and `theirs`, with the same random weights.
+
+    Noise on all of them leaves none at 0 or 1 and makes attention select, so that a wrong weight shows in the logits.
 
     Raises:
         RuntimeError: A weight has no counterpart on the other side.
@@ -227,6 +229,6 @@ def pair(name: str, size: Size, seed: int = 0) -> dict[str, PreTrainedModel]:
     ours, theirs = PEERS[name].ours(size), PEERS[name].theirs(size)
     for path, parameter in theirs.named_parameters():
         if not re.search(PEERS[name].skip, path) or "shared" in path:
-            parameter.add_(0.02 * torch.randn_like(parameter))
+            parameter.add_(torch.randn_like(parameter) * size.width**-0.5)
     ours.load_state_dict(our_weights(PEERS[name], theirs))
     return {"ours": ours, "theirs": theirs}

@@ -1,7 +1,5 @@
 """GPT-style decoder: causal language models and classifiers on top of them."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 
 from .block import BlockConfig, activation, non_negative, positive
@@ -25,6 +23,11 @@ class VanillaDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_decoder"
+    base_model_pp_plan = {  # noqa: RUF012 - the form transformers reads
+        "embed_tokens": (["input_ids"], ["inputs_embeds"]),
+        "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
+        "norm": (["hidden_states"], ["hidden_states"]),
+    }
 
     vocab_size: int = positive(default=50257)
     hidden_act: str = activation(default="gelu_new")
@@ -36,23 +39,6 @@ class VanillaDecoderConfig(BlockConfig):
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
-        # Stages after the first of a pipeline receive hidden states in place of embeddings: what is added to the
-        # embeddings would be added again there, so only a decoder that adds nothing has a pipeline plan.
-        if self.embeds_tokens_alone:
-            self.base_model_pp_plan = {
-                "embed_tokens": (["input_ids"], ["inputs_embeds"]),
-                "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
-                "norm": (["hidden_states"], ["hidden_states"]),
-            }
-
-    @property
-    def embeds_tokens_alone(self) -> bool:
-        """Whether the input of the first block is the token embedding and nothing else."""
-        adds_positions = self.position_embedding_type in ("sinusoidal", "learned")
-        return not (adds_positions or self.scale_embedding or self.embedding_norm or self.type_vocab_size)
 
     def validate_block_special_tokens(self) -> None:
         """Special tokens lie in the vocabulary."""

@@ -6,6 +6,7 @@ Shape letters: B batch, T length, S source length, D model width.
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -68,6 +69,8 @@ class Stack(VanillaPreTrainedModel):
             if isinstance(past_length, int):
                 self.embeddings.positions.check_length(past_length + length)
             position_ids = (torch.arange(length, device=inputs_embeds.device) + past_length).unsqueeze(0)
+        if isinstance(self.layers[0], PipelineIdentityLayer):
+            return inputs_embeds, position_ids  # a later stage of a pipeline is given states, not embeddings
         return self.embeddings(inputs_embeds, position_ids, token_type_ids), position_ids
 
 

@@ -66,19 +66,3 @@ def test_depths_and_vocabularies_of_an_encoder_decoder():
 def test_the_classifiers_dropout_is_the_blocks_unless_given():
     assert VanillaEncoderConfig(dropout=0.3).classifier_dropout == 0.3
     assert VanillaEncoderConfig(dropout=0.3, classifier_dropout=0).classifier_dropout == 0
-
-
-@pytest.mark.parametrize(
-    ("fields", "planned"),
-    [
-        ({"position_embedding_type": "rotary"}, True),
-        ({"position_embedding_type": "none"}, True),
-        ({"position_embedding_type": "learned"}, False),
-        ({"position_embedding_type": "sinusoidal"}, False),
-        ({"position_embedding_type": "rotary", "scale_embedding": True}, False),
-        ({"position_embedding_type": "rotary", "embedding_norm": True}, False),
-        ({"position_embedding_type": "rotary", "type_vocab_size": 2}, False),
-    ],
-)
-def test_only_a_decoder_that_adds_nothing_to_its_embeddings_has_a_pipeline_plan(fields, planned):
-    assert bool(getattr(VanillaDecoderConfig(**fields), "base_model_pp_plan", None)) is planned
