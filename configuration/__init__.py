@@ -1,17 +1,21 @@
 """What a model is: strict configs, the names of every option, and presets."""
 
-from .block import BlockConfig
+from .block import BlockConfig, ConfigView, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
+from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
 
 __all__ = [
     "PRESETS",
     "BlockConfig",
+    "ConfigView",
     "Preset",
     "VanillaDecoderConfig",
     "VanillaEncoderConfig",
     "VanillaEncoderDecoderConfig",
+    "layer_types",
     "preset",
+    "tensor_parallel_plan",
 ]

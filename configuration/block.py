@@ -1,97 +1,36 @@
-"""What every Transformer block is made of: the fields and rules that the three model types share."""
+"""What every Transformer block is made of: the fields that the three model types share."""
 
+import copy
 import dataclasses
-import difflib
 from typing import Any
 
-from huggingface_hub.dataclasses import as_validated_field, strict
+from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from .options import FeedForward, Initialization, Norm, NormPlacement, PositionEmbedding, SinusoidalLayout
+from .fields import above_zero, activation, non_negative, positive, probability, projections
+from .names import ROPE_NAMES, meant_by
+from .options import (
+    BlockLayout,
+    FeedForward,
+    Initialization,
+    Norm,
+    NormPlacement,
+    PositionEmbedding,
+    QueryKeyNorm,
+    SinusoidalLayout,
+)
+from .plans import TENSOR_PARALLEL_PLAN
+from .rules import BlockRules
 
-# Names that other Hugging Face configs use for our fields: accepted silently they would leave the default in force.
-FOREIGN_NAMES = {
-    "activation_function": "hidden_act",
-    "attention_probs_dropout_prob": "attention_dropout",
-    "attn_pdrop": "attention_dropout",
-    "d_ff": "intermediate_size",
-    "d_model": "hidden_size",
-    "decoder_attention_heads": "num_attention_heads",
-    "decoder_ffn_dim": "intermediate_size",
-    "decoder_layers": "num_hidden_layers",
-    "dropout_rate": "dropout",
-    "embd_pdrop": "dropout",
-    "encoder_attention_heads": "num_attention_heads",
-    "encoder_ffn_dim": "intermediate_size",
-    "feed_forward_proj": "feed_forward",
-    "hidden_dropout": "dropout",
-    "hidden_dropout_prob": "dropout",
-    "init_std": "initializer_range",
-    "n_ctx": "max_position_embeddings",
-    "n_embd": "hidden_size",
-    "n_head": "num_attention_heads",
-    "n_inner": "intermediate_size",
-    "n_layer": "num_hidden_layers",
-    "n_positions": "max_position_embeddings",
-    "num_decoder_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "num_layers": "num_hidden_layers",
-    "resid_pdrop": "dropout",
-}
-
-# How rotary positions may be described; transformers turns the last two into the first.
-ROPE_NAMES = ("rope_parameters", "rope_scaling", "rope_theta")
-
-
-@as_validated_field
-def positive(value: int | None = None) -> None:
-    """Field of a count that must be at least 1 (`None` stands for a derived value)."""
-    if value is not None and (isinstance(value, bool) or value < 1):
-        raise ValueError(f"must be an integer of at least 1, got {value!r}")
-
-
-@as_validated_field
-def non_negative(value: int | float | None = None) -> None:
-    """Field of a number that must not be negative."""
-    if value is not None and not 0 <= value < float("inf"):
-        raise ValueError(f"must be a finite number of at least 0, got {value!r}")
-
-
-@as_validated_field
-def probability(value: float | int | None = None) -> None:
-    """Field of a dropout rate: at least 0 and less than 1."""
-    if value is not None and not 0 <= value < 1:
-        raise ValueError(f"must be at least 0 and less than 1, got {value!r}")
-
-
-@as_validated_field
-def activation(value: str | None = None) -> None:
-    """Field of an activation function known to transformers."""
-    if value is not None and value not in ACT2FN:
-        raise ValueError(f"must be one of {', '.join(sorted(ACT2FN))}, got {value!r}")
-
-
-# Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
-# can have; a model keeps the entries that it has (`modeling/base.py`).
-COLWISE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-TENSOR_PARALLEL_PLAN = {
-    f"layers.*.{part}.{projection}": "colwise" if projection in COLWISE else "rowwise"
-    for part, projections in (
-        ("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
-        ("cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
-        ("mlp", ("gate_proj", "up_proj", "down_proj")),
-    )
-    for projection in projections
-}
+# Placements that were published with an initialisation of their own, which is their default
+PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
 
 
 @strict
-class BlockConfig(PreTrainedConfig):
+class BlockConfig(BlockRules, PreTrainedConfig):
     """The Transformer block, one field per axis; the base of the three model configs.
 
-    Args:
+    Sizes:
         hidden_size: Model width D.
         num_hidden_layers: Number of blocks (of the decoder, in an encoder-decoder).
         num_attention_heads: Number of query heads H.
@@ -99,26 +38,67 @@ class BlockConfig(PreTrainedConfig):
             (multi-query attention, Shazeer 2019; grouped-query attention, Ainslie et al. 2023). Default H.
         head_dim: Width of a head. Default D / H.
         intermediate_size: Inner width of the feed-forward layer. Default 4 D.
+
+    Feed-forward:
         feed_forward: `plain` or `gated`.
-        hidden_act: Activation of the feed-forward layer, any name of transformers' `ACT2FN`.
+        hidden_act: Activation of the feed-forward layer, any name of transformers' `ACT2FN`. Gated with `silu` it is
+            SwiGLU, with `gelu` GEGLU, with `relu` ReGLU, with `linear` the bilinear layer.
+        mlp_bias: Biases in the feed-forward projections.
+
+    Norms and residual connections:
         norm: `layer_norm` or `rms_norm`.
         norm_eps: Added to the variance inside the norm.
-        norm_placement: `post`, `pre` or `no_residual`.
-        position_embedding_type: `sinusoidal`, `learned`, `rotary` or `none`.
-        sinusoidal_layout: `interleaved` (the paper) or `halves`.
-        rope_parameters: Base frequency and scaling of rotary positions, in transformers' form; a config has this
-            attribute only with `position_embedding_type="rotary"`.
-        max_position_embeddings: Longest input in tokens; the size of a learned table.
+        norm_weight: Whether norms have a weight per dimension.
+        norm_bias: Whether norms have a bias per dimension. Default: LayerNorm has, RMSNorm has not.
+        norm_unit_offset: Multiply by 1 + weight, the weight starting at 0 (Gemma).
+        norm_placement: Where norm and residual sum stand around a sublayer (`options.NormPlacement`).
+        embedding_norm: Normalise the sum of the embeddings (BERT, BLOOM).
+        final_norm: Normalise the stack's output. Default: where the placement leaves an un-normalised sum.
+        skip_first_norm: The first layer's attention reads the embeddings as they are (ModernBERT, which has
+            normalised them); pre-LN only.
+        block_layout: `sequential`, `parallel` or `parallel_shared_norm`.
+
+    Positions:
+        position_embedding_type: `sinusoidal`, `learned`, `rotary`, `alibi`, `relative` or `none`.
+        max_position_embeddings: Longest input in tokens that a position table has rows for; for the other schemes the
+            length that the model is trained for.
+        position_offset: Rows of a position table before the one of the first token (OPT and BART: 2).
+        sinusoidal_layout: Order and wavelengths of the columns of a sinusoidal table.
+        rope_parameters: Base frequency, scaling and `partial_rotary_factor` of rotary positions in transformers' form,
+            or one such dictionary per layer type, `None` for layers without rotation. A config has this attribute only
+            with `position_embedding_type="rotary"`.
+        rope_interleaved: Turn neighbouring dimensions, as the paper and GPT-J do, and not one half against the other.
+        rotary_layers: Whether each layer turns queries and keys, or a shorter pattern, which is repeated (SmolLM 3:
+            three layers that do, one that does not). Default: all do.
+        relative_attention_num_buckets: Distances that T5's relative bias tells apart.
+        relative_attention_max_distance: Distance from which all are one bucket.
+        relative_attention_per_layer: A table of biases per layer, and not one for the stack.
+
+    Attention:
+        attention_bias: Biases in all projections, in none, or in those listed out of `q_proj`, `k_proj`, `v_proj` and
+            `o_proj`.
+        qk_norm: Norm on queries and keys: `none`, per `head` or over the `full` width.
+        attention_scale: Factor on the dot products. Default 1/√head_dim.
+        attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
+        sliding_window: A token of a windowed layer sees the last so many tokens, itself included; in an encoder those
+            at most so far away on either side.
+        layer_types: `full_attention` or `sliding_attention` for each layer, or a shorter pattern, which is repeated.
+            Default, and attribute only of a config with a `sliding_window`: all layers have it.
+
+    Embeddings and training:
         scale_embedding: Multiply token embeddings by √D (Vaswani et al. 2017, section 3.4).
-        embedding_norm: Normalise the sum of the embeddings (BERT).
-        attention_bias: Biases in the query, key, value and output projections.
-        mlp_bias: Biases in the feed-forward projections.
         dropout: Dropout on the embeddings and on each sublayer's output.
         attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
             kernel, which makes training two to three times slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
-        initialization: `normal`, `gpt2` or `xavier`.
+        initialization: How fresh weights are drawn (`modeling/initialization.py` has the table). Default: what the
+            placement was published with, or the model type's.
         initializer_range: Standard deviation of the normal initialisations.
+
+    Output layer of the language models:
+        lm_head_bias: Whether it has a bias.
+        logit_scale: Factor on the logits (Cohere).
+        final_logit_softcapping: Bound c of the logits, `c tanh(logit / c)` (Gemma 2).
 
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
@@ -132,8 +112,9 @@ class BlockConfig(PreTrainedConfig):
         "layer_norm_epsilon": "norm_eps",
         "rms_norm_eps": "norm_eps",
     }
-
     base_model_tp_plan = TENSOR_PARALLEL_PLAN
+    ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
+    default_initialization = "normal"
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)
@@ -143,38 +124,54 @@ class BlockConfig(PreTrainedConfig):
     intermediate_size: int | None = positive(default=None)
     feed_forward: FeedForward = "plain"
     hidden_act: str = activation(default="relu")
+    mlp_bias: bool = True
     norm: Norm = "layer_norm"
     norm_eps: float | int = non_negative(default=1e-5)
+    norm_weight: bool = True
+    norm_bias: bool | None = None
+    norm_unit_offset: bool = False
     norm_placement: NormPlacement = "pre"
-    position_embedding_type: PositionEmbedding = "learned"
-    sinusoidal_layout: SinusoidalLayout = "interleaved"
-    max_position_embeddings: int = positive(default=1024)
-    scale_embedding: bool = False
     embedding_norm: bool = False
-    attention_bias: bool = True
-    mlp_bias: bool = True
+    final_norm: bool | None = None
+    skip_first_norm: bool = False
+    block_layout: BlockLayout = "sequential"
+    position_embedding_type: PositionEmbedding = "learned"
+    max_position_embeddings: int = positive(default=1024)
+    position_offset: int = non_negative(default=0)
+    sinusoidal_layout: SinusoidalLayout = "interleaved"
+    rope_interleaved: bool = False
+    rotary_layers: list[bool] | None = None
+    relative_attention_num_buckets: int = positive(default=32)
+    relative_attention_max_distance: int = positive(default=128)
+    relative_attention_per_layer: bool = False
+    attention_bias: bool | list[str] = projections(default=True)
+    qk_norm: QueryKeyNorm = "none"
+    attention_scale: float | int | None = above_zero(default=None)
+    attn_logit_softcapping: float | int | None = above_zero(default=None)
+    sliding_window: int | None = positive(default=None)
+    scale_embedding: bool = False
     dropout: float | int = probability(default=0.0)
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
-    initialization: Initialization = "normal"
+    initialization: Initialization | None = None
     initializer_range: float | int = non_negative(default=0.02)
+    lm_head_bias: bool = False
+    logit_scale: float | int | None = above_zero(default=None)
+    final_logit_softcapping: float | int | None = above_zero(default=None)
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._reject_misspelled(kwargs)
         self._fill_derived()
+        self._take_layer_types(kwargs)
         self._take_rope_parameters(kwargs)
         super().__post_init__(**kwargs)
 
-    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
-        if self.position_embedding_type == "rotary":
-            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
-            self.rope_parameters = kwargs.pop("rope_parameters", None) or {}
-            return
-        for name in ROPE_NAMES:
-            if value := kwargs.pop(name, None):
+    def _reject_misspelled(self, unknown: dict[str, Any]) -> None:
+        fields = [field.name for field in dataclasses.fields(self)]
+        for key in unknown:
+            if (meant := meant_by(key, fields)) is not None:
                 raise ValueError(
-                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
-                    f"got position_embedding_type={self.position_embedding_type!r}"
+                    f"{type(self).__name__} has no field {key!r} (value {unknown[key]!r}); did you mean {meant!r}?"
                 )
 
     def _fill_derived(self) -> None:
@@ -182,6 +179,10 @@ class BlockConfig(PreTrainedConfig):
             self.num_key_value_heads = self.num_attention_heads
         if self.intermediate_size is None:
             self.intermediate_size = 4 * self.hidden_size
+        if self.norm_bias is None:
+            self.norm_bias = self.norm == "layer_norm"
+        if self.initialization is None:
+            self.initialization = PLACEMENT_INITIALIZATION.get(self.norm_placement, self.default_initialization)
         if self.head_dim is None:
             if self.hidden_size % self.num_attention_heads:
                 raise ValueError(
@@ -190,43 +191,67 @@ class BlockConfig(PreTrainedConfig):
                 )
             self.head_dim = self.hidden_size // self.num_attention_heads
 
-    def _reject_misspelled(self, unknown: dict[str, Any]) -> None:
-        names = [field.name for field in dataclasses.fields(self)] + list(ROPE_NAMES)
-        for key in set(unknown) - set(ROPE_NAMES):
-            meant = FOREIGN_NAMES.get(key) or next(iter(difflib.get_close_matches(key, names, n=1, cutoff=0.85)), None)
-            if meant is not None:
+    def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
+        # Not a dataclass field: transformers takes its presence to mean that layers differ
+        self._take_pattern(kwargs, "layer_types", self.num_hidden_layers)
+
+    def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
+        """Set attribute `name` to the pattern given in `kwargs`, repeated for all `layers`."""
+        pattern = kwargs.pop(name, None)
+        if self.sliding_window is None:
+            if pattern is not None and set(pattern) != {"full_attention"}:
+                raise ValueError(f"{name}={pattern!r} needs a sliding_window")
+            return
+        pattern = ["sliding_attention"] if pattern is None else list(pattern)
+        if not pattern or len(pattern) > layers:
+            raise ValueError(f"{name} must have 1 to {layers} entries, one per layer at most, got {pattern!r}")
+        setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
+
+    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
+        if self.position_embedding_type == "rotary":
+            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
+            self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
+            return
+        for name in ROPE_NAMES:
+            if value := kwargs.pop(name, None):
                 raise ValueError(
-                    f"{type(self).__name__} has no field {key!r} (value {unknown[key]!r}); did you mean {meant!r}?"
+                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
+                    f"got position_embedding_type={self.position_embedding_type!r}"
                 )
 
-    def validate_block_heads(self) -> None:
-        """Every key/value head serves the same number of query heads."""
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"num_attention_heads={self.num_attention_heads} must be a multiple of num_key_value_heads="
-                f"{self.num_key_value_heads}"
-            )
+    def has_attention_bias(self, projection: str) -> bool:
+        """Whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""
+        return projection in self.attention_bias if isinstance(self.attention_bias, list) else self.attention_bias
 
-    def validate_block_positions(self) -> None:
-        """Rotary and sinusoidal positions work on pairs of dimensions."""
-        if self.position_embedding_type == "rotary" and self.head_dim % 2:
-            raise ValueError(f"position_embedding_type='rotary' needs an even head_dim, got head_dim={self.head_dim}")
-        if self.position_embedding_type == "sinusoidal" and self.hidden_size % 2:
-            raise ValueError(
-                f"position_embedding_type='sinusoidal' needs an even hidden_size, got hidden_size={self.hidden_size}"
-            )
-        rope_type = getattr(self, "rope_parameters", {}).get("rope_type", "default")
-        if rope_type != "default" and rope_type not in ROPE_INIT_FUNCTIONS:
-            allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
-            raise ValueError(f"rope_parameters['rope_type'] must be one of {allowed}, got {rope_type!r}")
-        rotated_part = getattr(self, "rope_parameters", {}).get("partial_rotary_factor", 1.0)
-        if rotated_part != 1.0:
-            raise ValueError(f"rope_parameters['partial_rotary_factor'] must be 1.0, got {rotated_part!r}")
+    def rope_of(self, layer_type: str) -> dict[str, Any] | None:
+        """Return the rotary parameters of a type of layer, `None` if its queries and keys are not turned."""
+        parameters = getattr(self, "rope_parameters", None)
+        return parameters[layer_type] if parameters and layer_type in parameters else parameters
 
-    def check_token_ids(self, vocab_size: int, *names: str) -> None:
-        """Raise when a special token's id does not lie in a vocabulary of `vocab_size` tokens."""
-        for name in names:
-            value = getattr(self, name)
-            for token_id in value if isinstance(value, list) else [value]:
-                if token_id is not None and not 0 <= token_id < vocab_size:
-                    raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")
+    def is_rotary_layer(self, layer_idx: int) -> bool:
+        """Whether the pattern of `rotary_layers` lets a layer turn its queries and keys."""
+        return self.rotary_layers is None or self.rotary_layers[layer_idx % len(self.rotary_layers)]
+
+    def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
+        """Return DeepNorm's factor α on the residual stream and its gain β of fresh weights, by depth (table 1)."""
+        return (2 * self.num_hidden_layers) ** 0.25, (8 * self.num_hidden_layers) ** -0.25
+
+
+class ConfigView:
+    """A config some of whose fields read differently: one side of an encoder-decoder, or one type of layer.
+
+    It has no values of its own besides: what happens to the config later is seen here too.
+    """
+
+    def __init__(self, config: BlockConfig, **fields: Any):
+        self.__dict__.update(fields, viewed=config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "viewed" or name.startswith("__"):  # a copy that is not filled yet
+            raise AttributeError(name)
+        return getattr(self.viewed, name)
+
+
+def layer_types(config: BlockConfig) -> list[str]:
+    """Return what each layer of a stack sees: `full_attention` or `sliding_attention`."""
+    return getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers

@@ -2,8 +2,9 @@
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, activation, non_negative, positive
-from .options import Initialization, PositionEmbedding
+from .block import BlockConfig
+from .fields import activation, non_negative, positive
+from .options import PositionEmbedding
 
 
 @strict
@@ -23,6 +24,7 @@ class VanillaDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_decoder"
+    default_initialization = "gpt2"
     base_model_pp_plan = {  # noqa: RUF012 - the form transformers reads
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),
         "layers": (["hidden_states", "attention_mask"], ["hidden_states"]),
@@ -32,7 +34,6 @@ class VanillaDecoderConfig(BlockConfig):
     vocab_size: int = positive(default=50257)
     hidden_act: str = activation(default="gelu_new")
     position_embedding_type: PositionEmbedding = "rotary"
-    initialization: Initialization = "gpt2"
     type_vocab_size: int = non_negative(default=0)
     tie_word_embeddings: bool = True
     use_cache: bool = True

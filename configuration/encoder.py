@@ -4,7 +4,8 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, activation, non_negative, positive, probability
+from .block import BlockConfig
+from .fields import activation, non_negative, positive, probability
 from .options import NormPlacement, Pooling
 
 
@@ -17,6 +18,8 @@ class VanillaEncoderConfig(BlockConfig):
         type_vocab_size: Number of token types (first and second sentence); 0 for none.
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
+        classifier_norm: Normalise behind that activation (ModernBERT).
+        head_bias: Bias of the layer in front of the classifier or of the output layer.
         classifier_dropout: Dropout before the classifier; default `dropout`.
         tie_word_embeddings: Use the embedding table as the output layer of the masked language model.
         pad_token_id: Filler of short rows.
@@ -31,10 +34,13 @@ class VanillaEncoderConfig(BlockConfig):
     norm_eps: float | int = non_negative(default=1e-12)
     norm_placement: NormPlacement = "post"
     embedding_norm: bool = True
+    lm_head_bias: bool = True
     max_position_embeddings: int = positive(default=512)
     type_vocab_size: int = non_negative(default=2)
     classifier_pooling: Pooling = "first"
     classifier_act: str | None = activation(default="tanh")
+    classifier_norm: bool = False
+    head_bias: bool = True
     classifier_dropout: float | int | None = probability(default=None)
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
@@ -43,6 +49,13 @@ class VanillaEncoderConfig(BlockConfig):
         if self.classifier_dropout is None:
             self.classifier_dropout = self.dropout
         super().__post_init__(**kwargs)
+
+    def validate_block_classifier(self) -> None:
+        """The classifier's norm stands behind a layer."""
+        if self.classifier_norm and self.classifier_act is None:
+            raise ValueError(
+                "classifier_norm=True normalises the output of a layer that classifier_act=None leaves out"
+            )
 
     def validate_block_special_tokens(self) -> None:
         """Special tokens lie in the vocabulary."""

@@ -4,8 +4,9 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, positive
-from .options import Initialization, NormPlacement, PositionEmbedding
+from .block import BlockConfig, ConfigView
+from .fields import positive, projections
+from .options import NormPlacement, PositionEmbedding
 
 
 @strict
@@ -18,6 +19,11 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         share_encoder_decoder_embeddings: One embedding table for both sides (needs one vocabulary).
         tie_word_embeddings: Use the decoder's embedding table as the output layer (Press and Wolf 2017).
         encoder_layers: Number of encoder blocks. Default `num_hidden_layers`, the number of decoder blocks.
+        encoder_hidden_size: Width of the encoder, and of what cross-attention makes keys and values from. Default
+            `hidden_size`; another one needs embeddings and `head_dim` of their own.
+        encoder_intermediate_size: Inner width of the encoder's feed-forward layer. Default `intermediate_size`.
+        encoder_layer_types: As `layer_types`, for the encoder. Default: the pattern given there.
+        scale_decoder_outputs: Divide the decoder's output by √D before a tied output layer (T5).
         use_cache: Keep keys and values while generating.
         pad_token_id: Filler of short rows, source and target.
         bos_token_id: First token of a text.
@@ -28,17 +34,20 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_encoder_decoder"
+    default_initialization = "xavier"
 
     vocab_size: int = positive(default=37000)
     decoder_vocab_size: int | None = positive(default=None)
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
     encoder_layers: int | None = positive(default=None)
+    encoder_hidden_size: int | None = positive(default=None)
+    encoder_intermediate_size: int | None = positive(default=None)
+    scale_decoder_outputs: bool = False
     norm_placement: NormPlacement = "post"
     position_embedding_type: PositionEmbedding = "sinusoidal"
     scale_embedding: bool = True
-    attention_bias: bool = False
-    initialization: Initialization = "xavier"
+    attention_bias: bool | list[str] = projections(default=False)
     use_cache: bool = True
     is_encoder_decoder: bool = True
     pad_token_id: int | None = 0
@@ -50,6 +59,44 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         if self.encoder_layers is None:
             self.encoder_layers = self.num_hidden_layers
         super().__post_init__(**kwargs)
+
+    def _fill_derived(self) -> None:
+        super()._fill_derived()
+        if self.encoder_hidden_size is None:
+            self.encoder_hidden_size = self.hidden_size
+        if self.encoder_intermediate_size is None:
+            self.encoder_intermediate_size = self.intermediate_size
+
+    def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
+        given = kwargs.get("layer_types")
+        pattern = given[: self.encoder_layers] if given and len(given) <= self.num_hidden_layers else given
+        kwargs.setdefault("encoder_layer_types", pattern)
+        super()._take_layer_types(kwargs)
+        self._take_pattern(kwargs, "encoder_layer_types", self.encoder_layers)
+
+    @property
+    def encoder_side(self) -> ConfigView:
+        """What the encoder's parts read: its own sizes and layers."""
+        fields = {
+            "hidden_size": self.encoder_hidden_size,
+            "intermediate_size": self.encoder_intermediate_size,
+            "num_hidden_layers": self.encoder_layers,
+        }
+        types = {"layer_types": self.encoder_layer_types} if self.sliding_window is not None else {}
+        return ConfigView(self, **fields, **types)
+
+    @property
+    def decoder_side(self) -> ConfigView:
+        """What the decoder's parts read: the target's vocabulary."""
+        return ConfigView(self, vocab_size=self.target_vocab_size)
+
+    def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
+        """Return DeepNorm's α and β (Wang et al. 2022, table 1), which differ between the two stacks."""
+        encoder, decoder = self.encoder_layers, self.num_hidden_layers
+        if cross_attention:
+            return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
+        depth = (encoder**4 * decoder) ** (1 / 16)
+        return 0.81 * depth, 0.87 / depth
 
     @property
     def target_vocab_size(self) -> int:
@@ -70,6 +117,17 @@ class VanillaEncoderDecoderConfig(BlockConfig):
                 f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
                 f"decoder_vocab_size={self.decoder_vocab_size}"
             )
+
+    def validate_block_encoder_width(self) -> None:
+        """Stacks of different widths share no table, and an encoder's sinusoids come in pairs too."""
+        width = self.encoder_hidden_size
+        if width != self.hidden_size and self.share_encoder_decoder_embeddings:
+            raise ValueError(
+                f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={width} and "
+                f"hidden_size={self.hidden_size}"
+            )
+        if self.position_embedding_type == "sinusoidal" and width % 2:
+            raise ValueError(f"position_embedding_type='sinusoidal' needs an even encoder_hidden_size, got {width}")
 
     def validate_block_special_tokens(self) -> None:
         """Special tokens lie in the vocabularies that use them."""

@@ -22,6 +22,30 @@ class Preset(NamedTuple):
 TWELVE_LAYERS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
 TINY = {"hidden_size": 128, "max_position_embeddings": 256, "dropout": 0.1}
 GPT_SMALL = {**TWELVE_LAYERS, "position_embedding_type": "learned", "dropout": 0.1}
+BERT_BASE = {**TWELVE_LAYERS, "dropout": 0.1, "attention_dropout": 0.1}
+# What Llama made the standard: RMSNorm, gated feed-forward layers, no biases
+LLAMA_BLOCK = {
+    "feed_forward": "gated",
+    "norm": "rms_norm",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "initialization": "normal",
+}
+# Raffel et al. 2020, sections 2.1 and 3.1: the baseline of the size of BERT-base
+T5_BASE = {
+    **TWELVE_LAYERS,
+    "vocab_size": 32128,
+    "norm": "rms_norm",
+    "norm_eps": 1e-6,
+    "norm_placement": "pre",
+    "position_embedding_type": "relative",
+    "max_position_embeddings": 512,
+    "mlp_bias": False,
+    "attention_scale": 1.0,  # the initialisation of the queries has it
+    "scale_embedding": False,
+    "initialization": "t5",
+    "dropout": 0.1,
+}
 
 PRESETS: dict[str, Preset] = {
     # Vaswani et al. 2017, table 3: base and big (English-German).
@@ -32,6 +56,50 @@ PRESETS: dict[str, Preset] = {
     "transformer-tiny": Preset(
         VanillaEncoderDecoderConfig,
         {**TINY, "num_hidden_layers": 2, "num_attention_heads": 4},
+    ),
+    # Marian's transformer-base (Junczys-Dowmunt et al. 2018) as the OPUS-MT models have it.
+    "marian": Preset(
+        VanillaEncoderDecoderConfig,
+        {
+            "vocab_size": 58101,
+            "hidden_act": "silu",
+            "sinusoidal_layout": "halves",
+            "max_position_embeddings": 512,
+            "attention_bias": True,
+            "lm_head_bias": True,
+            "dropout": 0.1,
+        },
+    ),
+    # Lewis et al. 2020, base.
+    "bart": Preset(
+        VanillaEncoderDecoderConfig,
+        {
+            **TWELVE_LAYERS,
+            "num_hidden_layers": 6,
+            "vocab_size": 50265,
+            "hidden_act": "gelu",
+            "position_embedding_type": "learned",
+            "position_offset": 2,
+            "embedding_norm": True,
+            "scale_embedding": False,
+            "attention_bias": True,
+            "initialization": "normal",
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+        },
+    ),
+    "t5": Preset(VanillaEncoderDecoderConfig, {**T5_BASE, "scale_decoder_outputs": True}),
+    # Shazeer 2020: GEGLU, and an output layer of its own.
+    "t5-v1.1": Preset(
+        VanillaEncoderDecoderConfig,
+        {
+            **T5_BASE,
+            "intermediate_size": 2048,
+            "feed_forward": "gated",
+            "hidden_act": "gelu_new",
+            "tie_word_embeddings": False,
+        },
     ),
     # Radford et al. 2018: learned positions, post-LN and an initialisation that does not look at the depth.
     "gpt": Preset(
@@ -47,6 +115,19 @@ PRESETS: dict[str, Preset] = {
     ),
     # Radford et al. 2019, the smallest of the four.
     "gpt2": Preset(VanillaDecoderConfig, {**GPT_SMALL, "attention_dropout": 0.1}),
+    # Karpathy's reproduction of it without biases, as its train.py configures it.
+    "nanogpt": Preset(
+        VanillaDecoderConfig,
+        {
+            **GPT_SMALL,
+            "vocab_size": 50304,
+            "hidden_act": "gelu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "norm_bias": False,
+            "dropout": 0.0,
+        },
+    ),
     "gpt-tiny": Preset(
         VanillaDecoderConfig,
         {
@@ -56,29 +137,144 @@ PRESETS: dict[str, Preset] = {
             "position_embedding_type": "learned",
         },
     ),
+    # Zhang et al. 2022, 125M.
+    "opt": Preset(
+        VanillaDecoderConfig,
+        {
+            **GPT_SMALL,
+            "vocab_size": 50272,
+            "hidden_act": "relu",
+            "max_position_embeddings": 2048,
+            "position_offset": 2,
+            "initialization": "normal",
+        },
+    ),
+    # Black et al. 2022, in the size of Pythia 160M (Biderman et al. 2023).
+    "gpt-neox": Preset(
+        VanillaDecoderConfig,
+        {
+            **TWELVE_LAYERS,
+            "vocab_size": 50304,
+            "hidden_act": "gelu",
+            "block_layout": "parallel",
+            "partial_rotary_factor": 0.25,
+            "max_position_embeddings": 2048,
+            "initialization": "normal",
+            "tie_word_embeddings": False,
+        },
+    ),
+    # BigScience 2022, 560M.
+    "bloom": Preset(
+        VanillaDecoderConfig,
+        {
+            "vocab_size": 250880,
+            "hidden_size": 1024,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "hidden_act": "gelu_pytorch_tanh",
+            "position_embedding_type": "alibi",
+            "max_position_embeddings": 2048,
+            "embedding_norm": True,
+            "initialization": "normal",
+        },
+    ),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
     "llama-tiny": Preset(
         VanillaDecoderConfig,
         {
+            **LLAMA_BLOCK,
             "hidden_size": 128,
             "num_hidden_layers": 4,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "intermediate_size": 344,
-            "feed_forward": "gated",
             "hidden_act": "silu",
-            "norm": "rms_norm",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "initialization": "normal",
+            "tie_word_embeddings": False,
+        },
+    ),
+    # Gemma team 2024, 2B.
+    "gemma2": Preset(
+        VanillaDecoderConfig,
+        {
+            **LLAMA_BLOCK,
+            "vocab_size": 256000,
+            "hidden_size": 2304,
+            "num_hidden_layers": 26,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "intermediate_size": 9216,
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_eps": 1e-6,
+            "norm_unit_offset": True,
+            "norm_placement": "sandwich",
+            "scale_embedding": True,
+            "max_position_embeddings": 8192,
+            "attention_scale": 256**-0.5,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "sliding_window": 4096,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    # OLMo team 2025, 1B.
+    "olmo2": Preset(
+        VanillaDecoderConfig,
+        {
+            **LLAMA_BLOCK,
+            "vocab_size": 100352,
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 16,
+            "hidden_act": "silu",
+            "norm_eps": 1e-6,
+            "norm_placement": "inside",
+            "qk_norm": "full",
+            "rope_theta": 500000.0,
+            "max_position_embeddings": 4096,
             "tie_word_embeddings": False,
         },
     ),
     # Devlin et al. 2019.
-    "bert-base": Preset(VanillaEncoderConfig, {**TWELVE_LAYERS, "dropout": 0.1, "attention_dropout": 0.1}),
+    "bert-base": Preset(VanillaEncoderConfig, BERT_BASE),
     "bert-tiny": Preset(
         VanillaEncoderConfig,
         {**TINY, "num_hidden_layers": 2, "num_attention_heads": 2},
+    ),
+    # Liu et al. 2019: BERT without the second segment, on byte-level BPE.
+    "roberta": Preset(
+        VanillaEncoderConfig,
+        {**BERT_BASE, "vocab_size": 50265, "type_vocab_size": 1, "norm_eps": 1e-5, "position_offset": 2},
+    ),
+    # Warner et al. 2024, base: windows of 64 tokens to either side in two layers of three.
+    "modernbert": Preset(
+        VanillaEncoderConfig,
+        {
+            **TWELVE_LAYERS,
+            "num_hidden_layers": 22,
+            "vocab_size": 50368,
+            "intermediate_size": 1152,
+            "feed_forward": "gated",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "norm_bias": False,
+            "norm_eps": 1e-5,
+            "norm_placement": "pre",
+            "skip_first_norm": True,
+            "position_embedding_type": "rotary",
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 160000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            },
+            "max_position_embeddings": 8192,
+            "sliding_window": 64,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+            "type_vocab_size": 0,
+            "classifier_pooling": "mean",
+            "classifier_act": "gelu",
+            "classifier_norm": True,
+            "head_bias": False,
+            "initialization": "gpt2",
+        },
     ),
 }
 

@@ -6,27 +6,48 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
+from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
+
 from .initialization import initialize
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
     """Declares to transformers what the parts can do, and draws fresh weights."""
 
+    config: BlockConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["SelfAttentionBlock", "CrossAttentionBlock"]  # noqa: RUF012 - the form transformers reads
+    _no_split_modules = [  # noqa: RUF012 - the form transformers reads
+        "SelfAttentionBlock",
+        "CrossAttentionBlock",
+        "ParallelSelfAttentionBlock",
+        "ParallelCrossAttentionBlock",
+    ]
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
-    _supports_flash_attn = True
-    _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+    @property
+    def _supports_sdpa(self) -> bool:
+        return self.config.attention_obstacle("sdpa") is None
+
+    @property
+    def _supports_flash_attn(self) -> bool:
+        return self.config.attention_obstacle("flash_attention_2") is None
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        # Before transformers' own checks, whose messages do not know the field that stands in the way
+        if (reason := self.config.attention_obstacle(attn_implementation)) is not None:
+            raise ValueError(reason)
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
         # The config's plans name all that one stack can have: keep what this model has.
         names = [name for name, _ in self.named_modules()]
-        self._tp_plan = {key: style for key, style in self._tp_plan.items() if fnmatch.filter(names, key)}
+        plan = tensor_parallel_plan(self.config, self._tp_plan)
+        self._tp_plan = {key: style for key, style in plan.items() if fnmatch.filter(names, key)}
         self._fsdp_plan = {key: style for key, style in self._fsdp_plan.items() if fnmatch.filter(names, key)}
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
@@ -37,5 +58,5 @@ class VanillaPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)  # norms and rotary frequencies
         initialize(module, self.config)
-        for name, value in getattr(module, "initial_buffers", dict)().items():
+        for name, value in getattr(module, "initial_values", dict)().items():
             init.copy_(getattr(module, name), value)

@@ -13,7 +13,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores
+from .heads import TokenScores, build_logit_shape
 from .stack import DecoderStack
 
 
@@ -35,7 +35,8 @@ class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationM
     def __init__(self, config: VanillaDecoderConfig):
         super().__init__(config)
         self.model = VanillaDecoderModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.shape_logits = build_logit_shape(config)
         self.post_init()
 
     @can_return_tuple

@@ -37,15 +37,19 @@ class TokenTypes(nn.Module):
 class InputEmbeddings(nn.Module):
     """Scale token vectors, add token types and positions, normalise and drop out.
 
+    Args:
+        config: The stack's config.
+        is_causal: Whether a token sees only itself and those before it.
+
     Shapes: token vectors (B, T, D), positions (B or 1, T), types (B, T) → (B, T, D).
     """
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
         types = getattr(config, "type_vocab_size", 0)
         self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.token_types = TokenTypes(types, config.hidden_size) if types else NoTokenTypes()
-        self.positions = build_positions(config)
+        self.positions = build_positions(config, is_causal)
         self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = build_dropout(config.dropout)
 

@@ -10,7 +10,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores
+from .heads import TokenScores, build_logit_shape
 from .norms import build_norm
 from .pooling import POOLINGS
 from .stack import EncoderStack
@@ -22,14 +22,20 @@ class VanillaEncoderModel(EncoderStack):
     config: VanillaEncoderConfig
 
 
-class MaskedLMTransform(nn.Module):
-    """What BERT puts before the output layer: `norm(φ(W h + b))`, (..., D) → (..., D)."""
+class HeadTransform(nn.Module):
+    """What BERT puts in front of an output layer or classifier: `norm(φ(W h + b))`, (..., D) → (..., D).
 
-    def __init__(self, config: VanillaEncoderConfig):
+    Args:
+        config: The model's config.
+        act: Name of the activation φ.
+        norm: Whether to normalise.
+    """
+
+    def __init__(self, config: VanillaEncoderConfig, act: str, norm: bool):
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.act_fn = ACT2FN[config.hidden_act]
-        self.norm = build_norm(config)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+        self.act_fn = ACT2FN[act]
+        self.norm = build_norm(config) if norm else nn.Identity()
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.norm(self.act_fn(self.dense(hidden_states)))
@@ -46,8 +52,9 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
         self.model = VanillaEncoderModel(config)
-        self.transform = MaskedLMTransform(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.transform = HeadTransform(config, config.hidden_act, norm=True)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.shape_logits = build_logit_shape(config)
         self.post_init()
 
     @can_return_tuple
@@ -89,8 +96,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         self.pool = POOLINGS[config.classifier_pooling]
         self.transform = nn.Identity()
         if config.classifier_act is not None:
-            dense = nn.Linear(config.hidden_size, config.hidden_size)
-            self.transform = nn.Sequential(dense, ACT2FN[config.classifier_act])
+            self.transform = HeadTransform(config, config.classifier_act, config.classifier_norm)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()

@@ -1,8 +1,11 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
+import copy
+from typing import Any
+
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache, StaticCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
@@ -12,7 +15,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores
+from .heads import TokenScores, build_logit_shape
 from .stack import CrossDecoderStack, EncoderStack
 
 
@@ -100,8 +103,8 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
-        self.encoder = EncoderStack(config, num_layers=config.encoder_layers)
-        self.decoder = CrossDecoderStack(config, vocab_size=config.target_vocab_size)
+        self.encoder = EncoderStack(config, side=config.encoder_side)
+        self.decoder = CrossDecoderStack(config, side=config.decoder_side)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
@@ -189,13 +192,32 @@ class VanillaEncoderDecoderForConditionalGeneration(
         super().__init__(config)
         self.loss_type = "ForMaskedLM"  # labels stand beside the decoder's inputs already: no second shift
         self.model = VanillaEncoderDecoderModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=False)
+        self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=config.lm_head_bias)
+        self.shape_logits = build_logit_shape(config)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
         shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
         source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
         return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs
+    ) -> None:
+        made_here = model_kwargs.get("past_key_values") is None
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        cache = model_kwargs.get("past_key_values")
+        if made_here and cache is not None and any(cache.is_sliding):
+            # transformers gives the source's cache the window of the target's layers, which would forget the source
+            whole = copy.deepcopy(self.config)
+            whole.sliding_window = None
+            del whole.layer_types, whole.encoder_layer_types
+            crossed = cache.cross_attention_cache
+            if isinstance(crossed, StaticCache):
+                length = model_kwargs["encoder_outputs"][0].shape[1]
+                cache.cross_attention_cache = StaticCache(config=whole, max_cache_len=length)
+            else:
+                cache.cross_attention_cache = DynamicCache(config=whole)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""

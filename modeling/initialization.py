@@ -1,10 +1,20 @@
 """How fresh weights are drawn; `INITIALIZATIONS` is the list of choices."""
 
+from typing import TypeGuard
+
 import torch
 from torch import nn
 from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
+
+# The maps whose products reach the residual stream linearly: what depth-aware schemes scale
+VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
+
+
+def is_stack(module: nn.Module) -> TypeGuard[nn.ModuleList]:
+    """Whether a module is the list of a stack's blocks. It comes after its parts and may redraw what they drew."""
+    return isinstance(module, nn.ModuleList) and len(module) > 0 and hasattr(module[0], "sublayers")
 
 
 def normal(module: nn.Module, config: BlockConfig) -> None:
@@ -16,8 +26,7 @@ def normal(module: nn.Module, config: BlockConfig) -> None:
 def gpt2(module: nn.Module, config: BlockConfig) -> None:
     """As `normal`, but the maps that end in a residual sum from N(0, range² / N), N being the sums in the stack."""
     normal(module, config)
-    # A stack comes after its parts, so this overrides what they drew.
-    if isinstance(module, nn.ModuleList) and hasattr(module[0], "sublayers"):
+    if is_stack(module):
         std = config.initializer_range / (module[0].sublayers * len(module)) ** 0.5
         for name, parameter in module.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
@@ -32,21 +41,126 @@ def xavier(module: nn.Module, config: BlockConfig) -> None:
         init.normal_(module.weight, mean=0.0, std=config.hidden_size**-0.5)
 
 
-INITIALIZATIONS = {"normal": normal, "gpt2": gpt2, "xavier": xavier}
+def t5(module: nn.Module, config: BlockConfig) -> None:
+    """Linear maps from N(0, 1/fan in), queries by a further 1/√K, embeddings and output layer from N(0, 1)."""
+    if isinstance(module, nn.Linear):
+        init.normal_(module.weight, mean=0.0, std=module.in_features**-0.5)
+    elif isinstance(module, nn.Embedding):
+        init.normal_(module.weight, mean=0.0, std=1.0)
+    if hasattr(module, "q_proj"):  # a projection does not know what it is: its attention does
+        init.normal_(module.q_proj.weight, mean=0.0, std=(module.q_proj.in_features * config.head_dim) ** -0.5)
+    if hasattr(module, "relative_attention_bias"):
+        for table in module.relative_attention_bias:
+            init.normal_(table.weight, mean=0.0, std=config.hidden_size**-0.5)
+    if hasattr(module, "lm_head"):
+        init.normal_(module.lm_head.weight, mean=0.0, std=1.0)
+
+
+def deepnorm(module: nn.Module, config: BlockConfig) -> None:
+    """As `xavier`, but with gain β by depth on values, outputs and feed-forward layers."""
+    xavier(module, config)
+    if is_stack(module):
+        _, gain = config.deepnorm_scales(cross_attention=module[0].sublayers == 3)
+        for name, parameter in module.named_parameters():
+            if name.endswith(VALUE_MAPS):
+                init.xavier_uniform_(parameter, gain=gain)
+
+
+def t_fixup(module: nn.Module, config: BlockConfig) -> None:
+    """As `xavier`, but values, outputs, feed-forward layers and embeddings by 0.67 N^-¼, with a decoder (9M)^-¼."""
+    xavier(module, config)
+    decoder_scale = (9 * config.num_hidden_layers) ** -0.25
+    if isinstance(module, nn.Embedding):
+        scale = decoder_scale if config.is_encoder_decoder else 0.67 * config.num_hidden_layers**-0.25
+        init.normal_(module.weight, mean=0.0, std=scale * config.hidden_size**-0.5)
+    if is_stack(module):
+        gain = decoder_scale if module[0].sublayers == 3 else 0.67 * len(module) ** -0.25
+        for name, parameter in module.named_parameters():
+            if name.endswith(VALUE_MAPS):
+                init.xavier_uniform_(parameter, gain=gain)
+
+
+def ds_init(module: nn.Module, config: BlockConfig) -> None:
+    """As `xavier`, but all maps of block l, counted from 1, by 1/√l."""
+    xavier(module, config)
+    if is_stack(module):
+        for number, block in enumerate(module, start=1):
+            for part in block.modules():
+                if isinstance(part, nn.Linear):
+                    init.xavier_uniform_(part.weight, gain=number**-0.5)
+
+
+def mimetic(module: nn.Module, config: BlockConfig) -> None:
+    """As `normal`, but self-attention as trained models have it: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I)."""
+    normal(module, config)
+    if is_stack(module):
+        for block in module:
+            mimic(block.self_attn)
+
+
+def mimic(attention: nn.Module) -> None:
+    """Draw the maps of one self-attention as products close to ± the identity, by truncated SVD."""
+    width, head_dim, groups = attention.q_proj.in_features, attention.head_dim, attention.num_key_value_groups
+    key_heads = attention.k_proj.out_features // head_dim
+    if attention.q_proj.weight.is_meta:
+        return
+    queries, keys = [], []
+    for _ in range(key_heads):  # query heads that share keys share the product as well
+        left, right = factors(0.7, 0.7, width, head_dim)
+        queries += [left.T] * groups
+        keys.append(right)
+    init.copy_(attention.q_proj.weight, torch.cat(queries))
+    init.copy_(attention.k_proj.weight, torch.cat(keys))
+    left, right = factors(0.4, -0.4, width, key_heads * head_dim)  # (D, G·K) and (G·K, D)
+    shared = left.unflatten(1, (key_heads, 1, head_dim)).expand(-1, -1, groups, -1).flatten(1) / groups
+    init.copy_(attention.o_proj.weight, shared)
+    init.copy_(attention.v_proj.weight, right)
+
+
+def factors(noise: float, diagonal: float, width: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (D, R) and (R, D) whose product is as close as can be to `noise · Z + diagonal · I`, Z ~ N(0, 1/D)."""
+    matrix = noise * torch.randn(width, width) / width**0.5 + diagonal * torch.eye(width)
+    u, s, v = torch.linalg.svd(matrix)
+    root = s[:rank].sqrt()
+    return u[:, :rank] * root, root[:, None] * v[:rank]
+
+
+INITIALIZATIONS = {
+    "normal": normal,
+    "gpt2": gpt2,
+    "xavier": xavier,
+    "t5": t5,
+    "deepnorm": deepnorm,
+    "t_fixup": t_fixup,
+    "ds_init": ds_init,
+    "admin": xavier,
+    "mimetic": mimetic,
+}
 
 
 @torch.no_grad()
 def initialize(module: nn.Module, config: BlockConfig) -> None:
     """Draw one module's weights as `config.initialization` says; transformers calls this for each, inner ones first.
 
-    | name   | linear maps               | residual maps        | embeddings   | paper                             |
-    | ------ | ------------------------- | -------------------- | ------------ | --------------------------------- |
-    | normal | N(0, range²)              | as linear maps       | N(0, range²) | BERT, Devlin et al. 2019          |
-    | gpt2   | N(0, range²)              | N(0, range² / depth) | N(0, range²) | GPT-2, Radford et al. 2019        |
-    | xavier | U(±√(6/(in + out)))       | as linear maps       | N(0, 1/D)    | Glorot and Bengio 2010; the original |
+    N is the number of blocks, M that of a decoder with cross-attention, l a block's number from 1; "values" are the
+    value, output and feed-forward maps. U(γ) is uniform in ±γ√(6 / (fan in + fan out)).
+
+    | name     | linear maps  | values                           | embeddings   | paper                       |
+    | -------- | ------------ | -------------------------------- | ------------ | --------------------------- |
+    | normal   | N(0, range²) | as linear maps                   | N(0, range²) | BERT, Devlin et al. 2019    |
+    | gpt2     | N(0, range²) | last maps / √(sums in the stack) | N(0, range²) | GPT-2, Radford et al. 2019  |
+    | xavier   | U(1)         | as linear maps                   | N(0, 1/D)    | Glorot and Bengio 2010      |
+    | t5       | N(0, 1/in)   | as linear maps, queries / √K     | N(0, 1)      | T5, Raffel et al. 2020      |
+    | deepnorm | U(1)         | U(β), see `deepnorm_scales`      | N(0, 1/D)    | DeepNet, Wang et al. 2022   |
+    | t_fixup  | U(1)         | U(0.67 N^-¼) or U((9M)^-¼)       | the same /√D | T-Fixup, Huang et al. 2020  |
+    | ds_init  | U(1/√l)      | as linear maps                   | N(0, 1/D)    | DS-Init, Zhang et al. 2019  |
+    | admin    | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
+    | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
+
+    Mimetic queries and keys make W_Qᵀ W_K ≈ 0.7 (Z + I) per head, Z being noise of variance 1/D.
 
     Biases start at 0, norms at the identity. `transformers.initialization` leaves alone what a checkpoint has filled.
     """
-    INITIALIZATIONS[config.initialization](module, config)
+    INITIALIZATIONS[str(config.initialization)](module, config)
     if isinstance(module, nn.Linear) and module.bias is not None:
         init.zeros_(module.bias)

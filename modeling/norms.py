@@ -1,4 +1,4 @@
-"""Normalisation over the model width; the dictionary `NORMS` is the list of choices."""
+"""Normalisation over the last axis; the dictionary `NORMS` is the list of choices."""
 
 import torch
 from torch import nn
@@ -12,30 +12,73 @@ class LayerNorm(nn.LayerNorm):
     Shapes: (..., D) → (..., D).
     """
 
+    def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True):
+        super().__init__(width, eps, elementwise_affine=weight, bias=bias)
+        if bias and not weight:  # torch has no such norm
+            self.bias = nn.Parameter(torch.zeros(width))
 
-class RMSNorm(nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019): `weight * x / sqrt(mean(x²) + eps)`, over the last axis, in float32.
+
+class UnitOffsetLayerNorm(LayerNorm):
+    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: decay pulls it towards the identity.
 
     Shapes: (..., D) → (..., D).
     """
 
-    def __init__(self, width: int, eps: float):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(x, self.normalized_shape, 1.0 + self.weight, self.bias, self.eps)
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.zeros(self.normalized_shape)}
+
+
+class RMSNorm(nn.Module):
+    """RMSNorm (Zhang and Sennrich 2019): `weight * x / sqrt(mean(x²) + eps) + bias`, over the last axis, in float32.
+
+    Shapes: (..., D) → (..., D).
+    """
+
+    def __init__(self, width: int, eps: float = 1e-6, weight: bool = True, bias: bool = False):
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.width = width
         self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width)) if weight else None
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def normalize(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x` divided by its root mean square, in float32."""
+        x32 = x.to(torch.float32)
+        return x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x32 = x.to(torch.float32)
-        x32 = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
-        return self.weight * x32.to(x.dtype)
+        normed = self.normalize(x).to(x.dtype)
+        scaled = normed if self.weight is None else self.weight * normed
+        return scaled if self.bias is None else scaled + self.bias
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}"
+        return f"{self.width}, eps={self.eps}, weight={self.weight is not None}, bias={self.bias is not None}"
 
 
-NORMS = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+class UnitOffsetRMSNorm(RMSNorm):
+    """RMSNorm that multiplies by 1 + weight, the weight starting at 0, in float32 (Gemma).
+
+    Shapes: (..., D) → (..., D).
+    """
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = (self.normalize(x) * (1.0 + self.weight.to(torch.float32))).to(x.dtype)
+        return scaled if self.bias is None else scaled + self.bias
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.zeros(self.width)}
 
 
-def build_norm(config: BlockConfig) -> nn.Module:
-    """Return the norm that `config` names, over the model width."""
-    return NORMS[config.norm](config.hidden_size, eps=config.norm_eps)
+NORMS: dict[str, type[nn.Module]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
+UNIT_OFFSET_NORMS: dict[str, type[nn.Module]] = {"layer_norm": UnitOffsetLayerNorm, "rms_norm": UnitOffsetRMSNorm}
+
+
+def build_norm(config: BlockConfig, width: int | None = None) -> nn.Module:
+    """Return the norm that `config` names, over `width` dimensions or, by default, the model's."""
+    norms = UNIT_OFFSET_NORMS if config.norm_unit_offset else NORMS
+    return norms[config.norm](
+        width or config.hidden_size, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_bias
+    )

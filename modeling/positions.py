@@ -1,24 +1,42 @@
 """How a stack knows the order of its tokens; `POSITIONS` is the list of choices.
 
-A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `rotation` makes angles
-and `rotate` turns queries and keys by them. All run once per forward of the stack but for `rotate`, which every layer
-calls with the angles made once.
+A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `rotations` makes angles,
+`rotate` turns queries and keys by them, `bias` makes what is added to the attention scores. All run once per forward
+of the stack but for `rotate`, which every layer calls with the angles made once.
 """
+
+import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, dynamic_rope_update
 from transformers.utils import is_torchdynamo_compiling
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, each (B or 1, 1, T, K)
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, each (B or 1, 1, T, K or the turned part of K)
+Rotate = Callable[[torch.Tensor, torch.Tensor, Rotation | None], tuple[torch.Tensor, torch.Tensor]]
+
+
+def leave(q: torch.Tensor, k: torch.Tensor, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys as they are."""
+    return q, k
 
 
 class NoPositions(nn.Module):
-    """No position information at all, and the base of the schemes that give some."""
+    """No position information at all, and the base of the schemes that give some.
 
-    def __init__(self, config: BlockConfig):
+    Args:
+        config: The stack's config.
+        is_causal: Whether a token sees only itself and those before it.
+    """
+
+    biased = False
+    """Whether `bias` makes something."""
+
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
 
     def check_length(self, length: int) -> None:
@@ -28,26 +46,38 @@ class NoPositions(nn.Module):
         """Return embeddings (B, T, D) with positions (B or 1, T) added."""
         return x
 
-    def rotation(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation | None:
-        """Return what `rotate` needs for positions (B or 1, T), in the dtype and on the device of `x`."""
-        return None
+    def rotations(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, Rotation]:
+        """Return, by type of layer, what `rotate` needs for positions (B or 1, T), in the dtype of `x`."""
+        return {}
 
-    @staticmethod
-    def rotate(q: torch.Tensor, k: torch.Tensor, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return queries (B, H, T, K) and keys (B, G, T, K) turned by `rotation`."""
-        return q, k
+    @classmethod
+    def rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
+        """Return how a layer turns queries (B, H, T, K) and keys (B, G, T, K), given its rotation."""
+        return leave
 
-    def initial_buffers(self) -> dict[str, torch.Tensor]:
-        """Return the values of buffers that no checkpoint holds; a model made on the meta device gets them so."""
+    def table_of(self, layer_idx: int) -> int:
+        """Return which of the scheme's tables of biases a layer uses."""
+        return 0
+
+    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
+        """Return what is added to the scores (1, H, T, S) of places `queries` (T) and `keys` (S), in the dtype of `x`.
+
+        A place is a token's number in the row, padding included: biases depend on distances alone.
+        """
+        raise NotImplementedError
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        """Return what starts at a certain value; a model made on the meta device gets its buffers so."""
         return {}
 
 
 class PositionTable(NoPositions):
     """Base of the schemes that look positions up in a table of `max_position_embeddings` rows."""
 
-    def __init__(self, config: BlockConfig):
-        super().__init__(config)
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
         self.max_length = config.max_position_embeddings
+        self.offset = config.position_offset
 
     def check_length(self, length: int) -> None:
         if length > self.max_length:
@@ -68,97 +98,43 @@ class LearnedPositions(PositionTable):
     Shapes: embeddings (B, T, D), positions (B or 1, T) → (B, T, D).
     """
 
-    def __init__(self, config: BlockConfig):
-        super().__init__(config)
-        self.embed_positions = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
+        self.embed_positions = nn.Embedding(self.max_length + self.offset, config.hidden_size)
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)
-        return x + self.embed_positions(position_ids)
+        return x + self.embed_positions(position_ids + self.offset)
 
 
 class SinusoidalPositions(PositionTable):
     """Fixed sines and cosines (Vaswani et al. 2017, section 3.5).
 
-    `PE(p, 2i) = sin(p / 10000^(2i/D))`, `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, computed in float64; the layout
-    `halves` holds the same columns with all sines first (Marian).
+    `PE(p, 2i) = sin(p / 10000^(2i/D))`, `PE(p, 2i+1) = cos(p / 10000^(2i/D))`, computed in float64. The layout
+    `halves` holds the same columns with all sines first (Marian); so does `tensor2tensor`, whose exponents are divided
+    by D/2 - 1 instead of D/2, so that the longest wavelength is 20000π.
 
     Shapes: embeddings (B, T, D), positions (B or 1, T) → (B, T, D).
     """
 
-    def __init__(self, config: BlockConfig):
-        super().__init__(config)
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
         self.width = config.hidden_size
         self.layout = config.sinusoidal_layout
-        self.table = nn.Buffer(self.initial_buffers()["table"], persistent=False)
+        self.table = nn.Buffer(self.initial_values()["table"], persistent=False)
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)
         return x + self.table[position_ids].to(x.dtype)
 
-    def initial_buffers(self) -> dict[str, torch.Tensor]:
-        positions = torch.arange(self.max_length, dtype=torch.float64)
-        frequencies = 10000.0 ** (-torch.arange(0, self.width, 2, dtype=torch.float64) / self.width)
-        angles = positions[:, None] * frequencies
-        pair = (angles.sin(), angles.cos())
-        table = torch.cat(pair, -1) if self.layout == "halves" else torch.stack(pair, -1).flatten(1)
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        positions = torch.arange(self.offset, self.offset + self.max_length, dtype=torch.float64)
+        pairs = self.width // 2
+        steps = pairs - 1 if self.layout == "tensor2tensor" else pairs
+        angles = positions[:, None] * 10000.0 ** (-torch.arange(pairs, dtype=torch.float64) / steps)
+        both = (angles.sin(), angles.cos())
+        table = torch.stack(both, -1).flatten(1) if self.layout == "interleaved" else torch.cat(both, -1)
         return {"table": table.to(torch.float32)}
-
-
-class RotaryEmbedding(nn.Module):
-    """Sines and cosines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
-
-    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).
-    """
-
-    def __init__(self, config: BlockConfig):
-        super().__init__()
-        # transformers' scaling code and weight initialisation read these attributes by name
-        self.config = config
-        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
-        self.rope_type = config.rope_parameters["rope_type"]
-        compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
-        inv_freq, self.attention_scaling = compute(config)
-        self.inv_freq = nn.Buffer(inv_freq, persistent=False)
-        self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
-
-    @staticmethod
-    def compute_default_rope_parameters(config: BlockConfig, **kwargs) -> tuple[torch.Tensor, float]:
-        """Return the frequencies θ^(-2i/K) of the paper and the factor 1 on sines and cosines."""
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float) / config.head_dim
-        return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
-
-    @torch.no_grad()
-    @dynamic_rope_update
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
-        """Return cosines and sines in the dtype and on the device of `x`."""
-        angles = position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
-        angles = torch.cat((angles, angles), dim=-1)
-        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
-        return cos.to(x.dtype), sin.to(x.dtype)
-
-
-class RotaryPositions(NoPositions):
-    """Rotary positions (Su et al. 2021).
-
-    Query and key of position p are turned in each plane (i, i + K/2) by the angle `p · θ^(-2i/K)`, so that their
-    product depends on the distance alone.
-
-    Shapes: queries (B, H, T, K), keys (B, G, T, K), positions (B or 1, T).
-    """
-
-    def __init__(self, config: BlockConfig):
-        super().__init__(config)
-        self.rotary_emb = RotaryEmbedding(config)
-
-    def rotation(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
-        cos, sin = self.rotary_emb(x, position_ids)
-        return cos.unsqueeze(1), sin.unsqueeze(1)  # (B or 1, 1, T, K): the same for all heads
-
-    @staticmethod
-    def rotate(q: torch.Tensor, k: torch.Tensor, rotation: Rotation) -> tuple[torch.Tensor, torch.Tensor]:
-        cos, sin = rotation
-        return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
 
 
 def rotate_half(x: torch.Tensor) -> torch.Tensor:
@@ -167,14 +143,194 @@ def rotate_half(x: torch.Tensor) -> torch.Tensor:
     return torch.cat((-second, first), dim=-1)
 
 
+def rotate_pairs(x: torch.Tensor) -> torch.Tensor:
+    """Return `x` (..., K) turned by 90° in each plane (2i, 2i + 1)."""
+    return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+
+
+def twice(angles: torch.Tensor) -> torch.Tensor:
+    """Return angles (..., K/2) for the two dimensions of each plane (i, i + K/2)."""
+    return torch.cat((angles, angles), dim=-1)
+
+
+def twice_in_a_row(angles: torch.Tensor) -> torch.Tensor:
+    """Return angles (..., K/2) for the two dimensions of each plane (2i, 2i + 1)."""
+    return angles.repeat_interleave(2, dim=-1)
+
+
+Turn = Callable[[torch.Tensor], torch.Tensor]
+
+
+def rotate_whole(
+    q: torch.Tensor, k: torch.Tensor, rotation: Rotation, turn: Turn
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys turned in all planes."""
+    cos, sin = rotation
+    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+
+
+def rotate_part(q: torch.Tensor, k: torch.Tensor, rotation: Rotation, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys turned in their first dimensions, as many as there are angles (GPT-NeoX, GPT-J)."""
+    width = rotation[0].shape[-1]
+    turned_q, turned_k = rotate_whole(q[..., :width], k[..., :width], rotation, turn)
+    return torch.cat((turned_q, q[..., width:]), dim=-1), torch.cat((turned_k, k[..., width:]), dim=-1)
+
+
+class RotaryEmbedding(nn.Module):
+    """Sines and cosines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
+
+    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, 1, T, K), the same for all heads.
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        # transformers' scaling code and weight initialisation read these attributes by name
+        self.config = config
+        self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
+        self.rope_type = config.rope_parameters["rope_type"]
+        self.pair = twice_in_a_row if config.rope_interleaved else twice
+        compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
+        inv_freq, self.attention_scaling = compute(config)
+        self.inv_freq = nn.Buffer(inv_freq, persistent=False)
+        self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
+
+    @staticmethod
+    def compute_default_rope_parameters(config: BlockConfig, **kwargs) -> tuple[torch.Tensor, float]:
+        """Return the frequencies θ^(-2i/K) of the paper and the factor 1 on sines and cosines."""
+        width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+        exponents = torch.arange(0, width, 2, dtype=torch.float) / width
+        return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
+
+    @torch.no_grad()
+    @dynamic_rope_update
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
+        """Return cosines and sines in the dtype and on the device of `x`."""
+        angles = position_ids[:, None, :, None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
+        angles = self.pair(angles)
+        cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
+        return cos.to(x.dtype), sin.to(x.dtype)
+
+
+class RotaryPositions(NoPositions):
+    """Rotary positions (Su et al. 2021).
+
+    Query and key of position p are turned in each plane by the angle `p · θ^(-2i/K)`, so that their product depends on
+    the distance alone. The planes are (i, i + K/2) or, interleaved, (2i, 2i + 1).
+
+    Shapes: queries (B, H, T, K), keys (B, G, T, K), positions (B or 1, T).
+    """
+
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
+        self.layer_types = sorted(set(layer_types(config)))
+        self.shared = all(config.rope_of(layer_type) is config.rope_parameters for layer_type in self.layer_types)
+        entries = {"all": config.rope_parameters} if self.shared else {t: config.rope_of(t) for t in self.layer_types}
+        self.rotary_emb = nn.ModuleDict(
+            {
+                name: RotaryEmbedding(ConfigView(config, rope_parameters=parameters))
+                for name, parameters in entries.items()
+                if parameters is not None
+            }
+        )
+
+    def rotations(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, Rotation]:
+        made = {name: embedding(x, position_ids) for name, embedding in self.rotary_emb.items()}
+        return dict.fromkeys(self.layer_types, made["all"]) if self.shared else made
+
+    @classmethod
+    def rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
+        parameters = config.rope_of(layer_types(config)[layer_idx])
+        if parameters is None or not config.is_rotary_layer(layer_idx):
+            return leave
+        whole = parameters.get("partial_rotary_factor", 1.0) == 1.0
+        return partial(
+            rotate_whole if whole else rotate_part, turn=rotate_pairs if config.rope_interleaved else rotate_half
+        )
+
+
+class AlibiPositions(NoPositions):
+    """Attention with linear biases (ALiBi, Press et al. 2022): the score at distance d gets `-m d` added.
+
+    The slopes m of H heads, a power of two, are the geometric sequence from 2^(-8/H) down to 2^-8; of another number
+    those of the next smaller power of two and every other one of the next larger. In an encoder d is the distance to
+    either side.
+    """
+
+    biased = True
+
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
+        self.heads = config.num_attention_heads
+        self.slopes = nn.Buffer(self.initial_values()["slopes"], persistent=False)
+
+    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
+        distances = (keys[None, :] - queries[:, None]).abs()  # (T, S)
+        return (-self.slopes[None, :, None, None] * distances).to(x.dtype)
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        power = 2 ** math.floor(math.log2(self.heads))
+        slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
+        slopes += [2 ** (-4 * head / power) for head in range(1, 2 * (self.heads - power), 2)]
+        return {"slopes": torch.tensor(slopes)}
+
+
+class RelativePositions(NoPositions):
+    """T5's relative bias (Raffel et al. 2020, section 2.1): a trained number per head and bucket of distances.
+
+    Half the buckets hold one distance each, the others logarithmically growing ranges up to
+    `relative_attention_max_distance`; an encoder has its buckets for either direction.
+    """
+
+    biased = True
+
+    def __init__(self, config: BlockConfig, is_causal: bool = True):
+        super().__init__(config, is_causal)
+        self.is_causal = is_causal
+        self.buckets = config.relative_attention_num_buckets
+        self.max_distance = config.relative_attention_max_distance
+        tables = config.num_hidden_layers if config.relative_attention_per_layer else 1
+        self.relative_attention_bias = nn.ModuleList(
+            nn.Embedding(self.buckets, config.num_attention_heads) for _ in range(tables)
+        )
+
+    def table_of(self, layer_idx: int) -> int:
+        return layer_idx % len(self.relative_attention_bias)
+
+    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
+        buckets = self.bucket(keys[None, :] - queries[:, None])  # (T, S)
+        return self.relative_attention_bias[table](buckets).permute(2, 0, 1).unsqueeze(0).to(x.dtype)
+
+    def bucket(self, distances: torch.Tensor) -> torch.Tensor:
+        """Return the bucket of each distance, key minus query."""
+        if self.is_causal:
+            return self.one_sided_bucket(-distances.clamp(max=0), self.buckets)
+        half = self.buckets // 2
+        return half * (distances > 0) + self.one_sided_bucket(distances.abs(), half)
+
+    def one_sided_bucket(self, distances: torch.Tensor, buckets: int) -> torch.Tensor:
+        """Return which of `buckets` each distance of 0 or more falls into."""
+        exact = buckets // 2
+        # float32 and this order of operations, as the original: a bucket's edge depends on them
+        steps = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
+        far = exact + (steps * (buckets - exact)).to(torch.long)
+        return torch.where(distances < exact, distances, far.clamp(max=buckets - 1))
+
+
 POSITIONS: dict[str, type[NoPositions]] = {
     "sinusoidal": SinusoidalPositions,
     "learned": LearnedPositions,
     "rotary": RotaryPositions,
+    "alibi": AlibiPositions,
+    "relative": RelativePositions,
     "none": NoPositions,
 }
 
 
-def build_positions(config: BlockConfig) -> NoPositions:
+def build_positions(config: BlockConfig, is_causal: bool = True) -> NoPositions:
     """Return the position scheme that `config` names."""
-    return POSITIONS[config.position_embedding_type](config)
+    return POSITIONS[config.position_embedding_type](config, is_causal)
+
+
+def build_rotate(config: BlockConfig, layer_idx: int) -> Rotate:
+    """Return how a layer turns queries and keys by position."""
+    return POSITIONS[config.position_embedding_type].rotate(config, layer_idx)

@@ -13,68 +13,145 @@ from .norms import build_norm
 
 
 class Residual(nn.Module):
-    """Base of the placements: owns the sublayer's norm and the dropout on its output.
+    """The bare sum, without a norm: `x + f(x)` (T-Fixup, Huang et al. 2020); the base of the placements.
+
+    It owns what a sublayer's residual connection has: dropout on the output and, in most placements, a norm.
+
+    Args:
+        config: The block's config.
+        cross_attention: Whether the block has three sublayers, which tells DeepNorm the stack.
 
     Shapes: all (..., D).
     """
 
-    needs_final_norm = True
+    needs_final_norm = False
     """Whether the stack's output is an un-normalised sum, so that the stack ends with a norm of its own."""
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
         super().__init__()
-        self.norm = build_norm(config)
         self.dropout = build_dropout(config.dropout)
 
     def before(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sublayer's input, given the stream `x`."""
-        raise NotImplementedError
+        return x
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Return the new stream, given the old one and the sublayer's output."""
-        raise NotImplementedError
+        return x + self.dropout(out)
 
 
-class PostNorm(Residual):
+class NormedResidual(Residual):
+    """Base of the placements with a norm."""
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+        super().__init__(config, cross_attention)
+        self.norm = build_norm(config)
+
+
+class PostNorm(NormedResidual):
     """Post-LN (Vaswani et al. 2017): `norm(x + f(x))`."""
-
-    needs_final_norm = False
-
-    def before(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return self.norm(x + self.dropout(out))
 
 
-class PreNorm(Residual):
+class PreNorm(NormedResidual):
     """Pre-LN (Radford et al. 2019; Xiong et al. 2020): `x + f(norm(x))`."""
 
+    needs_final_norm = True
+
     def before(self, x: torch.Tensor) -> torch.Tensor:
         return self.norm(x)
+
+
+class SandwichNorm(PreNorm):
+    """Norms on both sides of the sublayer (CogView, Ding et al. 2021; Gemma 2): `x + norm'(f(norm(x)))`."""
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+        super().__init__(config, cross_attention)
+        self.out_norm = build_norm(config)
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(out)
+        return x + self.dropout(self.out_norm(out))
 
 
-class NoResidual(Residual):
+class InsideNorm(NormedResidual):
+    """Norm of the output, inside the residual connection (OLMo 2, 2025): `x + norm(f(x))`."""
+
+    needs_final_norm = True
+
+    def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return x + self.dropout(self.norm(out))
+
+
+class ReZero(Residual):
+    """A trained factor per sublayer that starts at 0 (Bachlechner et al. 2020): `x + α f(x)`."""
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+        super().__init__(config, cross_attention)
+        self.alpha = nn.Parameter(torch.zeros(1))
+
+    def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return x + self.alpha * self.dropout(out)
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"alpha": torch.zeros(1)}
+
+
+class DeepNorm(PostNorm):
+    """Post-LN that weighs the stream by depth (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ in a stack of N."""
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+        super().__init__(config, cross_attention)
+        self.alpha, _ = config.deepnorm_scales(cross_attention)
+
+    def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.alpha * x + self.dropout(out))
+
+
+class AdminResidual(PostNorm):
+    """Post-LN with trained factors on the stream (Admin, Liu et al. 2020): `norm(ω ⊙ x + f(x))`.
+
+    ω starts at 1 until `modeling/admin.py` has measured what the sublayers before this one add.
+    """
+
+    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+        super().__init__(config, cross_attention)
+        self.omega = nn.Parameter(torch.ones(config.hidden_size))
+
+    def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.omega * x + self.dropout(out))
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"omega": torch.ones_like(self.omega, device="cpu")}
+
+
+class NoResidual(PreNorm):
     """The ablation without the residual sum: `f(norm(x))`."""
-
-    def before(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x)
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return self.dropout(out)
 
 
-RESIDUALS: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm, "no_residual": NoResidual}
+RESIDUALS: dict[str, type[Residual]] = {
+    "post": PostNorm,
+    "pre": PreNorm,
+    "sandwich": SandwichNorm,
+    "inside": InsideNorm,
+    "rezero": ReZero,
+    "deepnorm": DeepNorm,
+    "admin": AdminResidual,
+    "no_norm": Residual,
+    "no_residual": NoResidual,
+}
 
 
-def build_residual(config: BlockConfig) -> Residual:
+def build_residual(config: BlockConfig, cross_attention: bool = False) -> Residual:
     """Return a sublayer's residual connection as `config` places it."""
-    return RESIDUALS[config.norm_placement](config)
+    return RESIDUALS[config.norm_placement](config, cross_attention)
 
 
 def build_final_norm(config: BlockConfig) -> nn.Module:
     """Return the norm at the end of a stack, or the identity where the last block has normalised already."""
-    return build_norm(config) if RESIDUALS[config.norm_placement].needs_final_norm else nn.Identity()
+    needed = RESIDUALS[config.norm_placement].needs_final_norm if config.final_norm is None else config.final_norm
+    return build_norm(config) if needed else nn.Identity()

@@ -3,11 +3,19 @@
 Shape letters: B batch, T length, S source length, D model width.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.masking_utils import (
+    create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
+    create_causal_mask,
+    create_sliding_window_causal_mask,
+)
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPast,
@@ -18,13 +26,22 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 
 from .attention import Attention
 from .base import VanillaPreTrainedModel
-from .block import CrossAttentionBlock, SelfAttentionBlock
+from .block import CrossAttentionBlock, SelfAttentionBlock, build_block
 from .embeddings import InputEmbeddings
 from .residual import build_final_norm
+
+BIDIRECTIONAL_MASKS = {
+    "full_attention": create_bidirectional_mask,
+    "sliding_attention": create_bidirectional_sliding_window_mask,
+}
+CAUSAL_MASKS = {
+    "full_attention": create_causal_mask,
+    "sliding_attention": create_sliding_window_causal_mask,
+}
 
 
 class Stack(VanillaPreTrainedModel):
@@ -32,22 +49,24 @@ class Stack(VanillaPreTrainedModel):
 
     Args:
         config: The model's config.
-        vocab_size: Rows of the embedding table. Default `config.vocab_size`.
-        num_layers: Number of blocks. Default `config.num_hidden_layers`.
+        side: What the parts of this stack read instead, in a model of two stacks.
     """
 
-    block_class = SelfAttentionBlock
     is_causal = False
+    has_cross_attention = False
+    mask_functions: dict[str, Callable] = BIDIRECTIONAL_MASKS
 
-    def __init__(self, config: BlockConfig, vocab_size: int | None = None, num_layers: int | None = None):
+    def __init__(self, config: BlockConfig, side: ConfigView | None = None):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(vocab_size or config.vocab_size, config.hidden_size)
-        self.embeddings = InputEmbeddings(config)
+        own = side or config
+        self.layer_types = layer_types(own)
+        self.embed_tokens = nn.Embedding(own.vocab_size, own.hidden_size)
+        self.embeddings = InputEmbeddings(own, self.is_causal)
         self.layers = nn.ModuleList(
-            self.block_class(config, layer_idx, self.is_causal)
-            for layer_idx in range(num_layers or config.num_hidden_layers)
+            build_block(own, layer_idx, self.is_causal, self.has_cross_attention)
+            for layer_idx in range(own.num_hidden_layers)
         )
-        self.norm = build_final_norm(config)
+        self.norm = build_final_norm(own)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -73,6 +92,55 @@ class Stack(VanillaPreTrainedModel):
             return inputs_embeds, position_ids  # a later stage of a pipeline is given states, not embeddings
         return self.embeddings(inputs_embeds, position_ids, token_type_ids), position_ids
 
+    def masks(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | dict | None, **arguments: Any
+    ) -> dict[str, torch.Tensor | None]:
+        """Return the mask of each type of layer, made of the padding mask (B, T), unless `generate` has made it."""
+        if isinstance(attention_mask, dict):
+            return attention_mask
+        return {
+            layer_type: self.mask_functions[layer_type](self.config, hidden_states, attention_mask, **arguments)
+            for layer_type in dict.fromkeys(self.layer_types)
+        }
+
+    def layer_inputs(
+        self,
+        hidden_states: torch.Tensor,
+        position_ids: torch.Tensor,
+        masks: dict[str, torch.Tensor | None],
+        cache: Cache | None = None,
+    ) -> list[tuple[torch.Tensor | None, dict[str, Any]]]:
+        """Return what may differ between layers, each made once for all that share it: bias, and mask and rotation."""
+        rotations = self.embeddings.positions.rotations(hidden_states, position_ids)
+        biases = self.position_biases(hidden_states, cache)
+        return [
+            (bias, {"attention_mask": masks[layer_type], "rotation": rotations.get(layer_type)})
+            for bias, layer_type in zip(biases, self.layer_types)
+        ]
+
+    def position_biases(self, hidden_states: torch.Tensor, cache: Cache | None) -> list[torch.Tensor | None]:
+        """Return what each layer adds to its attention scores (1, H, T, S); layers of one kind share it."""
+        positions = self.embeddings.positions
+        if not positions.biased:
+            return [None] * len(self.layer_types)
+        made: dict[tuple[str, int], torch.Tensor] = {}
+        keys = [(layer_type, positions.table_of(idx)) for idx, layer_type in enumerate(self.layer_types)]
+        for layer_idx, key in enumerate(keys):
+            if key not in made:
+                queries, seen = places(hidden_states, cache, layer_idx)
+                made[key] = positions.bias(hidden_states, queries, seen, key[1])
+        return [made[key] for key in keys]
+
+
+def places(hidden_states: torch.Tensor, cache: Cache | None, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the places in the row of the tokens (T) and of those that a layer sees, the cached ones included (S)."""
+    length, device = hidden_states.shape[1], hidden_states.device
+    if cache is None:
+        return (torch.arange(length, device=device),) * 2
+    offset = cache.get_query_offset(layer_idx)
+    seen, seen_offset = cache.get_mask_sizes(length, layer_idx)
+    return torch.arange(length, device=device) + offset, torch.arange(seen, device=device) + seen_offset
+
 
 class EncoderStack(Stack):
     """Every token sees every other: the encoder of Vaswani et al. 2017 and BERT."""
@@ -92,12 +160,11 @@ class EncoderStack(Stack):
     ) -> BaseModelOutput:
         """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding."""
         hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
-        attention_mask = create_bidirectional_mask(self.config, hidden_states, attention_mask)
-        rotation = self.embeddings.positions.rotation(hidden_states, position_ids)
-        for layer in self.layers:
-            hidden_states = layer(
-                hidden_states, attention_mask=attention_mask, position_ids=position_ids, rotation=rotation, **kwargs
-            )
+        masks = self.masks(hidden_states, attention_mask)
+        inputs = self.layer_inputs(hidden_states, position_ids, masks)
+        for layer, (position_bias, own) in zip(self.layers, inputs):
+            # positional: gradient checkpointing saves what it differentiates
+            hidden_states = layer(hidden_states, position_bias, position_ids=position_ids, **own, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
 
 
@@ -105,6 +172,7 @@ class DecoderStack(Stack):
     """Every token sees itself and those before it: GPT."""
 
     is_causal = True
+    mask_functions = CAUSAL_MASKS
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
     @merge_with_config_defaults
@@ -126,18 +194,18 @@ class DecoderStack(Stack):
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         given_positions = position_ids  # made positions need no search for packed documents
         hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
-        attention_mask = create_causal_mask(
-            self.config, hidden_states, attention_mask, past_key_values, given_positions
+        masks = self.masks(
+            hidden_states, attention_mask, past_key_values=past_key_values, position_ids=given_positions
         )
-        rotation = self.embeddings.positions.rotation(hidden_states, position_ids)
-        for layer in self.layers:
+        inputs = self.layer_inputs(hidden_states, position_ids, masks, past_key_values)
+        for layer, (position_bias, own) in zip(self.layers, inputs):
             hidden_states = layer(
                 hidden_states,
-                attention_mask=attention_mask,
+                position_bias,
                 position_ids=position_ids,
-                rotation=rotation,
                 past_key_values=past_key_values,
                 use_cache=use_cache,
+                **own,
                 **kwargs,
             )
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
@@ -146,8 +214,9 @@ class DecoderStack(Stack):
 class CrossDecoderStack(Stack):
     """Every token sees itself, those before it and the encoder's output: the decoder of Vaswani et al. 2017."""
 
-    block_class = CrossAttentionBlock
     is_causal = True
+    has_cross_attention = True
+    mask_functions = CAUSAL_MASKS
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": CrossAttentionBlock,
         "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),
@@ -170,28 +239,29 @@ class CrossDecoderStack(Stack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D)."""
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            # of the source everything is kept, whatever window the target's layers have
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         given_positions = position_ids
         hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
         self_attention_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        attention_mask = create_causal_mask(
-            self.config, hidden_states, attention_mask, self_attention_cache, given_positions
+        masks = self.masks(
+            hidden_states, attention_mask, past_key_values=self_attention_cache, position_ids=given_positions
         )
+        inputs = self.layer_inputs(hidden_states, position_ids, masks, self_attention_cache)
         encoder_attention_mask = create_bidirectional_mask(
             self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
         )
-        rotation = self.embeddings.positions.rotation(hidden_states, position_ids)
-        for layer in self.layers:
+        for layer, (position_bias, own) in zip(self.layers, inputs):
             hidden_states = layer(
                 hidden_states,
-                encoder_hidden_states,  # positional: gradient checkpointing saves what it differentiates
-                attention_mask=attention_mask,
+                position_bias,
+                encoder_hidden_states,
                 encoder_attention_mask=encoder_attention_mask,
                 position_ids=position_ids,
-                rotation=rotation,
                 past_key_values=past_key_values,
                 use_cache=use_cache,
+                **own,
                 **kwargs,
             )
         return BaseModelOutputWithPastAndCrossAttentions(

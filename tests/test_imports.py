@@ -21,12 +21,14 @@ LAYERS = [
     {"residual", "embeddings", "base"},
     {"block"},
     {"stack"},
-    {"encoder_decoder", "decoder", "encoder"},
+    {"encoder_decoder", "decoder", "encoder", "admin"},
     {"auto"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
+    "attention": {"norms"},
     "feed_forward": {"dropout"},
+    "heads": {"dropout"},
     "residual": {"dropout", "norms"},
     "embeddings": {"dropout", "norms", "positions"},
     "base": {"initialization"},

@@ -26,11 +26,14 @@ PUBLIC = {
     "vanillaformer.configuration": {
         "PRESETS",
         "BlockConfig",
+        "ConfigView",
         "Preset",
         "VanillaDecoderConfig",
         "VanillaEncoderConfig",
         "VanillaEncoderDecoderConfig",
+        "layer_types",
         "preset",
+        "tensor_parallel_plan",
     },
     "vanillaformer.modeling": {
         "AUTO_CLASSES",

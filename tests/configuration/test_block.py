@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options
-from vanillaformer.configuration.block import FOREIGN_NAMES
+from vanillaformer.configuration.names import FOREIGN_NAMES
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
 CHOICES = {

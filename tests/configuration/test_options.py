@@ -1,5 +1,6 @@
 """The names in `configuration/options.py` are the keys of the parts' dictionaries, and each can be built."""
 
+import itertools
 from typing import get_args
 
 import pytest
@@ -7,18 +8,24 @@ import torch
 
 from vanillaformer import VanillaDecoderConfig
 from vanillaformer.configuration import options
+from vanillaformer.modeling.attention import QUERY_KEY_NORMS
+from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.feed_forward import FEED_FORWARDS
 from vanillaformer.modeling.initialization import INITIALIZATIONS
 from vanillaformer.modeling.norms import NORMS
 from vanillaformer.modeling.pooling import POOLINGS
 from vanillaformer.modeling.positions import POSITIONS, SinusoidalPositions
 from vanillaformer.modeling.residual import RESIDUALS
+from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
 PARTS = {
     "Norm": NORMS,
     "NormPlacement": RESIDUALS,
+    "BlockLayout": BLOCKS,
     "FeedForward": FEED_FORWARDS,
     "PositionEmbedding": POSITIONS,
+    "QueryKeyNorm": QUERY_KEY_NORMS,
+    "LayerType": CAUSAL_MASKS,
     "Initialization": INITIALIZATIONS,
     "Pooling": POOLINGS,
 }
@@ -39,6 +46,11 @@ def test_every_sinusoidal_layout_is_a_table_of_its_own():
         SinusoidalPositions(VanillaDecoderConfig(hidden_size=16, sinusoidal_layout=layout)).table
         for layout in get_args(options.SinusoidalLayout)
     ]
-    assert len(tables) == 2
-    assert not torch.equal(*tables)
+    assert len(tables) == 3
+    for one, other in itertools.combinations(tables, 2):
+        assert not torch.equal(one, other)
     assert torch.equal(tables[0].sort(dim=1).values, tables[1].sort(dim=1).values)
+
+
+def test_both_kinds_of_stack_have_a_mask_for_every_type_of_layer():
+    assert list(BIDIRECTIONAL_MASKS) == list(CAUSAL_MASKS)

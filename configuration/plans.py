@@ -1,0 +1,46 @@
+"""How transformers may split a block over several devices."""
+
+from typing import TYPE_CHECKING
+
+from .rules import BIASED_POSITIONS
+
+if TYPE_CHECKING:
+    from .block import BlockConfig
+
+# Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
+# can have; a model keeps the entries that it has (`modeling/base.py`).
+COLWISE = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
+TENSOR_PARALLEL_PLAN = {
+    f"layers.*.{part}.{projection}": "colwise" if projection in COLWISE else "rowwise"
+    for part, projections in (
+        ("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        ("cross_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        ("mlp", ("gate_proj", "up_proj", "down_proj")),
+    )
+    for projection in projections
+} | {
+    f"layers.*.{part}.{norm}": "replicated_with_grad_allreduce"
+    for part in ("self_attn", "cross_attn")
+    for norm in ("q_norm", "k_norm")
+}
+
+# A norm over all heads has to see all of them
+WHOLE_HEADS = {
+    "q_proj": "colwise_gather_output",
+    "k_proj": "colwise_gather_output",
+    "v_proj": "colwise_gather_output",
+    "o_proj": "rowwise_split_input",
+}
+
+
+def tensor_parallel_plan(config: "BlockConfig", plan: dict[str, str]) -> dict[str, str]:
+    """Return the plan as the fields of a config need it.
+
+    A bias per head that is not split as the heads are keeps attention whole on every device.
+    """
+    if config.position_embedding_type in BIASED_POSITIONS:
+        return {key: style for key, style in plan.items() if "self_attn" not in key}
+    if config.qk_norm == "full":
+        kept = {key: style for key, style in plan.items() if not key.endswith(("q_norm", "k_norm"))}
+        return {key: WHOLE_HEADS.get(key.rsplit(".", 1)[-1], style) for key, style in kept.items()}
+    return plan

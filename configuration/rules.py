@@ -1,0 +1,189 @@
+"""Which fields of a block fit together: each rule says in one sentence what is wrong and what is allowed."""
+
+from typing import TYPE_CHECKING, Any, get_args
+
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from .options import LayerType
+
+if TYPE_CHECKING:
+    from .block import BlockConfig
+
+# Sublayers side by side need a placement whose last step is a sum, and one norm for all a placement with one norm.
+PARALLEL_PLACEMENTS = {
+    "parallel": ("pre", "sandwich", "inside", "rezero", "no_norm"),
+    "parallel_shared_norm": ("pre",),
+}
+POSITION_TABLES = ("sinusoidal", "learned")
+BIASED_POSITIONS = ("alibi", "relative")
+
+# Fields that say something about one position scheme only, with the value that says nothing
+OF_SCHEME: dict[str, tuple[tuple[str, ...], Any]] = {
+    "position_offset": (POSITION_TABLES, 0),
+    "sinusoidal_layout": (("sinusoidal",), "interleaved"),
+    "rope_interleaved": (("rotary",), False),
+    "rotary_layers": (("rotary",), None),
+    "relative_attention_per_layer": (("relative",), False),
+}
+
+
+class BlockRules:
+    """The cross-field checks of `BlockConfig`; they run when a config is made and when it is saved."""
+
+    def validate_block_heads(self: "BlockConfig") -> None:
+        """Every key/value head serves the same number of query heads."""
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads={self.num_attention_heads} must be a multiple of num_key_value_heads="
+                f"{self.num_key_value_heads}"
+            )
+
+    def validate_block_layer_types(self: "BlockConfig") -> None:
+        """Layers are of the types that the stacks have masks for."""
+        for name in ("layer_types", "encoder_layer_types"):
+            for entry in getattr(self, name, []):
+                if entry not in get_args(LayerType):
+                    raise ValueError(f"{name} must be made of {', '.join(get_args(LayerType))}, got {entry!r}")
+
+    def validate_block_norms(self: "BlockConfig") -> None:
+        """The weight that the unit is added to exists, and a norm that is left out too."""
+        if self.norm_unit_offset and not self.norm_weight:
+            raise ValueError("norm_unit_offset=True adds 1 to the norms' weight: it needs norm_weight=True")
+        if self.skip_first_norm and (self.norm_placement != "pre" or self.block_layout == "parallel_shared_norm"):
+            raise ValueError(
+                "skip_first_norm=True leaves out the norm before the first attention: it needs norm_placement='pre' "
+                f"with a norm per sublayer, got norm_placement={self.norm_placement!r}, "
+                f"block_layout={self.block_layout!r}"
+            )
+
+    def validate_block_layout(self: "BlockConfig") -> None:
+        """Sublayers side by side are summed."""
+        allowed = PARALLEL_PLACEMENTS.get(self.block_layout)
+        if allowed is not None and self.norm_placement not in allowed:
+            raise ValueError(
+                f"block_layout={self.block_layout!r} needs norm_placement to be one of {', '.join(allowed)}, "
+                f"got norm_placement={self.norm_placement!r}"
+            )
+
+    def validate_block_positions(self: "BlockConfig") -> None:
+        """Fields of one position scheme are set with that scheme only; sinusoids come in pairs."""
+        scheme = self.position_embedding_type
+        for name, (schemes, silent) in OF_SCHEME.items():
+            if scheme not in schemes and getattr(self, name) != silent:
+                allowed = " or ".join(repr(other) for other in schemes)
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} only applies to position_embedding_type={allowed}, "
+                    f"got position_embedding_type={scheme!r}"
+                )
+        if scheme == "sinusoidal" and self.hidden_size % 2:
+            raise ValueError(
+                f"position_embedding_type='sinusoidal' needs an even hidden_size, got hidden_size={self.hidden_size}"
+            )
+        if self.sinusoidal_layout == "tensor2tensor" and self.hidden_size < 4:
+            raise ValueError(
+                f"sinusoidal_layout='tensor2tensor' needs a hidden_size of at least 4, got {self.hidden_size}"
+            )
+
+    def validate_block_rotary(self: "BlockConfig") -> None:
+        """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
+        if self.rotary_layers is not None and not 0 < len(self.rotary_layers) <= self.num_hidden_layers:
+            raise ValueError(
+                f"rotary_layers must have 1 to num_hidden_layers={self.num_hidden_layers} entries, "
+                f"got {self.rotary_layers!r}"
+            )
+        parameters = getattr(self, "rope_parameters", None)
+        if parameters is None:
+            return
+        for name, entry in self._rope_entries(parameters).items():
+            if entry is not None:
+                self._validate_rope_entry(name, entry)
+
+    def _rope_entries(self: "BlockConfig", parameters: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters by the name that an error calls them by."""
+        used = set(getattr(self, "layer_types", [])) | set(getattr(self, "encoder_layer_types", []))
+        by_type = [key for key, value in parameters.items() if key in used or isinstance(value, dict)]
+        if not by_type:
+            return {"rope_parameters": parameters}
+        if set(by_type) != used:
+            raise ValueError(
+                f"rope_parameters for each type of layer must be given for {sorted(used) or 'no type'}, which the "
+                f"layers have (sliding_window={self.sliding_window}), got them for {sorted(by_type)}"
+            )
+        return {f"rope_parameters[{key!r}]": parameters[key] for key in by_type}
+
+    def _validate_rope_entry(self: "BlockConfig", name: str, entry: dict[str, Any]) -> None:
+        rope_type = entry.get("rope_type", "default")
+        if rope_type != "default" and rope_type not in ROPE_INIT_FUNCTIONS:
+            allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
+            raise ValueError(f"{name}['rope_type'] must be one of {allowed}, got {rope_type!r}")
+        theta = entry.get("rope_theta", 1.0)
+        if not isinstance(theta, int | float) or not 0 < theta < float("inf"):
+            raise ValueError(f"{name}['rope_theta'] must be a number greater than 0, got {theta!r}")
+        part = entry.get("partial_rotary_factor", 1.0)
+        if not isinstance(part, int | float) or not 0 < part <= 1:
+            raise ValueError(f"{name}['partial_rotary_factor'] must be greater than 0 and at most 1, got {part!r}")
+        turned = int(self.head_dim * part)
+        if turned % 2 or turned == 0:
+            raise ValueError(
+                "position_embedding_type='rotary' needs an even number of turned dimensions: "
+                f"head_dim={self.head_dim} with a partial_rotary_factor of {part} gives {turned}"
+            )
+
+    def validate_block_relative(self: "BlockConfig") -> None:
+        """T5's buckets: half of them for small distances, the others up to the maximal one, on both sides."""
+        buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if self.position_embedding_type == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2):
+            raise ValueError(
+                "position_embedding_type='relative' needs relative_attention_num_buckets to be a multiple of 4 and "
+                f"less than twice relative_attention_max_distance, got {buckets} and {distance}"
+            )
+
+    def validate_block_mimetic(self: "BlockConfig") -> None:
+        """Mimetic initialisation factors a matrix of the model's width by head."""
+        for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
+            if self.initialization == "mimetic" and width > self.hidden_size:
+                raise ValueError(
+                    f"initialization='mimetic' needs {name} to be at most hidden_size={self.hidden_size}, got {width}"
+                )
+
+    def _key_width(self: "BlockConfig") -> int:
+        return self.num_key_value_heads * self.head_dim
+
+    def validate_block_initialization(self: "BlockConfig") -> None:
+        """Admin's profile sets a factor that only its placement has."""
+        if self.initialization == "admin" and self.norm_placement != "admin":
+            raise ValueError(
+                "initialization='admin' sets the factors of norm_placement='admin', "
+                f"got norm_placement={self.norm_placement!r}"
+            )
+
+    def validate_block_attention_implementation(self: "BlockConfig") -> None:
+        """The attention implementation asked for can compute what the fields say."""
+        if (reason := self.attention_obstacle(getattr(self, "_attn_implementation_internal", None))) is not None:
+            raise ValueError(reason)
+
+    def attention_obstacle(self: "BlockConfig", implementation: str | None) -> str | None:
+        """Return why an attention implementation would compute something else than the config says, or `None`."""
+        if not isinstance(implementation, str) or implementation == "eager":
+            return None
+        kernel = implementation.removeprefix("paged|")
+        paged, flash = kernel != implementation, "flash" in kernel
+        if self.attn_logit_softcapping is not None and (paged or kernel == "sdpa"):
+            return (
+                f"attn_implementation={implementation!r} has no soft cap: attn_logit_softcapping="
+                f"{self.attn_logit_softcapping} needs 'eager' or 'flex_attention'"
+            )
+        if self.position_embedding_type in BIASED_POSITIONS and (paged or flash):
+            return (
+                f"attn_implementation={implementation!r} has no position bias: position_embedding_type="
+                f"{self.position_embedding_type!r} needs 'eager', 'sdpa' or 'flex_attention'"
+            )
+        return None
+
+    def check_token_ids(self: "BlockConfig", vocab_size: int, *names: str) -> None:
+        """Raise when a special token's id does not lie in a vocabulary of `vocab_size` tokens."""
+        for name in names:
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < vocab_size:
+                    raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")

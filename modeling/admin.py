@@ -1,0 +1,75 @@
+"""Admin's profiling pass (Liu et al. 2020, section 4.3): the factors on the residual stream, measured on a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from .base import VanillaPreTrainedModel
+from .residual import AdminResidual
+from .stack import Stack
+
+SUBLAYERS = ("self_attn", "cross_attn", "mlp")
+
+
+@torch.no_grad()
+def profile_admin(model: VanillaPreTrainedModel, **batch: torch.Tensor) -> dict[str, float]:
+    """Set ω of each sublayer i to `√(1 + Σ_{j<i} Var[f_j])`, from one forward pass with ω = 1 on `batch`.
+
+    The variances are those of the sublayers' outputs in fresh post-LN, the 1 that of the normalised embeddings; each
+    stack has its own sum. Call it once, on a fresh model, before training; the factors are parameters and are saved.
+
+    Args:
+        model: A model whose config says `norm_placement="admin"`.
+        batch: Keywords of the model's forward.
+
+    Returns:
+        The factor of each residual connection, by the module's name.
+
+    Raises:
+        ValueError: The model has no such factors.
+    """
+    names = {module: name for name, module in model.named_modules() if isinstance(module, AdminResidual)}
+    if not names:
+        raise ValueError(f"profiling needs norm_placement='admin', got {model.config.norm_placement!r}")
+    for residual in names:
+        nn.init.ones_(residual.omega)
+    variances = measure(model, batch)
+    factors = {}
+    for measured in variances.values():
+        total = 1.0
+        for residual, variance in measured:
+            factors[names[residual]] = total**0.5
+            residual.omega.fill_(total**0.5)
+            total += variance
+    return factors
+
+
+def measure(model: nn.Module, batch: dict[str, Any]) -> dict[str, list[tuple[AdminResidual, float]]]:
+    """Return, for each stack, its residual connections in the order they ran with the variance of what they got."""
+    variances: dict[str, list[tuple[AdminResidual, float]]] = {}
+
+    def recorder(stack: str, residual: AdminResidual) -> Callable[..., None]:
+        def record(module: nn.Module, inputs: Any, output: Any) -> None:
+            out = output[0] if isinstance(output, tuple) else output
+            variances.setdefault(stack, []).append((residual, out.float().var(unbiased=False).item()))
+
+        return record
+
+    handles = []
+    for stack_name, stack in model.named_modules():
+        for block in stack.layers if isinstance(stack, Stack) else []:
+            for name in SUBLAYERS:
+                if hasattr(block, name):
+                    residual = getattr(block, f"{name}_residual")
+                    handles.append(getattr(block, name).register_forward_hook(recorder(stack_name, residual)))
+    was_training = model.training
+    model.eval()
+    try:
+        model(**batch)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return variances
