@@ -9,8 +9,9 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
-from vanillaformer.configuration import options
-from vanillaformer.configuration.names import FOREIGN_NAMES
+from vanillaformer.configuration import options, tensor_parallel_plan
+from vanillaformer.configuration.names import CONDITIONAL_NAMES, FOREIGN_NAMES
+from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
 CHOICES = {
@@ -20,6 +21,14 @@ CHOICES = {
     "position_embedding_type": options.PositionEmbedding,
     "sinusoidal_layout": options.SinusoidalLayout,
     "initialization": options.Initialization,
+    "block_layout": options.BlockLayout,
+    "qk_norm": options.QueryKeyNorm,
+}
+# What a choice needs beside it
+NEEDED = {
+    "sinusoidal_layout": {"position_embedding_type": "sinusoidal"},
+    "initialization": {"norm_placement": "admin"},
+    "block_layout": {"norm_placement": "pre"},
 }
 every_config = pytest.mark.parametrize("config_class", CONFIGS)
 
@@ -34,8 +43,8 @@ def error_of(config_class: type, **fields: Any) -> str:
 @pytest.mark.parametrize("field", CHOICES)
 def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
     for value in get_args(CHOICES[field]):
-        assert getattr(config_class(**{field: value}), field) == value
-    message = error_of(config_class, **{field: "nonsense"})
+        assert getattr(config_class(**{field: value} | NEEDED.get(field, {})), field) == value
+    message = error_of(config_class, **{field: "nonsense"} | NEEDED.get(field, {}))
     for part in (field, "nonsense", *get_args(CHOICES[field])):
         assert part in message
 
@@ -71,6 +80,20 @@ def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
         ("scale_embedding", "yes", "bool"),
         ("embedding_norm", 1, "bool"),
         ("attention_bias", None, "bool"),
+        ("attention_bias", ["q_proj", "out_proj"], "o_proj"),
+        ("attention_bias", ["q_proj", "q_proj"], "different"),
+        ("attention_scale", 0, "greater than 0"),
+        ("attention_scale", float("nan"), "greater than 0"),
+        ("attn_logit_softcapping", 0.0, "greater than 0"),
+        ("final_logit_softcapping", -1.0, "greater than 0"),
+        ("logit_scale", float("inf"), "finite"),
+        ("sliding_window", 0, "at least 1"),
+        ("position_offset", -1, "at least 0"),
+        ("relative_attention_num_buckets", 0, "at least 1"),
+        ("rotary_layers", [1, 0], "bool"),
+        ("norm_weight", None, "bool"),
+        ("norm_bias", "yes", "bool"),
+        ("final_norm", 1, "bool"),
         ("mlp_bias", "no", "bool"),
     ],
 )
@@ -95,26 +118,86 @@ def test_the_integer_zero_is_a_rate(config_class, field):
         ({"position_embedding_type": "rotary", "head_dim": 7}, ["rotary", "even", "head_dim=7"]),
         (
             {"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
-            ["sinusoidal", "even", "hidden_size=63"],
+            ["sinusoidal", "even", "hidden_size"],
         ),
         ({"position_embedding_type": "learned", "rope_theta": 100.0}, ["rope_theta=100.0", "rotary", "learned"]),
+        ({"position_embedding_type": "none", "partial_rotary_factor": 0.5}, ["partial_rotary_factor", "rotary"]),
         (
             {"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
             ["rope_parameters", "rotary", "none"],
         ),
         (
-            {
-                "position_embedding_type": "rotary",
-                "rope_parameters": {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": 0.5},
-            },
-            ["partial_rotary_factor", "0.5"],
+            {"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
+            ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"],
         ),
+        ({"position_embedding_type": "rotary", "partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
+        ({"position_embedding_type": "rotary", "rope_theta": -1.0}, ["rope_theta", "-1.0", "greater than 0"]),
         (
             {
                 "position_embedding_type": "rotary",
                 "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral", "factor": 2.0},
             },
             ["rope_type", "spiral", "default", "yarn"],
+        ),
+        (
+            {"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+            ["rope_parameters", "sliding_attention", "sliding_window=None"],
+        ),
+        (
+            {
+                "position_embedding_type": "rotary",
+                "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}},
+            },
+            ["rope_parameters", "full_attention"],
+        ),
+        (
+            {"position_embedding_type": "rotary", "rotary_layers": [True] * 7},
+            ["rotary_layers", "num_hidden_layers=6"],
+        ),
+        ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
+        ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
+        ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
+        ({"position_embedding_type": "none", "sinusoidal_layout": "halves"}, ["sinusoidal_layout", "none"]),
+        (
+            {"position_embedding_type": "alibi", "relative_attention_per_layer": True},
+            ["relative_attention_per_layer", "relative", "alibi"],
+        ),
+        (
+            {"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
+            ["relative_attention_num_buckets", "multiple of 4", "6"],
+        ),
+        (
+            {"position_embedding_type": "relative", "relative_attention_max_distance": 16},
+            ["relative_attention_max_distance", "16"],
+        ),
+        ({"norm_unit_offset": True, "norm_weight": False}, ["norm_unit_offset", "norm_weight"]),
+        ({"skip_first_norm": True, "norm_placement": "post"}, ["skip_first_norm", "pre", "post"]),
+        ({"block_layout": "parallel", "norm_placement": "post"}, ["block_layout", "parallel", "sandwich", "post"]),
+        (
+            {"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
+            ["block_layout", "parallel_shared_norm", "pre", "sandwich"],
+        ),
+        ({"initialization": "admin", "norm_placement": "post"}, ["initialization", "admin", "post"]),
+        (
+            {"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
+            ["mimetic", "hidden_size=64", "128"],
+        ),
+        ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),
+        ({"layer_types": ["sliding_attention"] * 7, "sliding_window": 4}, ["layer_types", "1 to 6"]),
+        ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
+        (
+            {"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
+            ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"],
+        ),
+        (
+            {"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
+            ["flash_attention_2", "alibi", "eager"],
+        ),
+        (
+            {"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
+            ["paged|eager", "relative", "sdpa"],
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
@@ -139,6 +222,8 @@ def test_fields_that_do_not_fit_together(config_class, fields, parts):
     ],
 )
 def test_a_misspelled_or_foreign_name_is_answered_with_ours(config_class, wrong, meant):
+    if not hasattr(config_class(), meant) and meant not in CONDITIONAL_NAMES:
+        pytest.skip(f"{config_class.__name__} has no {meant}")
     message = error_of(config_class, **{wrong: 123})
     for part in (wrong, meant, "123", config_class.__name__):
         assert part in message
@@ -146,7 +231,7 @@ def test_a_misspelled_or_foreign_name_is_answered_with_ours(config_class, wrong,
 
 def test_foreign_names_lead_to_fields_that_exist():
     for meant in FOREIGN_NAMES.values():
-        assert hasattr(VanillaDecoderConfig(), meant)
+        assert any(hasattr(config_class(), meant) for config_class in CONFIGS) or meant in CONDITIONAL_NAMES
 
 
 @every_config
@@ -227,3 +312,91 @@ def test_an_auto_config_takes_overrides_and_checks_them(config_class, tmp_path):
     assert AutoConfig.from_pretrained(tmp_path, dropout=0.25).dropout == 0.25
     with pytest.raises((ValueError, StrictDataclassError), match="norm_placement"):
         AutoConfig.from_pretrained(tmp_path, norm_placement="sideways")
+
+
+@every_config
+def test_layer_types_are_there_with_a_window_alone_and_a_pattern_is_repeated(config_class):
+    assert not hasattr(config_class(), "layer_types")
+    assert not hasattr(config_class(layer_types=["full_attention"]), "layer_types")
+    assert config_class(sliding_window=4).layer_types == ["sliding_attention"] * 6
+    pattern = ["full_attention", "sliding_attention", "sliding_attention"]
+    assert config_class(sliding_window=4, layer_types=pattern).layer_types == pattern * 2
+    assert config_class(sliding_window=4, layer_types=pattern, num_hidden_layers=4).layer_types == [
+        *pattern,
+        pattern[0],
+    ]
+
+
+def test_an_encoder_has_the_decoders_pattern_unless_it_is_given_one():
+    pattern = ["full_attention", "sliding_attention"]
+    config = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layers=3)
+    assert (config.layer_types, config.encoder_layer_types) == (pattern * 3, [*pattern, pattern[0]])
+    own = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layer_types=["full_attention"])
+    assert own.encoder_layer_types == ["full_attention"] * 6
+    assert VanillaEncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+
+
+@every_config
+def test_the_initialisation_is_the_placements_or_the_model_types(config_class):
+    published = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
+    for placement in get_args(options.NormPlacement):
+        expected = published.get(placement, config_class.default_initialization)
+        assert config_class(norm_placement=placement).initialization == expected
+        assert config_class(norm_placement=placement, initialization="normal").initialization == "normal"
+
+
+@every_config
+@pytest.mark.parametrize(("norm", "bias"), [("layer_norm", True), ("rms_norm", False)])
+def test_layer_norm_has_a_bias_and_rms_norm_has_none_unless_it_is_said(config_class, norm, bias):
+    assert config_class(norm=norm).norm_bias is bias
+    assert config_class(norm=norm, norm_bias=not bias).norm_bias is not bias
+
+
+def test_deepnorms_scales_are_the_papers_table_1():
+    assert VanillaEncoderConfig(num_hidden_layers=50).deepnorm_scales(False) == pytest.approx((100**0.25, 400**-0.25))
+    config = VanillaEncoderDecoderConfig(encoder_layers=12, num_hidden_layers=3)
+    depth = (12**4 * 3) ** (1 / 16)
+    assert config.deepnorm_scales(cross_attention=False) == pytest.approx((0.81 * depth, 0.87 / depth))
+    assert config.deepnorm_scales(cross_attention=True) == pytest.approx((9**0.25, 36**-0.25))
+
+
+def test_rope_parameters_by_layer_type_are_found_by_layer_type():
+    config = VanillaDecoderConfig(
+        sliding_window=4,
+        layer_types=["sliding_attention", "full_attention"],
+        rope_parameters={"full_attention": None, "sliding_attention": {"rope_theta": 5.0}},
+    )
+    assert config.rope_of("full_attention") is None
+    assert config.rope_of("sliding_attention") == {"rope_theta": 5.0, "rope_type": "default"}
+    flat = VanillaDecoderConfig(rope_theta=7.0, rotary_layers=[True, True, False])
+    assert flat.rope_of("full_attention")["rope_theta"] == 7.0
+    assert [flat.is_rotary_layer(layer) for layer in range(6)] == [True, True, False] * 2
+
+
+def test_a_view_reads_its_own_fields_and_the_configs_others_as_they_change():
+    config = VanillaEncoderDecoderConfig(
+        encoder_hidden_size=64, encoder_layers=2, num_attention_heads=8, share_encoder_decoder_embeddings=False
+    )
+    view = copy.deepcopy(config.encoder_side)
+    assert (view.hidden_size, view.num_hidden_layers, view.intermediate_size) == (64, 2, 2048)
+    view.viewed.dropout = 0.25
+    assert view.dropout == 0.25
+    with pytest.raises(AttributeError, match="no_such_field"):
+        view.no_such_field  # noqa: B018
+
+
+def test_stacks_of_two_widths_share_no_embeddings():
+    message = error_of(VanillaEncoderDecoderConfig, encoder_hidden_size=64)
+    for part in ("share_encoder_decoder_embeddings", "encoder_hidden_size=64", "hidden_size=512"):
+        assert part in message
+
+
+def test_a_tensor_parallel_plan_keeps_together_what_needs_all_heads():
+    plan = tensor_parallel_plan(VanillaDecoderConfig(), TENSOR_PARALLEL_PLAN)
+    assert plan == TENSOR_PARALLEL_PLAN
+    whole = tensor_parallel_plan(VanillaDecoderConfig(qk_norm="full"), TENSOR_PARALLEL_PLAN)
+    assert whole["layers.*.self_attn.q_proj"] == "colwise_gather_output"
+    assert whole["layers.*.mlp.up_proj"] == "colwise"
+    biased = tensor_parallel_plan(VanillaDecoderConfig(position_embedding_type="alibi"), TENSOR_PARALLEL_PLAN)
+    assert "layers.*.mlp.up_proj" in biased
+    assert not [key for key in biased if "self_attn" in key]

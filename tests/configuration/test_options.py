@@ -43,7 +43,9 @@ def test_every_list_of_names_is_compared_here():
 
 def test_every_sinusoidal_layout_is_a_table_of_its_own():
     tables = [
-        SinusoidalPositions(VanillaDecoderConfig(hidden_size=16, sinusoidal_layout=layout)).table
+        SinusoidalPositions(
+            VanillaDecoderConfig(hidden_size=16, position_embedding_type="sinusoidal", sinusoidal_layout=layout)
+        ).table
         for layout in get_args(options.SinusoidalLayout)
     ]
     assert len(tables) == 3
