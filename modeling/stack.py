@@ -43,6 +43,9 @@ CAUSAL_MASKS = {
     "sliding_attention": create_sliding_window_causal_mask,
 }
 
+# Attention functions that look the bias up by row
+BIAS_PER_ROW = ("flex_attention",)
+
 
 class Stack(VanillaPreTrainedModel):
     """Embeddings, blocks and final norm; the subclasses say how the blocks are called.
@@ -119,16 +122,17 @@ class Stack(VanillaPreTrainedModel):
         ]
 
     def position_biases(self, hidden_states: torch.Tensor, cache: Cache | None) -> list[torch.Tensor | None]:
-        """Return what each layer adds to its attention scores (1, H, T, S); layers of one kind share it."""
+        """Return what each layer adds to its attention scores (1 or B, H, T, S); layers of one kind share it."""
         positions = self.embeddings.positions
         if not positions.biased:
             return [None] * len(self.layer_types)
+        rows = hidden_states.shape[0] if self.config._attn_implementation in BIAS_PER_ROW else 1
         made: dict[tuple[str, int], torch.Tensor] = {}
         keys = [(layer_type, positions.table_of(idx)) for idx, layer_type in enumerate(self.layer_types)]
         for layer_idx, key in enumerate(keys):
             if key not in made:
                 queries, seen = places(hidden_states, cache, layer_idx)
-                made[key] = positions.bias(hidden_states, queries, seen, key[1])
+                made[key] = positions.bias(hidden_states, queries, seen, key[1]).expand(rows, -1, -1, -1)
         return [made[key] for key in keys]
 
 

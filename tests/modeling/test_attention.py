@@ -1,6 +1,7 @@
 """Attention against loops over batch, heads and tokens, and through every interface of transformers."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
+from vanillaformer.configuration import options
+from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.attention import Attention, CrossAttention, eager_attention, repeat_heads
-from vanillaformer.modeling.positions import NoPositions
+from vanillaformer.modeling.positions import leave
 
 from .toys import (
     KINDS,
@@ -28,9 +31,16 @@ from .toys import (
 B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
 
-def naive_attention(module: Attention, x: torch.Tensor, y: torch.Tensor, causal: bool) -> torch.Tensor:
+def naive_attention(
+    module: Attention, x: torch.Tensor, y: torch.Tensor, causal: bool, scale: float = K**-0.5, cap: float | None = None
+) -> torch.Tensor:
     """Every query, head and row by itself: `softmax(q·k / √K) v`."""
     queries, keys, values = module.q_proj(x), module.k_proj(y), module.v_proj(y)
+    if module.config.qk_norm == "full":
+        queries, keys = module.q_norm(queries), module.k_norm(keys)
+    if module.config.qk_norm == "head":
+        queries = torch.cat([module.q_norm(head) for head in queries.split(K, dim=-1)], dim=-1)
+        keys = torch.cat([module.k_norm(head) for head in keys.split(K, dim=-1)], dim=-1)
     output = torch.zeros(x.shape[0], x.shape[1], H * K)
     for b in range(x.shape[0]):
         for h in range(H):
@@ -38,7 +48,8 @@ def naive_attention(module: Attention, x: torch.Tensor, y: torch.Tensor, causal:
             query, shared = slice(h * K, (h + 1) * K), slice(g * K, (g + 1) * K)
             for t in range(x.shape[1]):
                 seen = t + 1 if causal else y.shape[1]
-                scores = [(queries[b, t, query] @ keys[b, s, shared]).item() / math.sqrt(K) for s in range(seen)]
+                scores = [(queries[b, t, query] @ keys[b, s, shared]).item() * scale for s in range(seen)]
+                scores = scores if cap is None else [cap * math.tanh(score / cap) for score in scores]
                 total = sum(math.exp(score) for score in scores)
                 for s, score in enumerate(scores):
                     output[b, t, query] += math.exp(score) / total * values[b, s, shared]
@@ -49,7 +60,7 @@ def naive_attention(module: Attention, x: torch.Tensor, y: torch.Tensor, causal:
 @pytest.mark.parametrize("causal", [True, False])
 def test_self_attention_is_its_loop(causal, implementation):
     config = toy_config("decoder", attn_implementation=implementation)
-    module = sharpen(Attention(config, 0, causal, NoPositions.rotate)).eval()
+    module = sharpen(Attention(config, 0, causal, leave)).eval()
     x = torch.randn(B, T, D)
     mask = torch.zeros(T, T).masked_fill(torch.ones(T, T).triu(1) == 1, -1e9)[None, None] if causal else None
     output, _ = module(x, attention_mask=mask)
@@ -59,10 +70,83 @@ def test_self_attention_is_its_loop(causal, implementation):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_cross_attention_is_its_loop(implementation):
     config = toy_config("decoder", attn_implementation=implementation)
-    module = sharpen(CrossAttention(config, 0, False, NoPositions.rotate)).eval()
+    module = sharpen(CrossAttention(config, 0, False, leave)).eval()
     x, y = torch.randn(B, T, D), torch.randn(B, S, D)
     output, _ = module(x, key_value_states=y)
     assert_close(output, naive_attention(module, x, y, causal=False), "output")
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("qk_norm", get_args(options.QueryKeyNorm))
+@pytest.mark.parametrize("norm", get_args(options.Norm))
+@pytest.mark.parametrize("attention_class", [Attention, CrossAttention])
+def test_queries_and_keys_are_normalised_per_head_or_over_their_width(attention_class, norm, qk_norm, implementation):
+    config = toy_config("decoder", attn_implementation=implementation, qk_norm=qk_norm, norm=norm)
+    module = sharpen(attention_class(config, 0, False, leave)).eval()
+    x = torch.randn(B, T, D)
+    output, _ = module(x, key_value_states=x)
+    assert_close(output, naive_attention(module, x, x, causal=False), "output")
+
+
+@pytest.mark.parametrize("attention_class", [Attention, CrossAttention])
+def test_scale_and_soft_cap(attention_class):
+    config = toy_config("decoder", attention_scale=0.7, attn_logit_softcapping=1.5, attn_implementation="eager")
+    module = sharpen(attention_class(config, 0, False, leave)).eval()
+    x = torch.randn(B, T, D)
+    output, _ = module(x, key_value_states=x)
+    assert_close(output, naive_attention(module, x, x, causal=False, scale=0.7, cap=1.5), "output")
+
+
+@pytest.mark.parametrize("bias", [True, False, [], ["o_proj"], ["q_proj", "k_proj", "v_proj"], ["v_proj", "q_proj"]])
+def test_each_projection_has_the_bias_that_it_is_given(bias):
+    module = Attention(toy_config("decoder", attention_bias=bias), 0, True, leave)
+    names = [name for name in PROJECTIONS if getattr(module, name).bias is not None]
+    assert names == [name for name in PROJECTIONS if bias is True or (bias and name in bias)]
+
+
+def test_keys_and_values_can_come_from_another_width():
+    model = toy("encoder_decoder", encoder_hidden_size=40, encoder_intermediate_size=56)
+    layer = model.model.decoder.layers[0]
+    assert model.model.encoder.layers[0].self_attn.q_proj.weight.shape == (H * K, 40)
+    assert model.model.encoder.layers[0].mlp.up_proj.weight.shape == (56, 40)
+    assert layer.cross_attn.k_proj.weight.shape == layer.cross_attn.v_proj.weight.shape == (G * K, 40)
+    assert (layer.cross_attn.q_proj.weight.shape, layer.cross_attn.o_proj.weight.shape) == ((H * K, D), (D, H * K))
+    assert model(**inputs_of("encoder_decoder")).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_soft_cap_is_eager_unless_it_is_said_and_never_sdpa(kind):
+    model = toy(kind, attn_logit_softcapping=5.0)
+    assert model.config._attn_implementation == "eager"
+    for implementation in ("sdpa", "paged|eager"):
+        with pytest.raises(ValueError, match=r"attn_logit_softcapping=5\.0 needs 'eager' or 'flex_attention'"):
+            model.set_attn_implementation(implementation)
+    assert model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scheme", ["alibi", "relative"])
+def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, scheme):
+    model = toy(kind, position_embedding_type=scheme)
+    assert model.config._attn_implementation == "sdpa"
+    for implementation in ("flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2", "paged|eager"):
+        with pytest.raises(ValueError, match=f"position_embedding_type='{scheme}' needs 'eager', 'sdpa' or"):
+            model.set_attn_implementation(implementation)
+
+
+@pytest.mark.parametrize(("kind", "window"), [("decoder", 5), ("encoder", 6)])
+def test_attention_functions_with_a_window_of_their_own_are_told_it(kind, window):
+    """Flash attention counts the token itself; transformers' mask of an encoder does not."""
+    overrides = {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
+    layers = toy(kind, **overrides).base_model.layers
+    assert [layer.self_attn.options for layer in layers] == [{}, {"sliding_window": window}]
+
+
+def test_cross_attention_has_no_window():
+    model = toy("encoder_decoder", sliding_window=5).model
+    assert model.decoder.layers[0].self_attn.options == {"sliding_window": 5}
+    assert model.encoder.layers[0].self_attn.options == {"sliding_window": 6}
+    assert model.decoder.layers[0].cross_attn.options == {}
 
 
 def test_cross_attention_is_turned_by_no_rotation():
@@ -77,7 +161,7 @@ def test_cross_attention_is_turned_by_no_rotation():
     kwargs, output = seen[0]
     states = kwargs["key_value_states"]
     layer = model.model.decoder.layers[0]
-    plain = CrossAttention(model.config, 0, False, NoPositions.rotate).eval()
+    plain = CrossAttention(model.config, 0, False, leave).eval()
     plain.load_state_dict(layer.cross_attn.state_dict())
     x = []
     hook = layer.cross_attn.register_forward_pre_hook(lambda module, args: x.append(args[0]))
@@ -87,7 +171,7 @@ def test_cross_attention_is_turned_by_no_rotation():
 
 
 def test_the_position_bias_is_added_to_the_scores():
-    module = Attention(toy_config("decoder"), 0, False, NoPositions.rotate).eval()
+    module = Attention(toy_config("decoder"), 0, False, leave).eval()
     query, key, value = torch.randn(B, H, T, K), torch.randn(B, G, S, K), torch.randn(B, G, S, K)
     bias = torch.randn(1, H, T, S)
     output, probabilities = eager_attention(module, query, key, value, None, scaling=0.3, position_bias=bias)

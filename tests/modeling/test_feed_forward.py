@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import options
 from vanillaformer.modeling.feed_forward import build_feed_forward
@@ -18,6 +19,8 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
     "silu": nn.functional.silu,
     "relu2": lambda x: nn.functional.relu(x) ** 2,
+    "linear": lambda x: x,
+    "sigmoid": torch.sigmoid,
 }
 
 
@@ -36,6 +39,17 @@ def test_a_feed_forward_layer_is_its_formula(name, act, bias):
     assert mlp.up_proj.weight.shape == (40, 24)
     for linear in (module for module in mlp.modules() if isinstance(module, nn.Linear)):
         assert (linear.bias is not None) is bias
+
+
+@pytest.mark.parametrize("act", sorted(ACT2FN))
+@pytest.mark.parametrize("name", get_args(options.FeedForward))
+def test_every_activation_of_transformers_is_applied_before_the_gate(name, act):
+    mlp = sharpen(build_feed_forward(toy_config("decoder", feed_forward=name, hidden_act=act))).float()
+    x = torch.randn(2, 5, 24)
+    first = mlp.gate_proj(x) if name == "gated" else mlp.up_proj(x)
+    inner = mlp.act_fn(first) * (mlp.up_proj(x) if name == "gated" else 1)
+    assert torch.allclose(mlp(x), mlp.down_proj(inner), rtol=1e-5, atol=1e-6)
+    assert torch.isfinite(mlp(x)).all()
 
 
 @pytest.mark.parametrize("name", get_args(options.FeedForward))

@@ -5,6 +5,7 @@ from typing import get_args
 import pytest
 import torch
 from torch import nn
+from transformers import T5Config, T5ForConditionalGeneration
 
 from vanillaformer.configuration import options
 
@@ -27,6 +28,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def fresh(kind: str, initialization: str, **overrides) -> nn.Module:
     fields = WIDE | ({"decoder_vocab_size": 300} if kind == "encoder_decoder" else {})
+    if initialization == "admin":
+        fields = fields | {"norm_placement": "admin"}
     return KINDS[kind][1](toy_config(kind, **(fields | {"initialization": initialization} | overrides)))
 
 
@@ -67,17 +70,129 @@ def test_gpt2_scales_the_maps_that_end_in_a_residual_sum_by_the_number_of_sums(k
     assert scaled == sum(sums.values())
 
 
+def assert_uniform(name: str, parameter: torch.Tensor, gain: float = 1.0) -> None:
+    """Xavier's bound, times `gain`."""
+    bound = gain * (6 / sum(parameter.shape)) ** 0.5
+    assert parameter.abs().max() <= bound, name
+    assert parameter.abs().max() > 0.97 * bound, name
+    assert abs(parameter.std().item() / (bound / 3**0.5) - 1) < 0.05, f"{name} is not uniform"
+
+
+def is_embedding(model: nn.Module, name: str) -> bool:
+    return isinstance(model.get_submodule(name.removesuffix(".weight")), nn.Embedding)
+
+
 @every_kind
-def test_xavier(kind):
-    model = fresh(kind, "xavier", tie_word_embeddings=False)
+@pytest.mark.parametrize("initialization", ["xavier", "admin"])
+def test_xavier(kind, initialization):
+    model = fresh(kind, initialization, tie_word_embeddings=False)
     for name, parameter in weights(model).items():
-        if isinstance(model.get_submodule(name.removesuffix(".weight")), nn.Embedding):
+        if is_embedding(model, name):
             assert_normal(name, parameter, 96**-0.5)
         else:
-            bound = (6 / sum(parameter.shape)) ** 0.5
-            assert parameter.abs().max() <= bound, name
-            assert parameter.abs().max() > 0.97 * bound, name
-            assert abs(parameter.std().item() / (bound / 3**0.5) - 1) < 0.05, f"{name} is not uniform"
+            assert_uniform(name, parameter)
+
+
+# With 3 blocks in each stack: the gain of values, outputs and feed-forward layers by stack
+DEPTH_GAINS = {
+    "deepnorm": {"model": 24**-0.25, "encoder": 0.87 * 81 ** (-1 / 16) * 3 ** (-1 / 16), "decoder": 36**-0.25},
+    "t_fixup": {"model": 0.67 * 3**-0.25, "encoder": 0.67 * 3**-0.25, "decoder": 27**-0.25},
+}
+
+
+@every_kind
+@pytest.mark.parametrize("initialization", DEPTH_GAINS)
+def test_values_outputs_and_feed_forward_layers_shrink_with_depth(kind, initialization):
+    model = fresh(kind, initialization, tie_word_embeddings=False)
+    scaled = 0
+    for name, parameter in weights(model).items():
+        stack = next((part for part in ("encoder", "decoder") if part in name.split(".")), "model")
+        gain = DEPTH_GAINS[initialization][stack]
+        if is_embedding(model, name):
+            table = DEPTH_GAINS["t_fixup"]["decoder" if kind == "encoder_decoder" else "model"]
+            assert_normal(name, parameter, 96**-0.5 * (table if initialization == "t_fixup" else 1))
+        elif name.endswith(("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")):
+            assert_uniform(name, parameter, gain)
+            scaled += 1
+        else:
+            assert_uniform(name, parameter)
+    assert scaled == {"encoder_decoder": 12 + 18}.get(kind, 12)
+
+
+@every_kind
+def test_ds_init_shrinks_all_maps_of_a_block_with_its_number(kind):
+    model = fresh(kind, "ds_init", tie_word_embeddings=False)
+    numbers = set()
+    for name, parameter in weights(model).items():
+        if is_embedding(model, name):
+            assert_normal(name, parameter, 96**-0.5)
+        elif ".layers." in name:
+            number = int(name.split(".layers.")[1].split(".")[0]) + 1
+            assert_uniform(name, parameter, number**-0.5)
+            numbers.add(number)
+        else:
+            assert_uniform(name, parameter)
+    assert numbers == {1, 2, 3}
+
+
+@every_kind
+@pytest.mark.parametrize("tied", [True, False])
+def test_t5(kind, tied):
+    model = fresh(kind, "t5", tie_word_embeddings=tied, feed_forward="gated", position_embedding_type="relative")
+    for name, parameter in weights(model).items():
+        if "relative_attention_bias" in name:
+            std = 96**-0.5
+        elif name.endswith("q_proj.weight"):
+            std = (96 * 16) ** -0.5
+        else:
+            std = 1.0 if is_embedding(model, name) or "lm_head" in name else parameter.shape[1] ** -0.5
+        assert_normal(name, parameter, std)
+
+
+@every_kind
+def test_t5_is_what_transformers_draws_for_t5(kind):
+    """The spread of each kind of map, measured on transformers' own fresh model."""
+    sizes = {"d_model": 96, "d_kv": 16, "num_heads": 6, "d_ff": 256, "vocab_size": 300, "num_layers": 1}
+    theirs = T5ForConditionalGeneration(T5Config(**sizes, feed_forward_proj="gated-gelu", tie_word_embeddings=False))
+    ours = weights(fresh(kind, "t5", feed_forward="gated", tie_word_embeddings=False))
+    names = {"SelfAttention.q": "q_proj", "SelfAttention.k": "k_proj", "SelfAttention.v": "v_proj"}
+    names |= {"SelfAttention.o": "o_proj", "wi_0": "gate_proj", "wi_1": "up_proj", "wo": "down_proj"}
+    drawn = dict(theirs.encoder.block[0].named_parameters())
+    for theirs_name, ours_name in names.items():
+        expected = next(p for name, p in drawn.items() if name.endswith(f"{theirs_name}.weight"))
+        actual = next(p for name, p in ours.items() if name.endswith(f"self_attn.{ours_name}.weight")
+                      or name.endswith(f"mlp.{ours_name}.weight"))  # fmt: skip
+        assert actual.std().item() == pytest.approx(expected.std().item(), rel=0.08), ours_name
+
+
+@every_kind
+@pytest.mark.parametrize("key_heads", [6, 3, 1])
+def test_mimetic_products_are_close_to_the_identity(kind, key_heads):
+    model = fresh(kind, "mimetic", num_key_value_heads=key_heads).base_model
+    stack = model.encoder if kind == "encoder_decoder" else model
+    for block in stack.layers:
+        attention = block.self_attn
+        queries = attention.q_proj.weight.view(6, 16, 96)
+        keys = attention.k_proj.weight.view(key_heads, 16, 96).repeat_interleave(6 // key_heads, dim=0)
+        values = attention.v_proj.weight.view(key_heads, 16, 96).repeat_interleave(6 // key_heads, dim=0)
+        outputs = attention.o_proj.weight.view(96, 6, 16)
+        scores = torch.einsum("hkd,hke->hde", queries, keys)
+        # The 16 largest singular values of 0.7 (Z + I): their sum along the diagonal, of 96 dimensions
+        assert (scores.diagonal(dim1=1, dim2=2).sum(-1) > 0.7 * 16 * 0.5).all()
+        product = torch.einsum("dhk,hke->de", outputs, values)
+        assert product.trace() < -0.4 * 16 * key_heads * 0.5
+        assert torch.linalg.matrix_rank(product) == 16 * key_heads
+    if key_heads == 6:  # the whole width: nothing is cut off, so the product is 0.4 (Z - I) itself
+        assert product.trace().item() / 96 == pytest.approx(-0.4, abs=0.02)
+        noise = product + 0.4 * torch.eye(96)
+        assert_normal("Z", noise, 0.4 * 96**-0.5)
+
+
+@every_kind
+def test_mimetic_leaves_all_else_normal(kind):
+    for name, parameter in weights(fresh(kind, "mimetic")).items():
+        if ".self_attn." not in name:
+            assert_normal(name, parameter, 0.05)
 
 
 @every_kind
@@ -92,7 +207,7 @@ def test_biases_start_at_zero_and_norms_at_the_identity(kind, initialization, no
             assert (parameter == 0).all(), name
             biases += 1
         elif name not in drawn:
-            assert (parameter == 1).all(), name
+            assert (parameter == 1).all(), name  # norms, and Admin's factors before they are measured
             norms += 1
     assert biases > 0
     assert norms > 0

@@ -5,11 +5,13 @@ from typing import get_args
 import pytest
 import torch
 from torch import nn
+from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.norms import LayerNorm, RMSNorm, build_norm
+from vanillaformer.modeling.norms import NORMS, UNIT_OFFSET_NORMS, LayerNorm, RMSNorm, build_norm
 
-from .toys import assert_close, sharpen, toy_config
+from .toys import KINDS, assert_close, sharpen, toy_config
 
 
 def states() -> torch.Tensor:
@@ -55,3 +57,40 @@ def test_a_norm_is_built_over_the_model_width_with_the_configs_epsilon(norm):
     assert built.eps == 0.3
     assert built.weight.shape == (24,)
     assert "eps=0.3" in repr(built)
+    assert build_norm(toy_config("decoder", norm=norm), width=8).weight.shape == (8,)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("weight", ["weight", "1 + weight", "none"])
+@pytest.mark.parametrize("norm", get_args(options.Norm))
+def test_weight_and_bias_can_be_there_or_not(norm, weight, bias):
+    fields = {"norm_weight": weight != "none", "norm_unit_offset": weight == "1 + weight", "norm_bias": bias}
+    built, x = sharpen(build_norm(toy_config("decoder", norm=norm, norm_eps=0.1, **fields))).double(), states()
+    assert (built.weight is not None, built.bias is not None) == (weight != "none", bias)
+    expected = (x - x.mean(-1, keepdim=True)) if norm == "layer_norm" else x
+    expected = expected / (expected.pow(2).mean(-1, keepdim=True) + 0.1).sqrt()
+    expected = {"weight": lambda: built.weight * expected, "1 + weight": lambda: (1 + built.weight) * expected}.get(
+        weight, lambda: expected
+    )()
+    assert_close(built(x), expected + built.bias if bias else expected, "norm", 1e-6)
+
+
+@pytest.mark.parametrize("norm", get_args(options.Norm))
+@pytest.mark.parametrize("unit_offset", [False, True])
+def test_a_fresh_norm_is_the_identity_on_what_is_normal_already(norm, unit_offset):
+    config = toy_config("decoder", norm=norm, norm_unit_offset=unit_offset, norm_bias=True)
+    model = KINDS["decoder"][1](config)
+    built, x = model.model.layers[0].mlp_residual.norm, torch.tensor([[1.0, -1.0] * 12])
+    assert type(built) is (UNIT_OFFSET_NORMS if unit_offset else NORMS)[norm]
+    assert_close(built(x), x, "normed", 1e-4)
+
+
+@pytest.mark.parametrize(("theirs", "unit_offset"), [(LlamaRMSNorm, False), (Gemma2RMSNorm, True)])
+def test_half_precision_rounds_where_transformers_does(theirs, unit_offset):
+    ours = build_norm(toy_config("decoder", norm="rms_norm", norm_eps=1e-3, norm_unit_offset=unit_offset))
+    reference = theirs(24, eps=1e-3)
+    with torch.no_grad():
+        ours.weight.copy_(torch.randn(24))
+        reference.weight.copy_(ours.weight)
+    x = (7 * torch.randn(5, 24)).bfloat16()
+    assert torch.equal(ours.bfloat16()(x), reference.bfloat16()(x))

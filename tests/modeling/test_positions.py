@@ -1,21 +1,48 @@
 """Position schemes against their formulas, and what they refuse."""
 
 import math
+from typing import get_args
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import GPTNeoXConfig, LlamaConfig, T5Config
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+from transformers.models.gpt_neox import modeling_gpt_neox
+from transformers.models.gptj import modeling_gptj
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
+from transformers.models.t5.modeling_t5 import T5Attention
 
-from vanillaformer.modeling.positions import NoPositions, build_positions, rotate_half
+from vanillaformer.configuration import options
+from vanillaformer.modeling.positions import (
+    NoPositions,
+    RelativePositions,
+    build_positions,
+    build_rotate,
+    leave,
+    rotate_half,
+    rotate_pairs,
+)
 
-from .toys import KINDS, assert_close, inputs_of, shared_toy, tokens, toy_config
+from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
-LENGTHS = {"max_position_embeddings": 24}
+TABLES = ("sinusoidal", "learned")
+FREE = tuple(name for name in get_args(options.PositionEmbedding) if name not in TABLES)
+WINDOWED = {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
 
 
-def scheme(name: str, **overrides) -> NoPositions:
-    return build_positions(toy_config("decoder", position_embedding_type=name, **overrides))
+def scheme(name: str, is_causal: bool = True, **overrides) -> NoPositions:
+    return build_positions(toy_config("decoder", position_embedding_type=name, **overrides), is_causal)
+
+
+def turned(x: torch.Tensor, position_ids: torch.Tensor, layer: int = 0, **overrides) -> torch.Tensor:
+    """Queries (B, H, T, K) as a layer turns them."""
+    config = toy_config("decoder", position_embedding_type="rotary", **overrides)
+    layer_type = getattr(config, "layer_types", ["full_attention"] * 2)[layer]
+    rotation = build_positions(config).rotations(x, position_ids).get(layer_type)
+    query, key = build_rotate(config, layer)(x, x, rotation)
+    assert torch.equal(query, key)
+    return query
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
@@ -41,7 +68,7 @@ def test_the_sinusoidal_table_is_no_parameter_and_in_no_checkpoint():
     assert not positions.state_dict()
 
 
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_added_row_by_row(name):
     positions = scheme(name)
     table = positions.table if name == "sinusoidal" else positions.embed_positions.weight
@@ -49,23 +76,154 @@ def test_a_table_is_added_row_by_row(name):
     assert torch.equal(positions.embed(x, position_ids), x + table[position_ids])
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_an_offset_leaves_out_the_first_rows_and_none_at_the_end(name):
+    positions, x = scheme(name, position_offset=2), torch.zeros(1, 24, 24)
+    longer = scheme(name, max_position_embeddings=26)
+    table = positions.embed_positions.weight if name == "learned" else longer.table
+    assert table.shape == (26, 24)
+    assert torch.equal(positions.embed(x, torch.arange(24)[None]), table[None, 2:])
+    with pytest.raises(ValueError, match="max_position_embeddings=24"):
+        positions.embed(x, torch.arange(1, 25)[None])
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_the_tensor2tensor_table_is_m2m_100s(offset):
+    table = scheme("sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=offset).table
+    assert_close(table, M2M100SinusoidalPositionalEmbedding.get_embedding(24 + offset, 24)[offset:], "table", 1e-6)
+    assert table[1, 11].item() == pytest.approx(math.sin(1e-4 * (1 + offset)), rel=1e-3)  # wavelength 20000π
+
+
 def test_rotary_is_llamas():
     config = LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8, rope_parameters=None)
-    theirs, ours = LlamaRotaryEmbedding(config), scheme("rotary")
     q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
     position_ids = torch.tensor([[0, 1, 2, 3, 4], [9, 3, 500, 4, 4]])
-    expected = apply_rotary_pos_emb(q, k, *theirs(q, position_ids))
-    for one, other in zip(ours.rotate(q, k, ours.rotation(q, position_ids)), expected):
+    expected = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, position_ids))
+    ours = toy_config("decoder", position_embedding_type="rotary")
+    rotation = build_positions(ours).rotations(q, position_ids)["full_attention"]
+    for one, other in zip(build_rotate(ours, 0)(q, k, rotation), expected):
         assert_close(one, other, "rotated", 1e-6)
 
 
-def test_a_rotation_keeps_lengths_and_makes_products_depend_on_the_distance():
-    positions = scheme("rotary")
+@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
+def test_partial_rotary_is_gpt_neoxs(part):
+    rope = {"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": part}
+    config = GPTNeoXConfig(hidden_size=24, num_attention_heads=3, rope_parameters=dict(rope))
+    x, position_ids = torch.randn(2, 4, 5, 8), torch.tensor([[0, 1, 2, 3, 4], [9, 3, 500, 4, 4]])
+    cos, sin = modeling_gpt_neox.GPTNeoXRotaryEmbedding(config)(x, position_ids)
+    expected, _ = modeling_gpt_neox.apply_rotary_pos_emb(x, x, cos, sin)
+    assert_close(turned(x, position_ids, rope_parameters=dict(rope)), expected, "rotated", 1e-6)
+    assert torch.equal(
+        turned(x, position_ids, rope_parameters=dict(rope))[..., int(8 * part) :], x[..., int(8 * part) :]
+    )
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+def test_interleaved_rotary_is_gpt_js(part):
+    x, width = torch.randn(2, 4, 5, 8), int(8 * part)
+    position_ids = torch.tensor([[0, 1, 2, 3, 4], [9, 3, 30, 4, 4]])
+    sin, cos = modeling_gptj.create_sinusoidal_positions(40, width)[position_ids].chunk(2, dim=-1)
+    by_token = modeling_gptj.apply_rotary_pos_emb(x[..., :width].transpose(1, 2), sin, cos)
+    expected = torch.cat([by_token.transpose(1, 2), x[..., width:]], dim=-1)
+    actual = turned(x, position_ids, rope_interleaved=True, partial_rotary_factor=part)
+    assert_close(actual, expected, "rotated", 1e-6)
+
+
+def test_layers_of_two_types_can_have_two_bases_or_no_rotation():
+    x, position_ids = torch.randn(1, 4, 5, 8), torch.arange(5).unsqueeze(0)
+    thetas = {"full_attention": {"rope_theta": 50.0}, "sliding_attention": {"rope_theta": 7.0}}
+    for layer, theta in enumerate((50.0, 7.0)):
+        actual = turned(x, position_ids, layer, **WINDOWED, rope_parameters=thetas)
+        assert torch.equal(actual, turned(x, position_ids, rope_theta=theta))
+    some = {"full_attention": None, "sliding_attention": {"rope_theta": 7.0}}
+    assert torch.equal(turned(x, position_ids, 0, **WINDOWED, rope_parameters=some), x)
+    assert torch.equal(turned(x, position_ids, 1, **WINDOWED, rope_parameters=some), actual)
+
+
+def test_a_pattern_says_which_layers_turn():
+    x, position_ids = torch.randn(1, 4, 5, 8), torch.arange(5).unsqueeze(0)
+    assert torch.equal(turned(x, position_ids, 1, rotary_layers=[True, False]), x)
+    assert torch.equal(turned(x, position_ids, 0, rotary_layers=[True, False]), turned(x, position_ids))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 7, 8, 12, 20])
+def test_alibi_slopes_are_blooms(heads):
+    positions = scheme("alibi", num_attention_heads=heads, num_key_value_heads=heads)
+    theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 9)  # slope times key
+    places = torch.arange(9)
+    ours = positions.bias(torch.zeros(1), places, places, 0)
+    assert ours.shape == (1, heads, 9, 9)
+    for query in range(9):  # the same up to a number per row, which softmax ignores
+        seen = slice(0, query + 1)
+        expected = theirs[:, seen] - theirs[:, query : query + 1]
+        assert torch.allclose(ours[0, :, query, seen], expected, atol=1e-6)
+
+
+def test_alibi_looks_to_both_sides_in_an_encoder():
+    places = torch.arange(5)
+    bias = scheme("alibi", is_causal=False).bias(torch.zeros(1), places, places, 0)
+    assert torch.equal(bias, bias.transpose(2, 3))
+    assert bias[0, 0, 1].tolist() == [-0.25, 0.0, -0.25, -0.5, -0.75]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (8, 20), (12, 7)])
+def test_relative_bias_is_t5s(causal, buckets, distance):
+    fields = {"relative_attention_num_buckets": buckets, "relative_attention_max_distance": distance}
+    ours = sharpen(scheme("relative", is_causal=causal, **fields))
+    theirs = T5Attention(T5Config(num_heads=4, is_decoder=causal, **fields), has_relative_attention_bias=True)
+    theirs.relative_attention_bias = ours.relative_attention_bias[0]
+    keys = torch.arange(300)
+    assert torch.equal(ours.bias(torch.zeros(1), keys, keys, 0), theirs.compute_bias(300, 300))
+    one = ours.bias(torch.zeros(1), torch.tensor([250]), keys, 0)
+    assert torch.equal(one, theirs.compute_bias(1, 300, past_seen_tokens=250))
+
+
+def test_relative_tables_are_shared_or_one_per_layer():
+    assert [scheme("relative").table_of(layer) for layer in range(2)] == [0, 0]
+    positions = sharpen(scheme("relative", relative_attention_per_layer=True))
+    assert isinstance(positions, RelativePositions)
+    assert [positions.table_of(layer) for layer in range(2)] == [0, 1]
+    places = torch.arange(4)
+    first, second = (positions.bias(torch.zeros(1), places, places, table) for table in range(2))
+    assert not torch.equal(first, second)
+    assert torch.equal(second[0, :, 2, 2], positions.relative_attention_bias[1].weight[0])
+
+
+@pytest.mark.parametrize("scheme_name", ["alibi", "relative"])
+def test_layers_that_share_a_table_share_one_bias(scheme_name, monkeypatch):
+    model, calls = toy("decoder", position_embedding_type=scheme_name, num_hidden_layers=4), []
+    positions = model.model.embeddings.positions
+    compute = type(positions).bias
+    monkeypatch.setattr(type(positions), "bias", lambda self, *args: calls.append(args) or compute(self, *args))
+    model(tokens(1, 5))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["alibi", "relative"])
+def test_a_bias_reaches_every_layer_and_no_cross_attention(kind, name):
+    model = toy(kind, position_embedding_type=name)
+    seen = {}
+    for path, module in model.named_modules():
+        if path.endswith("_attn"):
+            module.register_forward_hook(
+                lambda module, args, kwargs, output, path=path: seen.update({path: kwargs.get("position_bias")}),
+                with_kwargs=True,
+            )
+    model(**inputs_of(kind))
+    assert len(seen) == (6 if kind == "encoder_decoder" else 2)
+    for path, bias in seen.items():
+        assert (bias is None) is path.endswith("cross_attn"), path
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_a_rotation_keeps_lengths_and_makes_products_depend_on_the_distance(interleaved):
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def product(query_position: int, key_position: int) -> float:
-        turned_q, _ = positions.rotate(q, q, positions.rotation(q, torch.tensor([[query_position]])))
-        _, turned_k = positions.rotate(k, k, positions.rotation(k, torch.tensor([[key_position]])))
+        turned_q = turned(q, torch.tensor([[query_position]]), rope_interleaved=interleaved)
+        turned_k = turned(k, torch.tensor([[key_position]]), rope_interleaved=interleaved)
         assert turned_q.norm().item() == pytest.approx(q.norm().item(), rel=1e-5)
         return (turned_q * turned_k).sum().item()
 
@@ -74,15 +232,22 @@ def test_a_rotation_keeps_lengths_and_makes_products_depend_on_the_distance():
     assert product(7, 3) != pytest.approx(product(3, 7), rel=1e-2)
 
 
-def test_rotating_by_a_right_angle_twice_changes_the_sign():
+@pytest.mark.parametrize("turn", [rotate_half, rotate_pairs])
+def test_rotating_by_a_right_angle_twice_changes_the_sign(turn):
     x = torch.randn(3, 8)
-    assert torch.equal(rotate_half(rotate_half(x)), -x)
+    assert torch.equal(turn(turn(x)), -x)
 
 
 def test_rotary_reads_its_base():
     slow, fast = scheme("rotary", rope_theta=1e6), scheme("rotary", rope_theta=10.0)
-    assert_close(fast.rotary_emb.inv_freq, 10.0 ** (-torch.arange(0, 8, 2) / 8), "frequencies", 1e-6)
-    assert (slow.rotary_emb.inv_freq[1:] < fast.rotary_emb.inv_freq[1:]).all()
+    slow, fast = slow.rotary_emb["all"], fast.rotary_emb["all"]
+    assert_close(fast.inv_freq, 10.0 ** (-torch.arange(0, 8, 2) / 8), "frequencies", 1e-6)
+    assert (slow.inv_freq[1:] < fast.inv_freq[1:]).all()
+
+
+def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
+    """Cosines and sines (2, 1, T, K)."""
+    return torch.stack(positions.rotations(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +272,8 @@ def test_scaled_rotary_positions_are_llamas(rope):
     for length in (10, 60, 20):  # `dynamic` grows beyond the length that the model was made for, and shrinks again
         position_ids = torch.arange(length).unsqueeze(0)
         expected = torch.stack(theirs(x, position_ids))
-        assert_close(torch.stack(ours.rotation(x, position_ids)).squeeze(2), expected, f"length {length}", 1e-6)
-        plain = torch.stack(scheme("rotary", rope_theta=100.0).rotation(x, position_ids)).squeeze(2)
+        assert_close(angles(ours, position_ids), expected, f"length {length}", 1e-6)
+        plain = angles(scheme("rotary", rope_theta=100.0), position_ids)
         scaled = not torch.allclose(plain, expected)
         assert scaled is (rope["rope_type"] != "dynamic" or length == 60), f"length {length}"
 
@@ -118,13 +283,16 @@ def test_no_positions_leave_everything_alone():
     q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
     position_ids = torch.arange(3).unsqueeze(0)
     assert positions.embed(x, position_ids) is x
-    assert positions.rotation(x, position_ids) is None
-    assert positions.rotate(q, k, None) == (q, k)
+    assert positions.rotations(x, position_ids) == {}
+    assert build_rotate(toy_config("decoder", position_embedding_type="none"), 0) is leave
+    assert leave(q, k, None) == (q, k)
     assert not positions.state_dict()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("name", "knows_order"), [("sinusoidal", 1), ("learned", 1), ("rotary", 1), ("none", 0)])
+@pytest.mark.parametrize(
+    ("name", "knows_order"), [(name, name != "none") for name in get_args(options.PositionEmbedding)]
+)
 def test_an_encoder_tells_the_order_of_its_tokens_only_by_its_positions(kind, name, knows_order):
     model = shared_toy(kind, {"position_embedding_type": name})
     inputs = inputs_of(kind, batch=1)
@@ -144,21 +312,21 @@ def test_an_encoder_tells_the_order_of_its_tokens_only_by_its_positions(kind, na
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("name", TABLES)
 def test_an_input_longer_than_the_table_is_refused_with_its_length(kind, name):
     model = shared_toy(kind, {"position_embedding_type": name})
     with pytest.raises(ValueError, match=r"25 tokens, but max_position_embeddings=24"):
         model(**inputs_of(kind, batch=1, length=25))
 
 
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("name", TABLES)
 def test_a_given_position_beyond_the_table_is_refused(name):
     model = shared_toy("decoder", {"position_embedding_type": name})
     with pytest.raises(ValueError, match="max_position_embeddings=24"):
         model(tokens(1, 2), position_ids=torch.tensor([[23, 24]]))
 
 
-@pytest.mark.parametrize("name", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("name", TABLES)
 def test_generation_stops_with_an_error_at_the_end_of_the_table(name):
     model = shared_toy("decoder", {"position_embedding_type": name})
     settings = {"attention_mask": torch.ones(1, 20, dtype=torch.long), "eos_token_id": None, "do_sample": False}
@@ -168,7 +336,7 @@ def test_generation_stops_with_an_error_at_the_end_of_the_table(name):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["rotary", "none"])
+@pytest.mark.parametrize("name", FREE)
 def test_schemes_without_a_table_take_longer_inputs(kind, name):
     model = shared_toy(kind, {"position_embedding_type": name})
     assert torch.isfinite(model(**inputs_of(kind, batch=1, length=40)).logits).all()
