@@ -68,7 +68,7 @@ class BlockConfig(BlockRules, PreTrainedConfig):
             or one such dictionary per layer type, `None` for layers without rotation. A config has this attribute only
             with `position_embedding_type="rotary"`.
         rope_interleaved: Turn neighbouring dimensions, as the paper and GPT-J do, and not one half against the other.
-        rotary_layers: Whether each layer turns queries and keys, or a shorter pattern, which is repeated (SmolLM 3:
+        rotary_layers: Whether each layer turns queries and keys, as a pattern, which is repeated or cut off (SmolLM 3:
             three layers that do, one that does not). Default: all do.
         relative_attention_num_buckets: Distances that T5's relative bias tells apart.
         relative_attention_max_distance: Distance from which all are one bucket.
@@ -82,7 +82,7 @@ class BlockConfig(BlockRules, PreTrainedConfig):
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
         sliding_window: A token of a windowed layer sees the last so many tokens, itself included; in an encoder those
             at most so far away on either side.
-        layer_types: `full_attention` or `sliding_attention` for each layer, or a shorter pattern, which is repeated.
+        layer_types: `full_attention` or `sliding_attention` per layer, as a pattern, which is repeated or cut off.
             Default, and attribute only of a config with a `sliding_window`: all layers have it.
 
     Embeddings and training:
@@ -196,15 +196,15 @@ class BlockConfig(BlockRules, PreTrainedConfig):
         self._take_pattern(kwargs, "layer_types", self.num_hidden_layers)
 
     def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
-        """Set attribute `name` to the pattern given in `kwargs`, repeated for all `layers`."""
+        """Set attribute `name` to the pattern given in `kwargs`, repeated or cut off for `layers`."""
         pattern = kwargs.pop(name, None)
         if self.sliding_window is None:
             if pattern is not None and set(pattern) != {"full_attention"}:
                 raise ValueError(f"{name}={pattern!r} needs a sliding_window")
             return
         pattern = ["sliding_attention"] if pattern is None else list(pattern)
-        if not pattern or len(pattern) > layers:
-            raise ValueError(f"{name} must have 1 to {layers} entries, one per layer at most, got {pattern!r}")
+        if not pattern:
+            raise ValueError(f"{name} must have at least one entry, got {pattern!r}")
         setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
 
     def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:

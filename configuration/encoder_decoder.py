@@ -68,9 +68,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             self.encoder_intermediate_size = self.intermediate_size
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
-        given = kwargs.get("layer_types")
-        pattern = given[: self.encoder_layers] if given and len(given) <= self.num_hidden_layers else given
-        kwargs.setdefault("encoder_layer_types", pattern)
+        kwargs.setdefault("encoder_layer_types", kwargs.get("layer_types"))
         super()._take_layer_types(kwargs)
         self._take_pattern(kwargs, "encoder_layer_types", self.encoder_layers)
 

@@ -86,11 +86,8 @@ class BlockRules:
 
     def validate_block_rotary(self: "BlockConfig") -> None:
         """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
-        if self.rotary_layers is not None and not 0 < len(self.rotary_layers) <= self.num_hidden_layers:
-            raise ValueError(
-                f"rotary_layers must have 1 to num_hidden_layers={self.num_hidden_layers} entries, "
-                f"got {self.rotary_layers!r}"
-            )
+        if self.rotary_layers is not None and not self.rotary_layers:
+            raise ValueError(f"rotary_layers must have at least one entry, got {self.rotary_layers!r}")
         parameters = getattr(self, "rope_parameters", None)
         if parameters is None:
             return
@@ -104,7 +101,7 @@ class BlockRules:
         by_type = [key for key, value in parameters.items() if key in used or isinstance(value, dict)]
         if not by_type:
             return {"rope_parameters": parameters}
-        if set(by_type) != used:
+        if not used or used - set(by_type):
             raise ValueError(
                 f"rope_parameters for each type of layer must be given for {sorted(used) or 'no type'}, which the "
                 f"layers have (sliding_window={self.sliding_window}), got them for {sorted(by_type)}"
@@ -128,6 +125,12 @@ class BlockRules:
                 "position_embedding_type='rotary' needs an even number of turned dimensions: "
                 f"head_dim={self.head_dim} with a partial_rotary_factor of {part} gives {turned}"
             )
+        for factors in ("short_factor", "long_factor"):
+            if rope_type == "longrope" and len(entry.get(factors, [])) != turned // 2:
+                raise ValueError(
+                    f"{name}[{factors!r}] must have {turned // 2} entries, one per turned pair of dimensions, "
+                    f"got {entry.get(factors)!r}"
+                )
 
     def validate_block_relative(self: "BlockConfig") -> None:
         """T5's buckets: half of them for small distances, the others up to the maximal one, on both sides."""

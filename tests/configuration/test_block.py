@@ -152,10 +152,7 @@ def test_the_integer_zero_is_a_rate(config_class, field):
             },
             ["rope_parameters", "full_attention"],
         ),
-        (
-            {"position_embedding_type": "rotary", "rotary_layers": [True] * 7},
-            ["rotary_layers", "num_hidden_layers=6"],
-        ),
+        ({"position_embedding_type": "rotary", "rotary_layers": []}, ["rotary_layers", "at least one", "[]"]),
         ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
         ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
         ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
@@ -185,7 +182,7 @@ def test_the_integer_zero_is_a_rate(config_class, field):
             ["mimetic", "hidden_size=64", "128"],
         ),
         ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),
-        ({"layer_types": ["sliding_attention"] * 7, "sliding_window": 4}, ["layer_types", "1 to 6"]),
+        ({"layer_types": [], "sliding_window": 4}, ["layer_types", "at least one", "[]"]),
         ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
         (
             {"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
@@ -332,6 +329,8 @@ def test_an_encoder_has_the_decoders_pattern_unless_it_is_given_one():
     config = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layers=3)
     assert (config.layer_types, config.encoder_layer_types) == (pattern * 3, [*pattern, pattern[0]])
     own = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, encoder_layer_types=["full_attention"])
+    cut = VanillaEncoderDecoderConfig(sliding_window=4, layer_types=pattern, num_hidden_layers=1)
+    assert (cut.layer_types, cut.encoder_layer_types) == (pattern[:1], pattern[:1])
     assert own.encoder_layer_types == ["full_attention"] * 6
     assert VanillaEncoderDecoderConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
 

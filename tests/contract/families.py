@@ -1,8 +1,13 @@
-"""The three model types under test, each beside the native family that it is measured against."""
+"""The models under test, each beside the native family that it is measured against."""
+
+import copy
+from typing import Any
 
 from harness import Family
 
 from vanillaformer import (
+    PRESETS,
+    BlockConfig,
     VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
     VanillaDecoderForSequenceClassification,
@@ -28,58 +33,85 @@ TOY = {
 }
 
 
-def decoder() -> VanillaDecoderConfig:
-    return VanillaDecoderConfig(**TOY, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+DECODER = TOY | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+ENCODER_DECODER = TOY | {
+    "encoder_layers": 2,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+}
 
 
-def encoder() -> VanillaEncoderConfig:
-    return VanillaEncoderConfig(**TOY, pad_token_id=0)
+def like(name: str, fields: dict) -> dict:
+    """Return a preset's fields in toy size, without dropout."""
+    return PRESETS[name].fields | dict.fromkeys(("dropout", "attention_dropout"), 0.0) | fields
 
 
-def encoder_decoder() -> VanillaEncoderDecoderConfig:
-    return VanillaEncoderDecoderConfig(
-        **TOY, encoder_layers=2, pad_token_id=1, bos_token_id=0, eos_token_id=2, decoder_start_token_id=2
+def family(name: str, reference: str, config_class: type[BlockConfig], fields: dict, **more: Any) -> Family:
+    """Return a family of the config's kind."""
+    kind, auto_classes, pipelines, hidden_size = KINDS[config_class]
+    return Family(
+        name=name,
+        kind=kind,
+        reference=reference,
+        config=lambda: config_class(**copy.deepcopy(fields)),
+        auto_classes=auto_classes,
+        pipelines=pipelines,
+        config_kwargs={"hidden_size": hidden_size},
+        **more,
     )
 
 
-FAMILIES = [
-    Family(
-        name="decoder",
-        kind="decoder",
-        reference="llama",
-        config=decoder,
-        auto_classes={
+KINDS: dict[type[BlockConfig], tuple] = {
+    VanillaDecoderConfig: (
+        "decoder",
+        {
             "AutoModel": VanillaDecoderModel,
             "AutoModelForCausalLM": VanillaDecoderForCausalLM,
             "AutoModelForSequenceClassification": VanillaDecoderForSequenceClassification,
         },
-        pipelines=("text-generation", "text-classification", "feature-extraction"),
-        config_kwargs={"hidden_size": 64},
+        ("text-generation", "text-classification", "feature-extraction"),
+        64,
     ),
-    Family(
-        name="encoder_decoder",
-        kind="encoder_decoder",
-        reference="bart",
-        config=encoder_decoder,
-        auto_classes={
+    VanillaEncoderDecoderConfig: (
+        "encoder_decoder",
+        {
             "AutoModel": VanillaEncoderDecoderModel,
             "AutoModelForSeq2SeqLM": VanillaEncoderDecoderForConditionalGeneration,
         },
-        pipelines=("feature-extraction",),
-        config_kwargs={"hidden_size": 64},
+        ("feature-extraction",),
+        64,
     ),
-    Family(
-        name="encoder",
-        kind="encoder",
-        reference="bert",
-        config=encoder,
-        auto_classes={
+    VanillaEncoderConfig: (
+        "encoder",
+        {
             "AutoModel": VanillaEncoderModel,
             "AutoModelForMaskedLM": VanillaEncoderForMaskedLM,
             "AutoModelForSequenceClassification": VanillaEncoderForSequenceClassification,
             "AutoModelForTokenClassification": VanillaEncoderForTokenClassification,
         },
-        pipelines=("fill-mask", "text-classification", "token-classification", "feature-extraction"),
-        config_kwargs={"hidden_size": 48},
+        ("fill-mask", "text-classification", "token-classification", "feature-extraction"),
+        48,
+    ),
+}
+
+# Small enough that the rows of the tests are longer
+WINDOW = {"sliding_window": 4}
+GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+
+FAMILIES = [
+    # The defaults
+    family("decoder", "llama", VanillaDecoderConfig, DECODER),
+    family("encoder_decoder", "bart", VanillaEncoderDecoderConfig, ENCODER_DECODER),
+    family("encoder", "bert", VanillaEncoderConfig, TOY | {"pad_token_id": 0}),
+    # The rest of the family, beside the native model of the same recipe
+    family("llama_like", "llama", VanillaDecoderConfig, like("llama-tiny", DECODER | {"num_key_value_heads": 2})),
+    family("bloom_like", "bloom", VanillaDecoderConfig, like("bloom", DECODER)),
+    family("gemma2_like", "gemma2", VanillaDecoderConfig, like("gemma2", DECODER | GROUPED | WINDOW)),
+    family("rezero", "llama", VanillaDecoderConfig, DECODER | {"norm_placement": "rezero"}),
+    family("t5_like", "t5", VanillaEncoderDecoderConfig, like("t5", ENCODER_DECODER | {"head_dim": 8})),
+    family(
+        "modernbert_like", "modernbert", VanillaEncoderConfig, like("modernbert", TOY | {"pad_token_id": 0} | WINDOW)
     ),
 ]

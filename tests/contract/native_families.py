@@ -13,10 +13,26 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    BloomConfig,
+    BloomForCausalLM,
+    BloomForSequenceClassification,
+    BloomModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma2ForSequenceClassification,
+    Gemma2Model,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
     LlamaModel,
+    ModernBertConfig,
+    ModernBertForMaskedLM,
+    ModernBertForSequenceClassification,
+    ModernBertForTokenClassification,
+    ModernBertModel,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5Model,
 )
 
 
@@ -76,6 +92,75 @@ def bert() -> BertConfig:
     )
 
 
+def bloom() -> BloomConfig:
+    return BloomConfig(
+        vocab_size=99,
+        hidden_size=32,
+        n_layer=2,
+        n_head=4,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        num_labels=3,
+    )
+
+
+def gemma2() -> Gemma2Config:
+    return Gemma2Config(
+        vocab_size=99,
+        hidden_size=32,
+        intermediate_size=37,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        query_pre_attn_scalar=8,
+        sliding_window=4,
+        max_position_embeddings=512,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        num_labels=3,
+    )
+
+
+def modernbert() -> ModernBertConfig:
+    return ModernBertConfig(
+        vocab_size=99,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=37,
+        max_position_embeddings=512,
+        local_attention=8,
+        global_attn_every_n_layers=2,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        cls_token_id=1,
+        sep_token_id=2,
+        num_labels=3,
+    )
+
+
+def t5() -> T5Config:
+    return T5Config(
+        vocab_size=99,
+        d_model=32,
+        d_kv=8,
+        d_ff=37,
+        num_layers=2,
+        num_decoder_layers=2,
+        num_heads=4,
+        relative_attention_num_buckets=8,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+        num_labels=3,
+    )
+
+
 FAMILIES = [
     Family(
         name="llama",
@@ -120,5 +205,50 @@ FAMILIES = [
         },
         pipelines=("fill-mask", "text-classification", "token-classification", "feature-extraction"),
         config_kwargs={"hidden_size": 48},
+    ),
+    Family(
+        name="bloom",
+        kind="decoder",
+        config=bloom,
+        auto_classes={
+            "AutoModel": BloomModel,
+            "AutoModelForCausalLM": BloomForCausalLM,
+            "AutoModelForSequenceClassification": BloomForSequenceClassification,
+        },
+        pipelines=("text-generation", "text-classification", "feature-extraction"),
+        config_kwargs={"hidden_size": 64},
+    ),
+    Family(
+        name="gemma2",
+        kind="decoder",
+        config=gemma2,
+        auto_classes={
+            "AutoModel": Gemma2Model,
+            "AutoModelForCausalLM": Gemma2ForCausalLM,
+            "AutoModelForSequenceClassification": Gemma2ForSequenceClassification,
+        },
+        pipelines=("text-generation", "text-classification", "feature-extraction"),
+        config_kwargs={"hidden_size": 64},
+    ),
+    Family(
+        name="modernbert",
+        kind="encoder",
+        config=modernbert,
+        auto_classes={
+            "AutoModel": ModernBertModel,
+            "AutoModelForMaskedLM": ModernBertForMaskedLM,
+            "AutoModelForSequenceClassification": ModernBertForSequenceClassification,
+            "AutoModelForTokenClassification": ModernBertForTokenClassification,
+        },
+        pipelines=("fill-mask", "text-classification", "token-classification", "feature-extraction"),
+        config_kwargs={"hidden_size": 48},
+    ),
+    Family(
+        name="t5",
+        kind="encoder_decoder",
+        config=t5,
+        auto_classes={"AutoModel": T5Model, "AutoModelForSeq2SeqLM": T5ForConditionalGeneration},
+        pipelines=("feature-extraction",),
+        config_kwargs={"d_model": 64},
     ),
 ]

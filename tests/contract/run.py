@@ -1,9 +1,10 @@
-"""Runs transformers' own model tests, and checks of our own, on our three model types.
+"""Runs transformers' own model tests, and checks of our own, on our models.
 
 python tests/contract/run.py                                       # everything; 1 on a failure or a miss
 python tests/contract/run.py --families encoder -k "config or save_load"
 python tests/contract/run.py --families decoder -k resize -n 0 -x  # in one process, with its output
 python tests/contract/run.py --record-native                       # writes native_passed.json anew
+python tests/contract/run.py --record-native --families t5         # and this one of its families
 """
 
 import argparse
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from harness.comparison import compare
-from harness.family import load_families
+from harness.family import Family, load_families
 from harness.native import NativeRecord
 from harness.report import print_family, print_table
 from harness.sdist import Unavailable, fetch_tests, transformers_version
@@ -47,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--families", nargs="+", choices=["decoder", "encoder_decoder", "encoder"], metavar="NAME")
+    parser.add_argument(
+        "--families", nargs="+", metavar="NAME", help="only these (default all; with --record-native too)"
+    )
     parser.add_argument("-k", dest="expression", default="", help="run only the tests that match, as in pytest")
     parser.add_argument("-n", dest="workers", type=int, default=2, help="number of processes (default 2)")
     parser.add_argument("-x", dest="stop_early", action="store_true", help="stop at the first failure")
@@ -55,15 +58,28 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder for transformers' tests (default .cache)")
     parser.add_argument("--record-native", action="store_true", help="run the native models and keep what they pass")
     arguments = parser.parse_args(argv)
-    if arguments.record_native and (arguments.families or arguments.expression or arguments.stop_early):
-        parser.error("--record-native runs everything: leave --families, -k and -x away")
+    if arguments.record_native and (arguments.expression or arguments.stop_early):
+        parser.error("--record-native runs all tests of a family: leave -k and -x away")
     return arguments
+
+
+def chosen(arguments: argparse.Namespace, module: str) -> list[Family]:
+    """Return the families that the command line names.
+
+    Raises:
+        SystemExit: One of them does not exist.
+    """
+    families = load_families(module)
+    names = [family.name for family in families]
+    if unknown := set(arguments.families or []) - set(names):
+        sys.exit(f"--families {' '.join(sorted(unknown))}: choose from {' '.join(names)}")
+    return [family for family in families if family.name in (arguments.families or names)]
 
 
 def check(arguments: argparse.Namespace, sdist_tests: Path) -> int:
     """Run our families and compare them with the native ones; return 1 on a failure or a miss."""
     record = NativeRecord.load(NATIVE_PASSED)
-    families = [family for family in load_families("families") if family.name in (arguments.families or family.name)]
+    families = chosen(arguments, "families")
     whole = not (arguments.expression or arguments.stop_early)
     start = time.monotonic()
     results = session(arguments, "families", [family.name for family in families]).run(sdist_tests)
@@ -82,13 +98,15 @@ def check(arguments: argparse.Namespace, sdist_tests: Path) -> int:
 
 
 def record_native(arguments: argparse.Namespace, sdist_tests: Path) -> int:
-    """Run the native families and write down what they pass."""
-    families = load_families("native_families")
+    """Run the native families and write down what they pass, beside what is known of the others."""
+    families = chosen(arguments, "native_families")
     results = session(arguments, "native_families", [family.name for family in families]).run(sdist_tests)
     record = NativeRecord.of(families, results)
+    if arguments.families and NATIVE_PASSED.exists():
+        record = record.with_others(NativeRecord.load(NATIVE_PASSED))
     record.save(NATIVE_PASSED)
-    for name, family in record.families.items():
-        print(f"{name} passes {len(family.passed)} of {len(results[name])} tests")
+    for name in results:
+        print(f"{name} passes {len(record.families[name].passed)} of {len(results[name])} tests")
     return 0
 
 

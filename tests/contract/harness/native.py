@@ -47,6 +47,11 @@ class NativeRecord:
             )
         return cls(transformers.__version__, torch.__version__, natives)
 
+    def with_others(self, other: "NativeRecord") -> "NativeRecord":
+        """Return this record with the families that only the other one has."""
+        families = dict(sorted((other.families | self.families).items()))
+        return NativeRecord(self.transformers, self.torch, families)
+
     @classmethod
     def load(cls, path: Path) -> "NativeRecord":
         """Read a record."""
