@@ -21,7 +21,7 @@ LAYERS = [
     {"residual", "embeddings", "base"},
     {"block"},
     {"stack"},
-    {"encoder_decoder", "decoder", "encoder", "admin"},
+    {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
     {"auto"},
 ]
 # The parts that are made of other parts, and of which.
