@@ -1,17 +1,22 @@
 """The README's Python blocks run, and what it names exists."""
 
+import dataclasses
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from transformers import PreTrainedConfig
 
-from vanillaformer import PRESETS
+from vanillaformer import PRESETS, BlockConfig
+from vanillaformer.configuration import options
 from vanillaformer.tokenization.options import TokenizerAlgorithm
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PARTS = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
 
 
 def test_python_blocks_run_one_after_the_other(tmp_path):
@@ -27,6 +32,24 @@ def test_python_blocks_run_one_after_the_other(tmp_path):
 def test_every_preset_and_tokenizer_algorithm_is_named():
     missing = [name for name in (*PRESETS, *TokenizerAlgorithm.__args__) if f"`{name}`" not in README]
     assert not missing
+
+
+@pytest.mark.parametrize("literal", [name for name, value in vars(options).items() if get_args(value)])
+def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
+    missing = [value for value in get_args(getattr(options, literal)) if f"`{value}`" not in PARTS + README]
+    assert not missing
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(BlockConfig)])
+def test_every_field_of_the_block_is_in_the_list_of_parts(field):
+    of_transformers = {field.name for field in dataclasses.fields(PreTrainedConfig)}
+    common = {"hidden_size", "num_hidden_layers", "dropout"}
+    assert f"`{field}`" in PARTS or field in of_transformers | common
+
+
+def test_the_list_of_parts_has_an_example_that_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", PARTS, re.DOTALL)
+    exec(block, {})
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"(?:scripts|configuration|modeling)/\w+\.py", README))))
