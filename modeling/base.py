@@ -1,6 +1,7 @@
 """What every model class of the package has in common."""
 
 import fnmatch
+from typing import Any
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -41,6 +42,12 @@ class VanillaPreTrainedModel(PreTrainedModel):
         if (reason := self.config.attention_obstacle(attn_implementation)) is not None:
             raise ValueError(reason)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        # Its paged attention functions pass over what they do not know; whichever it would choose, the answer is one
+        if (reason := self.config.attention_obstacle("paged|eager")) is not None:
+            raise ValueError(f"continuous batching cannot serve this model: {reason}")
+        return super().init_continuous_batching(*args, **kwargs)
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()

@@ -134,6 +134,17 @@ def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, sch
             model.set_attn_implementation(implementation)
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [{"position_embedding_type": "alibi"}, {"position_embedding_type": "relative"}, {"attn_logit_softcapping": 5.0}],
+    ids=name_of,
+)
+def test_continuous_batching_is_refused_where_it_would_be_wrong(overrides):
+    model = toy("decoder", **overrides)
+    with pytest.raises(ValueError, match=f"continuous batching.*{next(iter(overrides))}"):
+        model.generate_batch([[5, 6, 7]], max_new_tokens=3)
+
+
 @pytest.mark.parametrize(("kind", "window"), [("decoder", 5), ("encoder", 6)])
 def test_attention_functions_with_a_window_of_their_own_are_told_it(kind, window):
     """Flash attention counts the token itself; transformers' mask of an encoder does not."""
