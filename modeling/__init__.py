@@ -4,6 +4,7 @@ from .auto import AUTO_CLASSES, register
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
 from .encoder import (
     VanillaEncoderForMaskedLM,
+    VanillaEncoderForPreTraining,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
@@ -18,6 +19,7 @@ __all__ = [
     "VanillaEncoderDecoderForConditionalGeneration",
     "VanillaEncoderDecoderModel",
     "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForPreTraining",
     "VanillaEncoderForSequenceClassification",
     "VanillaEncoderForTokenClassification",
     "VanillaEncoderModel",

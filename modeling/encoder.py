@@ -1,11 +1,15 @@
-"""BERT-style models: the bidirectional stack, with heads for masked tokens, texts and tokens."""
+"""BERT-style models: the bidirectional stack, with heads for masked tokens, pairs of sentences, texts and tokens."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import nn
+from transformers import GroupWeightRename
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
@@ -41,6 +45,18 @@ class HeadTransform(nn.Module):
         return self.norm(self.act_fn(self.dense(hidden_states)))
 
 
+def pool_states(
+    pool: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    states: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return one vector per text, (B, T, D) → (B, D), by one of `POOLINGS`; without a mask nothing is padding."""
+    mask = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
+    if mask.ndim != 2:
+        raise ValueError(f"pooling needs an attention_mask of shape (batch, length), got {tuple(mask.shape)}")
+    return pool(states, mask)
+
+
 class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
     """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W maybe tied."""
 
@@ -48,6 +64,7 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+    _keys_to_ignore_on_load_unexpected = [r"^pooler\.", r"^seq_relationship\."]  # noqa: RUF012 - of ForPreTraining
 
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
@@ -81,6 +98,112 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+@dataclass
+class PreTrainingOutput(ModelOutput):
+    """What `VanillaEncoderForPreTraining` returns, under the names of transformers' `BertForPreTrainingOutput`.
+
+    Args:
+        loss: Sum of the losses whose labels were given.
+        prediction_logits: Logits of the tokens (B, T, V).
+        seq_relationship_logits: Logits of "B follows A" and "B is from elsewhere" (B, 2).
+        hidden_states: States before the first and behind each block, if asked for.
+        attentions: Attention weights of each block, if asked for.
+    """
+
+    loss: torch.Tensor | None = None
+    prediction_logits: torch.Tensor | None = None
+    seq_relationship_logits: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
+    """BERT as it was pre-trained (Devlin et al. 2019): masked tokens, and whether segment B follows segment A.
+
+    The head of the tokens is that of `VanillaEncoderForMaskedLM`. That of the pair is a text classifier's of two
+    classes, in the form the config's `classifier_...` fields give it, without dropout: by default
+    `W tanh(W' h_[CLS] + b') + b`. `pooler` (W', b') is where a `VanillaEncoderForSequenceClassification` goes on from.
+
+    Shapes: token ids (B, T) → logits (B, T, V) and (B, 2).
+    """
+
+    config: VanillaEncoderConfig
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
+    _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaEncoderModel(config)
+        self.transform = HeadTransform(config, config.hidden_act, norm=True)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.shape_logits = build_logit_shape(config)
+        self.pool = POOLINGS[config.classifier_pooling]
+        self.pooler = nn.Identity()
+        if config.classifier_act is not None:
+            self.pooler = HeadTransform(config, config.classifier_act, config.classifier_norm)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+        self.loss_type = "ForMaskedLM"  # by the class's name transformers would find none
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        next_sentence_label: torch.LongTensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> PreTrainingOutput:
+        """Return both logits and, given labels, the sum of the mean losses of tokens and of pairs.
+
+        `labels` (B, T) has -100 where no loss is wanted; `next_sentence_label` (B) is 0 where segment B follows
+        segment A, 1 where it is from elsewhere. Without one of them the loss is that of the other alone.
+
+        `num_items_in_batch`, the number N of masked tokens in all batches whose gradients are accumulated, scales
+        the loss of a batch with n of them to `n/N (mean over its tokens + mean over its pairs)`: the sum over the
+        batches is the exact mean over the tokens, and for the pairs a mean that weighs batches by their masked
+        tokens, which is the exact one where all batches have as many per pair.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
+        )
+        states = outputs.last_hidden_state
+        pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, states, attention_mask)))
+        loss, logits = self.score_tokens(self.transform(states), labels, **kwargs)
+        if next_sentence_label is not None:
+            pair_loss = self.score_pairs(pair_logits, next_sentence_label, labels, kwargs.get("num_items_in_batch"))
+            loss = pair_loss if loss is None else loss + pair_loss
+        return PreTrainingOutput(
+            loss=loss,
+            prediction_logits=logits,
+            seq_relationship_logits=pair_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def score_pairs(
+        self,
+        logits: torch.Tensor,
+        next_sentence_label: torch.Tensor,
+        labels: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None,
+    ) -> torch.Tensor:
+        """Return the mean cross-entropy of the pairs, times the batch's share of all masked tokens if it is known."""
+        loss = nn.functional.cross_entropy(logits.float(), next_sentence_label.view(-1).to(logits.device))
+        if num_items_in_batch is None or labels is None:
+            return loss
+        return loss * (labels.ne(-100).sum() / num_items_in_batch).to(loss.device)
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
@@ -121,11 +244,8 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        states = outputs.last_hidden_state
-        mask = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
-        if mask.ndim != 2:
-            raise ValueError(f"pooling needs an attention_mask of shape (batch, length), got {tuple(mask.shape)}")
-        logits = self.classifier(self.dropout(self.transform(self.pool(states, mask))))
+        pooled = pool_states(self.pool, outputs.last_hidden_state, attention_mask)
+        logits = self.classifier(self.dropout(self.transform(pooled)))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
@@ -174,3 +294,13 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+# Two heads have a `transform`: the token head in front of its output layer, the classifier in front of its own, which
+# pre-training has as `pooler`. Names change between such checkpoints once a tensor shows where they are from.
+RENAMED_ON_LOADING = {
+    VanillaEncoderForSequenceClassification: GroupWeightRename(
+        [r"^pooler\.", r"^transform\."], ["transform.", "token_transform."]
+    ),
+    VanillaEncoderForPreTraining: GroupWeightRename([r"^classifier\.", r"^transform\."], ["classifier.", "pooler."]),
+}

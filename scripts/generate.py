@@ -122,6 +122,7 @@ TASKS: dict[str, tuple[Any, Callable[..., list[str]], bool]] = {
     "ForCausalLM": (AutoModelForCausalLM, continue_prompts, True),
     "LMHeadModel": (AutoModelForCausalLM, continue_prompts, True),
     "ForMaskedLM": (AutoModelForMaskedLM, fill_masks, False),
+    "ForPreTraining": (AutoModelForMaskedLM, fill_masks, False),  # BERT's: its token head is a masked LM's
     "ForSequenceClassification": (AutoModelForSequenceClassification, classify, False),
 }
 

@@ -1,25 +1,49 @@
 """Train a language model: a decoder that predicts the next token, or an encoder that predicts masked ones.
 
 Without arguments: a small decoder on the source text of Python's standard library. `--objective masked` trains an
-encoder, whose weights `train_classifier` can start from.
+encoder, whose weights `train_classifier` can start from; `--objective mlm+nsp` does so as BERT was trained: on pairs
+of segments, of which the second follows the first in half of the cases and is from another document in the others.
+A document is one text (of the standard library: one file), its sentences are its lines and the sentences in them.
 """
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from transformers import DataCollatorForLanguageModeling
+from datasets import DatasetDict
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.data import load_data
-from vanillaformer.training.metrics import language_model_metrics, token_scores
+from vanillaformer.training.metrics import (
+    language_model_metrics,
+    pretraining_metrics,
+    pretraining_scores,
+    token_scores,
+)
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.preprocessing import causal_blocks, masked_blocks
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.sentence_pairs import sentence_pairs
 from vanillaformer.training.trainers import RowMasking, RunTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, LanguageModelTrainingArguments)
-EXAMPLES = {"causal": "def ", "masked": "import [MASK]"}
+EXAMPLES = {"causal": "def ", "masked": "import [MASK]", "mlm+nsp": "import [MASK]"}
+
+
+def make_rows(
+    texts: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    data: DataArguments,
+    settings: LanguageModelTrainingArguments,
+) -> DatasetDict:
+    """Return the rows of token ids that the objective asks for."""
+    make = causal_blocks if settings.objective == "causal" else masked_blocks
+    if settings.objective == "mlm+nsp":
+        make = partial(sentence_pairs, seed=settings.seed)
+    return make(texts, tokenizer, block_size=data.block_size, num_proc=data.preprocessing_num_workers)
 
 
 def train(argv: Sequence[str] | None = None) -> Run:
@@ -33,13 +57,15 @@ def train(argv: Sequence[str] | None = None) -> Run:
     texts = load_data(data, "language_model")
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
     tokenizer = tokenizers[0]
-    blocks = causal_blocks if causal else masked_blocks
-    rows = blocks(texts, tokenizer, block_size=data.block_size, num_proc=data.preprocessing_num_workers)
+    rows = make_rows(texts, tokenizer, data, settings)
     model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed)
     set_generation(model, job, length=data.block_size)
     collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
     if not causal:
         collator = RowMasking(tokenizer, mlm_probability=settings.mlm_probability, mask_seed=settings.seed)
+    metrics: tuple[Any, Any] = language_model_metrics(), token_scores(causal=causal)
+    if job == "mlm+nsp":
+        metrics = pretraining_metrics(), pretraining_scores
     trainer = RunTrainer(
         model=model,
         args=settings,
@@ -47,8 +73,8 @@ def train(argv: Sequence[str] | None = None) -> Run:
         eval_dataset=rows["validation"],
         data_collator=collator,
         processing_class=tokenizer,
-        compute_metrics=language_model_metrics(),
-        preprocess_logits_for_metrics=token_scores(causal=causal),
+        compute_metrics=metrics[0],
+        preprocess_logits_for_metrics=metrics[1],
     )
     train_and_save(run, job, trainer, data, rows, example=example, tokenizers=tokenizers)
     return announce(run, job, example=example)

@@ -51,7 +51,11 @@ class DataArguments:
     text_column: str = field(default="text", metadata={"help": "Column of the text (language model, classifier)."})
     label_column: str = field(default="label", metadata={"help": "Column of the label (classifier): ids or names."})
     sample_by: Literal["line", "paragraph", "document"] = field(
-        default="line", metadata={"help": "What one text of a .txt file is for a language model."}
+        default="line",
+        metadata={
+            "help": "What one text of a .txt file is for a language model. For --objective mlm+nsp, whose texts are "
+            "documents of several sentences: paragraph (blank lines between documents) or document (the file is one)."
+        },
     )
     validation_fraction: float = field(
         default=0.05, metadata={"help": "Part of the training data held out when there is no validation data."}

@@ -20,6 +20,7 @@ SCORES = {
     "chrf": "chrF {:.1f}",
     "perplexity": "perplexity {:.2f}",
     "accuracy": "accuracy {:.1%}",
+    "next_sentence_accuracy": "next sentence {:.1%}",
     "f1": "F1 {:.1%}",
 }
 

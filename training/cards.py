@@ -15,6 +15,7 @@ PIPELINES: dict[Job, str] = {
     "translation": "translation",
     "causal": "text-generation",
     "masked": "fill-mask",
+    "mlm+nsp": "fill-mask",
     "classification": "text-classification",
 }
 # The lines after tokenizer and model, by what the model does.
@@ -27,6 +28,12 @@ print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_s
 inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
 logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
 print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
+    "mlm+nsp": """text, second = {example!r}, "the next sentence"
+inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), second, return_tensors="pt")
+outputs = model(**inputs)
+logits = outputs.prediction_logits[inputs["input_ids"] == tokenizer.mask_token_id]
+print(tokenizer.batch_decode(logits.topk(5).indices.T))
+print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
     "classification": """inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
 }

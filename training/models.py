@@ -8,6 +8,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
@@ -27,7 +28,7 @@ from vanillaformer.tokenization import ModelKind
 
 from .arguments import ModelArguments
 
-Job = Literal["translation", "causal", "masked", "classification"]
+Job = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
 Fields = dict[str, Any]
 
 KINDS: dict[type, ModelKind] = {
@@ -49,6 +50,7 @@ HEADS: dict[Job, Head] = {
     "translation": Head(AutoModelForSeq2SeqLM, ("encoder_decoder",), "transformer-tiny"),
     "causal": Head(AutoModelForCausalLM, ("decoder",), "gpt-tiny"),
     "masked": Head(AutoModelForMaskedLM, ("encoder",), "bert-tiny"),
+    "mlm+nsp": Head(AutoModelForPreTraining, ("encoder",), "bert-tiny"),
     "classification": Head(AutoModelForSequenceClassification, ("encoder", "decoder"), "bert-tiny"),
 }
 
@@ -93,7 +95,7 @@ def build_model(
         labels: Names of the classes (classification only).
 
     Raises:
-        ValueError: For a field that does not exist, a vocabulary or a maximal length that is too small.
+        ValueError: For a field that does not exist, a vocabulary, a maximal length or token types that are too few.
     """
     set_seed(seed)
     target = target_tokenizer or tokenizer
@@ -105,12 +107,14 @@ def build_model(
         _check_fields(AutoConfig.from_pretrained(path), changes)
         config = AutoConfig.from_pretrained(path, **changes, **extra)
         _check_sizes(config, tokenizer, target, length)
+        _check_segments(config, job)
         return head.auto_class.from_pretrained(path, config=config, **common)
     name = arguments.preset or head.preset
     _check_fields(preset(name), changes)
     fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)
     config = preset(name, **(fields | changes | extra))
     _check_sizes(config, tokenizer, target, length)
+    _check_segments(config, job)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return head.auto_class.from_config(config, **common)
 
@@ -180,4 +184,14 @@ def _check_sizes(
         raise ValueError(
             f"rows of up to {length} tokens do not fit max_position_embeddings={limit} of the model: make the rows "
             f"shorter (--block_size, --max_..._length) or a new model longer (--set max_position_embeddings={length})"
+        )
+
+
+def _check_segments(config: PreTrainedConfig, job: Job) -> None:
+    """Raise ValueError when pairs of segments would have token types that the model has no vectors for."""
+    types = getattr(config, "type_vocab_size", 0)
+    if job == "mlm+nsp" and types < 2:
+        raise ValueError(
+            f"--objective mlm+nsp marks two segments by token types, of which the model has type_vocab_size={types}: "
+            "--set type_vocab_size=2"
         )

@@ -42,7 +42,7 @@ def translation_rows(
         tokenizers=(source_tokenizer, target_tokenizer),
         lengths=(max_source_length, max_target_length),
     )
-    tokenised = _map(dataset, rows, num_proc)
+    tokenised = map_splits(dataset, rows, num_proc)
     tokenised = _report_cut(tokenised, "source_cut", f"sources were cut to {max_source_length} tokens")
     return _report_cut(tokenised, "target_cut", f"targets were cut to {max_target_length} tokens")
 
@@ -60,7 +60,9 @@ def classification_rows(
         if not isinstance(rows.features["label"], ClassLabel):
             raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
     dataset = dataset.rename_column("label", "labels")
-    tokenised = _map(dataset, partial(_text_batch, tokenizer=tokenizer, length=max_length), num_proc, keep=["labels"])
+    tokenised = map_splits(
+        dataset, partial(_text_batch, tokenizer=tokenizer, length=max_length), num_proc, keep=["labels"]
+    )
     return _report_cut(tokenised, "text_cut", f"texts were cut to {max_length} tokens")
 
 
@@ -78,7 +80,7 @@ def causal_blocks(
         raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
     start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
     join = partial(_joined_batch, tokenizer=tokenizer, start=start, end=[tokenizer.eos_token_id])
-    tokenised = _map(dataset, join, num_proc)
+    tokenised = map_splits(dataset, join, num_proc)
     return DatasetDict({split: _cut(rows, block_size, smallest=2) for split, rows in tokenised.items()})
 
 
@@ -91,20 +93,25 @@ def masked_blocks(
     """
     if block_size < 3:
         raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
-    missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
-    if missing:
-        raise ValueError(
-            f"the tokenizer has no {', '.join(missing)}: masked language modelling needs an encoder's one"
-        )
+    check_encoder_tokenizer(tokenizer)
     frame = partial(_framed_batch, start=tokenizer.cls_token_id, end=tokenizer.sep_token_id)
     join = partial(_joined_batch, tokenizer=tokenizer, start=[], end=[tokenizer.sep_token_id])
-    tokenised = _map(dataset, join, num_proc)
+    tokenised = map_splits(dataset, join, num_proc)
     return DatasetDict(
         {
             split: _cut(rows, block_size - 2, smallest=1).map(frame, batched=True, desc=f"Framing {split} data")
             for split, rows in tokenised.items()
         }
     )
+
+
+def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError, naming them, when the tokenizer lacks tokens that masked rows are made with."""
+    missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
+    if missing:
+        raise ValueError(
+            f"the tokenizer has no {', '.join(missing)}: masked language modelling needs an encoder's one"
+        )
 
 
 # --------------------------------------------------------------------------------------------- one batch of texts
@@ -150,7 +157,7 @@ def _framed_batch(batch: Batch, *, start: int, end: int) -> Batch:
 
 
 # --------------------------------------------------------------------------------------------------- whole splits
-def _map(
+def map_splits(
     dataset: DatasetDict, function: Callable[[Batch], Batch], num_proc: int | None, keep: list[str] | None = None
 ) -> DatasetDict:
     """Apply a function to batches of every split, dropping the columns it was given but those to `keep`."""
@@ -164,10 +171,14 @@ def _map(
     return DatasetDict(mapped)
 
 
+def flat_values(rows: Dataset, column: str) -> pa.Array:
+    """Return the values of a column of lists, one list behind the other."""
+    return pa.concat_arrays([chunk.flatten() for chunk in rows.with_format("arrow")[column].chunks])
+
+
 def _cut(rows: Dataset, size: int, *, smallest: int) -> Dataset:
     """Cut the concatenation of all `input_ids` to blocks; only the last may be shorter, but not below `smallest`."""
-    lists = rows.with_format("arrow")["input_ids"]
-    stream = pa.concat_arrays([chunk.flatten() for chunk in lists.chunks])
+    stream = flat_values(rows, "input_ids")
     ends = np.arange(size, len(stream) + size, size).clip(max=len(stream))
     offsets = np.concatenate([[0], ends])
     if len(offsets) > 2 and offsets[-1] - offsets[-2] < smallest:

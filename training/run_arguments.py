@@ -6,7 +6,7 @@ from typing import Literal
 
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
-Objective = Literal["causal", "masked"]
+Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
 
 
@@ -98,20 +98,30 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
     """Settings of `train_language_model`."""
 
     objective: Objective = field(
-        default="causal", metadata={"help": "causal: predict the next token; masked: predict hidden tokens."}
+        default="causal",
+        metadata={
+            "help": "causal: predict the next token; masked: predict hidden tokens; mlm+nsp: predict hidden tokens "
+            "and whether the second segment of a pair follows the first (BERT)."
+        },
     )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Masked: part of the tokens to predict."})
+    mlm_probability: float = field(
+        default=0.15, metadata={"help": "masked and mlm+nsp: part of the tokens to predict."}
+    )
     num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the training data."})
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per step and process."})
     metric_for_best_model: str | None = field(
-        default="loss", metadata={"help": "What the best checkpoint is best at: loss, perplexity or accuracy."}
+        default="loss",
+        metadata={
+            "help": "What the best checkpoint is best at: loss, perplexity or accuracy (mlm+nsp: or "
+            "next_sentence_accuracy)."
+        },
     )
 
     def __post_init__(self) -> None:
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
         if self.output_dir is None:
-            self.output_dir = f"runs/{self.objective}_language_model"
+            self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
         if self.metric_for_best_model == "perplexity":
             self.greater_is_better = False
         super().__post_init__()

@@ -12,7 +12,7 @@ import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub import ModelCard
 from joblib import cpu_count
-from transformers import PreTrainedTokenizerBase, Trainer
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
@@ -22,8 +22,10 @@ from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
 from .cards import loading_code, model_card
 from .models import HEADS, Job
 from .plots import loss_curve
+from .profiling import profile_new_model
 from .reporting import report
 from .run_folder import Run, open_folder
+from .trainers import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 # Fields that change how fast something is done, not what is done.
@@ -109,7 +111,7 @@ def prepare_tokenizers(
 def train_and_save(
     run: Run,
     job: Job,
-    trainer: Trainer,
+    trainer: RunTrainer,
     data: DataArguments,
     rows: DatasetDict,
     *,
@@ -135,6 +137,7 @@ def train_and_save(
         trainer.add_callback(SaveTargetTokenizer(tokenizers[1]))
     sizes = {split: len(part) for split, part in rows.items()}
     _describe(trainer, data_name(data, job), sizes)
+    profile_new_model(run, trainer)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
     run.metrics = trainer.evaluate()
@@ -218,7 +221,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> s
     return f"{pieces!r}{' ...' if len(ids) > count else ''}"
 
 
-def _describe(trainer: Trainer, name: str, sizes: dict[str, int]) -> None:
+def _describe(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
     """Print what is trained on what."""
     model: Any = trainer.model
     report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
@@ -227,7 +230,7 @@ def _describe(trainer: Trainer, name: str, sizes: dict[str, int]) -> None:
     report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
 
 
-def _card(run: Run, job: Job, trainer: Trainer, data: DataArguments, code: str) -> ModelCard:
+def _card(run: Run, job: Job, trainer: RunTrainer, data: DataArguments, code: str) -> ModelCard:
     """Return the model card of a run."""
     model: Any = trainer.model
     embedded = data.train_file is None and data.dataset == "embedded"

@@ -89,8 +89,15 @@ class RowMasking(DataCollatorForLanguageModeling):
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:
-        masked = [self._mask_row(row[None]) for row in inputs]
-        return torch.cat([inputs for inputs, _ in masked]), torch.cat([labels for _, labels in masked])
+        labels = torch.full_like(inputs, -100)
+        for ids, targets in zip(inputs, labels):
+            # How far a row is padded depends on the others in its batch: padding has no part in the draw.
+            real = torch.ones_like(ids, dtype=torch.bool)
+            if self.tokenizer.pad_token_id is not None:
+                real = ids != self.tokenizer.pad_token_id
+            masked, wanted = self._mask_row(ids[real][None])
+            ids[real], targets[real] = masked[0], wanted[0]
+        return inputs, labels
 
     def _mask_row(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seed = crc32(row.numpy().tobytes(), _mixed(self.mask_seed, self.epoch))

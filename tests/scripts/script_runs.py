@@ -29,6 +29,7 @@ PROGRAMS = {
     "translation": (train_translation, PAIRS),
     "causal": (train_language_model, TEXTS),
     "masked": (train_language_model, f"{TEXTS} --objective masked"),
+    "mlm+nsp": (train_language_model, f"{TEXTS} --objective mlm+nsp"),
     "classification": (train_classifier, NAMES),
 }
 

@@ -75,8 +75,9 @@ def test_classifies(kind: str, trained, capsys) -> None:
         assert float(probability) == pytest.approx(best["score"], abs=1e-3)
 
 
-def test_fills_masks(trained, capsys) -> None:
-    (text,) = lines_of("--model", trained("masked"), "--text", "import [MASK]", capsys=capsys)
+@pytest.mark.parametrize("job", ["masked", "mlm+nsp"])
+def test_fills_masks(job: str, trained, capsys) -> None:
+    (text,) = lines_of("--model", trained(job), "--text", "import [MASK]", capsys=capsys)
     assert "[MASK]" not in text
     assert text.startswith("import")
 

@@ -38,18 +38,35 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
     assert (tmp_path / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
 
 
-@pytest.mark.parametrize("job", ["classification", "masked"])
+@pytest.mark.parametrize("job", ["classification", "masked", "mlm+nsp"])
 def test_resume_in_a_later_epoch(job: str, tmp_path: Path) -> None:
     # 30 rows are 4 steps: step 6 lies in the second epoch, whose order and masks must be found again.
     options = ["--max_train_samples", "30", "--eval_steps", "1"]
-    if job == "masked":
-        (tmp_path / "text.txt").write_text("\n".join(f"the line with the number {number}" for number in range(60)))
+    if job != "classification":
+        lines = [f"the line with the number {number}" for number in range(60)]
+        end = "\n" if job == "masked" else ". And one more.\n"
+        (tmp_path / "text.txt").write_text(end.join(lines))
         options = ["--train_file", str(tmp_path / "text.txt"), *options, "--block_size", "12"]
     whole = train(job, tmp_path / "whole", *options)
     assert whole.details["rows"]["train"] < 5 * 8
     kill_in_step(job, 5, arguments(job, tmp_path / "killed", *options))
     train(job, tmp_path / "killed", *options)
     assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
+
+
+def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
+    """Admin's factors come from the checkpoint, and measuring them has moved no random state."""
+    options = ["--set", "norm_placement=admin", "num_hidden_layers=2"]
+    train("causal", tmp_path / "whole", *options)
+    assert "Admin: factors of 4 residual connections from 1.00 to" in capfd.readouterr().out
+    kill_in_step("causal", 3, arguments("causal", tmp_path / "killed", *options))
+    capfd.readouterr()
+    train("causal", tmp_path / "killed", *options)
+    assert "Admin" not in capfd.readouterr().out
+    assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
+    factors = [value for name, value in weights(tmp_path / "whole").items() if name.endswith("omega")]
+    assert len(factors) == 4
+    assert max(value.max() for value in factors) > 1.05
 
 
 def test_resume_from_a_chosen_checkpoint(trained, tmp_path: Path) -> None:

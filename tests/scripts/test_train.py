@@ -17,6 +17,7 @@ SCORES = {
     "translation": ("bleu", "chrf", "exact_match"),
     "causal": ("perplexity", "accuracy"),
     "masked": ("perplexity", "accuracy"),
+    "mlm+nsp": ("perplexity", "accuracy", "next_sentence_accuracy"),
     "classification": ("accuracy", "f1"),
 }
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
@@ -130,7 +131,7 @@ def test_without_generation_the_loss_decides(tmp_path: Path) -> None:
     assert run.settings["training"]["metric_for_best_model"] == "loss"
 
 
-@pytest.mark.parametrize("start", ["masked", "causal"])
+@pytest.mark.parametrize("start", ["masked", "mlm+nsp", "causal"])
 def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -> None:
     # Without a step that changes anything the body is the language model's, and so is the tokenizer.
     frozen = ["--learning_rate", "0", "--max_steps", "1"]
@@ -142,6 +143,31 @@ def test_classifier_from_a_language_model(start: str, trained, tmp_path: Path) -
         assert torch.equal(old[name], new[name]), name
     assert (tmp_path / "tokenizer.json").read_bytes() == (trained(start) / "tokenizer.json").read_bytes()
     assert f"the weights of {trained(start)}" in (tmp_path / "README.md").read_text()
+
+
+def test_classifier_goes_on_from_the_pooler_of_pre_training(trained, tmp_path: Path) -> None:
+    frozen = ["--learning_rate", "0", "--max_steps", "1"]
+    train("classification", tmp_path, "--model_name_or_path", str(trained("mlm+nsp")), *frozen)
+    old, new = weights(trained("mlm+nsp")), weights(tmp_path)
+    for name in ("dense.weight", "dense.bias"):
+        assert torch.equal(new[f"transform.{name}"], old[f"pooler.{name}"])
+        assert not torch.equal(new[f"transform.{name}"], old[f"transform.{name}"])
+
+
+def test_pre_training_goes_on_from_a_masked_language_model(trained, tmp_path: Path) -> None:
+    options = ["--model_name_or_path", str(trained("masked")), "--learning_rate", "0", "--max_steps", "1"]
+    run = train("mlm+nsp", tmp_path, *options)
+    old, new = weights(trained("masked")), weights(tmp_path)
+    assert all(torch.equal(new[name], value) for name, value in old.items())
+    assert 0 < run.metrics["eval_next_sentence_accuracy"] < 1
+
+
+def test_documents_of_a_text_file(tmp_path: Path) -> None:
+    text = "\n\n".join(f"It was {number}.\nThen came {number + 1}. Last {number + 2}." for number in range(60))
+    (tmp_path / "text.txt").write_text(text)
+    options = ["--train_file", str(tmp_path / "text.txt"), "--max_train_samples", "50", "--max_steps", "2"]
+    run = train("mlm+nsp", tmp_path / "run", *options, "--sample_by", "paragraph", "--block_size", "40")
+    assert 50 <= run.details["rows"]["train"] <= 100  # one or two pairs of three sentences
 
 
 def test_loaded_tokenizer(trained, tmp_path: Path) -> None:
@@ -165,6 +191,9 @@ def test_loaded_tokenizer(trained, tmp_path: Path) -> None:
         ("causal", ["--preset", "gpt2", "--model_name_or_path", "x"], "give one of them"),
         ("causal", ["--resume_from_checkpoint", "nowhere"], "nowhere is not a complete checkpoint"),
         ("masked", ["--mlm_probability", "1.5"], "--mlm_probability 1.5: it must lie between 0 and 1"),
+        ("mlm+nsp", ["--set", "type_vocab_size=1"], "has type_vocab_size=1: --set type_vocab_size=2"),
+        ("mlm+nsp", ["--block_size", "4"], "block_size=4: a pair needs two tokens"),
+        ("mlm+nsp", ["--preset", "gpt2"], "--preset gpt2: choose from bert"),
         ("causal", ["--train_file", "missing.csv"], "missing.csv"),
     ],
 )
@@ -201,3 +230,11 @@ def test_help_names_every_group(program, capsys) -> None:
         "--overwrite_output_dir",
     ):
         assert option in text
+
+
+def test_help_names_the_objectives(capsys) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        train_language_model.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--objective {causal,masked,mlm+nsp}" in text
+    assert "whether the second segment of a pair follows the first" in text

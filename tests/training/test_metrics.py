@@ -106,6 +106,25 @@ def test_language_model_scores_against_all_logits(causal):
     assert scores["accuracy"] == pytest.approx(right)
 
 
+def test_pretraining_scores_are_those_of_tokens_and_of_pairs():
+    torch.manual_seed(0)
+    logits, pair_logits = torch.randn(5, 7, 11), torch.randn(5, 2)
+    labels, pairs = torch.randint(0, 11, (5, 7)), torch.tensor([0, 1, 1, 0, 1])
+    labels[:, 3:] = -100
+    kept = [each.numpy() for each in m.pretraining_scores((logits, pair_logits), (labels, pairs))]
+    scores = m.pretraining_metrics()(
+        EvalPrediction(predictions=tuple(kept), label_ids=(labels.numpy(), pairs.numpy()))
+    )
+    of_tokens = EvalPrediction(predictions=(kept[0], kept[1]), label_ids=labels.numpy())
+    assert scores == {
+        **m.language_model_metrics()(of_tokens),
+        "next_sentence_accuracy": pytest.approx((pair_logits.argmax(-1) == pairs).float().mean().item()),
+    }
+    assert scores["perplexity"] == pytest.approx(
+        math.exp(torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).item()), rel=1e-5
+    )
+
+
 def test_perplexity():
     assert m.perplexity(math.log(20)) == pytest.approx(20)
     assert m.perplexity(1e6) == math.inf

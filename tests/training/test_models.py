@@ -52,6 +52,19 @@ def test_classifier_of_either_kind(kind: str, encoder_tokenizer, decoder_tokeniz
     assert check_preset("classification", ModelArguments(preset=kind)) == ("encoder" if "bert" in kind else "decoder")
 
 
+def test_pairs_need_two_token_types(encoder_tokenizer, tmp_path) -> None:
+    model = build("mlm+nsp", encoder_tokenizer)
+    types = torch.tensor([[0, 0, 1]])
+    assert model(torch.tensor([[5, 6, 0]]), token_type_ids=types).seq_relationship_logits.shape == (1, 2)
+    for few in (0, 1):
+        with pytest.raises(ValueError, match=f"type_vocab_size={few}: --set type_vocab_size=2"):
+            build("mlm+nsp", encoder_tokenizer, overrides=[f"type_vocab_size={few}"])
+    build("masked", encoder_tokenizer, overrides=["type_vocab_size=1"]).save_pretrained(tmp_path)
+    saved = ModelArguments(model_name_or_path=str(tmp_path))
+    with pytest.raises(ValueError, match="type_vocab_size=1"):
+        build_model("mlm+nsp", saved, encoder_tokenizer, length=8, seed=0)
+
+
 def test_dtype_and_attention(decoder_tokenizer) -> None:
     model = build("causal", decoder_tokenizer, dtype="bfloat16", attn_implementation="eager")
     assert model.dtype == torch.bfloat16

@@ -75,6 +75,21 @@ def test_masks_depend_on_row_seed_and_epoch_alone(encoder_tokenizer) -> None:
     assert collator.epoch == 2
 
 
+def test_masks_do_not_depend_on_how_far_a_row_is_padded(encoder_tokenizer) -> None:
+    short, long = (
+        rows(encoder_tokenizer, 1)[0],
+        {"input_ids": encoder_tokenizer("a much longer text " * 9)["input_ids"]},
+    )
+    collator = masking(encoder_tokenizer)
+    alone, beside = collator([short]), collator([short, long])
+    length = len(short["input_ids"])
+    assert beside["input_ids"].shape[1] > 2 * length
+    for name, padding in (("input_ids", encoder_tokenizer.pad_token_id), ("labels", -100)):
+        assert torch.equal(beside[name][0, :length], alone[name][0])
+        assert (beside[name][0, length:] == padding).all()
+    assert (alone["labels"] != -100).any()
+
+
 def test_masks_are_as_many_as_the_stock_collator_makes(encoder_tokenizer) -> None:
     batch = rows(encoder_tokenizer, 64)
     stock = DataCollatorForLanguageModeling(encoder_tokenizer, mlm_probability=0.5)(batch)

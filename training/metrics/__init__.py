@@ -5,6 +5,8 @@ from .compute import (
     classification_metrics,
     language_model_metrics,
     metrics,
+    pretraining_metrics,
+    pretraining_scores,
     token_scores,
     translation_metrics,
 )
@@ -31,6 +33,8 @@ __all__ = [
     "language_model_metrics",
     "metrics",
     "perplexity",
+    "pretraining_metrics",
+    "pretraining_scores",
     "sacrebleu_signatures",
     "token_scores",
     "translation_metrics",

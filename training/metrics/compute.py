@@ -76,6 +76,28 @@ def language_model_metrics() -> ComputeMetrics:
     return compute_metrics
 
 
+def pretraining_metrics() -> ComputeMetrics:
+    """Return `compute_metrics` for masked tokens and pairs: perplexity, accuracy, next_sentence_accuracy.
+
+    Goes with `preprocess_logits_for_metrics=pretraining_scores`; the first two are a language model's.
+    """
+    of_tokens, of_pairs = language_model_metrics(), Accuracy()
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        scores: Any = prediction.predictions  # what pretraining_scores returned
+        labels: Any = prediction.label_ids
+        found = of_tokens(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
+        right = of_pairs.compute(predictions=scores[2], references=labels[1])
+        return {**found, "next_sentence_accuracy": right["accuracy"]}
+
+    return compute_metrics
+
+
+def pretraining_scores(logits: Any, labels: Any) -> tuple[torch.Tensor, ...]:
+    """A `preprocess_logits_for_metrics`: keep what `token_scores` does, and the class chosen for each pair (B)."""
+    return (*token_scores(causal=False)(logits[0], labels[0]), logits[1].argmax(dim=-1))
+
+
 def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Return a `preprocess_logits_for_metrics` that keeps little: predicted ids (B, T) and losses (B, T).
 

@@ -1,0 +1,295 @@
+"""The two heads of BERT's pre-training: parity with transformers, losses by hand, accumulation, and what follows."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSequenceClassification,
+    BertForPreTraining,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForPreTraining,
+    VanillaEncoderForSequenceClassification,
+)
+from vanillaformer.modeling.encoder import PreTrainingOutput
+
+from . import references
+from .references import Reference, carry, copied, with_bias
+from .toys import PAD, assert_close, inputs_of, labels_of, padding, tokens, toy, toy_config
+
+TOLERANCE = 1e-5
+B, T = 3, 9
+PAIRS = torch.tensor([1, 0, 1])
+
+
+def bert(attention: str) -> Reference:
+    config, ours = references.bert_configs(attention)
+    tensors = references.bert_stack() | with_bias(
+        {
+            "transform.dense": "cls.predictions.transform.dense",
+            "transform.norm": "cls.predictions.transform.LayerNorm",
+            "pooler.dense": "bert.pooler.dense",
+            "seq_relationship": "cls.seq_relationship",
+        }
+    )
+    tensors["lm_head.bias"] = "cls.predictions.bias"
+    return Reference(BertForPreTraining(config), VanillaEncoderForPreTraining(ours), tensors)
+
+
+def pair_inputs() -> dict[str, torch.Tensor]:
+    """A padded batch of pairs with both kinds of labels."""
+    mask = padding(B, T)
+    labels = tokens(B, T, references.VOCABULARY, seed=6).masked_fill(mask == 0, -100)
+    labels[:, ::2] = -100
+    return {
+        "input_ids": tokens(B, T, references.VOCABULARY).masked_fill(mask == 0, PAD),
+        "attention_mask": mask,
+        "token_type_ids": torch.arange(T).gt(4).long().expand(B, T),
+        "labels": labels,
+        "next_sentence_label": PAIRS,
+    }
+
+
+def pretraining(**fields) -> PreTrainedModel:
+    return toy("encoder", VanillaEncoderForPreTraining, **fields)
+
+
+# ------------------------------------------------------------------------------------------------- the function
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_logits_loss_and_gradients_are_berts(attention):
+    reference, inputs = copied(bert(attention)), pair_inputs()
+    theirs, ours = reference.theirs(**inputs), reference.ours(**inputs)
+    real = inputs["attention_mask"] == 1
+    assert_close(ours.prediction_logits[real], theirs.prediction_logits[real], "token logits", TOLERANCE)
+    assert_close(ours.seq_relationship_logits, theirs.seq_relationship_logits, "pair logits", TOLERANCE)
+    assert_close(ours.loss, theirs.loss, "loss", TOLERANCE)
+    theirs.loss.backward()
+    ours.loss.backward()
+    expected = carry(reference.tensors, {name: p.grad for name, p in reference.theirs.named_parameters()})
+    assert expected.keys() == dict(reference.ours.named_parameters()).keys()
+    for name, gradient in expected.items():
+        # a key bias moves all scores of a query alike: its gradient is rounding, measured by the value bias
+        scale = expected[name.replace("k_proj.bias", "v_proj.bias")].norm()
+        error = (reference.ours.get_parameter(name).grad - gradient).norm() / scale
+        assert error <= TOLERANCE, f"gradient of {name}: relative error {error:.2e}"
+
+
+def test_the_output_has_transformers_names_in_its_order():
+    assert list(PreTrainingOutput.__dataclass_fields__) == list(BertForPreTrainingOutput.__dataclass_fields__)
+    model, inputs = pretraining(), inputs_of("encoder")
+    output = model(**inputs, output_hidden_states=True)
+    assert output.loss is None
+    assert (output.prediction_logits.shape, output.seq_relationship_logits.shape) == ((3, 7, 37), (3, 2))
+    assert len(output.hidden_states) == 3
+    first, second = model(**inputs, return_dict=False)[:2]
+    assert torch.equal(first, output.prediction_logits)
+    assert torch.equal(second, output.seq_relationship_logits)
+
+
+def test_the_loss_is_the_sum_of_those_whose_labels_are_given():
+    model, inputs, labels = pretraining(), inputs_of("encoder"), labels_of("encoder")
+    output = model(**inputs, labels=labels, next_sentence_label=PAIRS)
+    masked = nn.functional.cross_entropy(output.prediction_logits.flatten(0, 1), labels.flatten())
+    paired = nn.functional.cross_entropy(output.seq_relationship_logits, PAIRS)
+    assert_close(output.loss, masked + paired, "both")
+    assert_close(model(**inputs, labels=labels).loss, masked, "tokens alone")
+    assert_close(model(**inputs, next_sentence_label=PAIRS).loss, paired, "pairs alone")
+    assert_close(model(**inputs, next_sentence_label=PAIRS[:, None]).loss, paired, "pairs as a column")
+
+
+@pytest.mark.parametrize("items", [50, torch.tensor(50)])
+def test_a_batch_counts_by_its_share_of_the_masked_tokens(items):
+    model, inputs, labels = pretraining(), inputs_of("encoder"), labels_of("encoder")
+    whole = model(**inputs, labels=labels, next_sentence_label=PAIRS).loss
+    part = model(**inputs, labels=labels, next_sentence_label=PAIRS, num_items_in_batch=items).loss
+    assert_close(part, whole * labels.ne(-100).sum() / 50, "loss")
+    assert model(**inputs, next_sentence_label=PAIRS, num_items_in_batch=items).loss == (
+        model(**inputs, next_sentence_label=PAIRS).loss
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"classifier_pooling": "mean"},
+        {"classifier_act": None},
+        {"classifier_act": "gelu", "classifier_norm": True},
+    ],
+    ids=["bert", "mean", "no layer", "normalised"],
+)
+def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_path):
+    model, inputs = pretraining(**fields), inputs_of("encoder")
+    model.save_pretrained(tmp_path)
+    classifier = AutoModelForSequenceClassification.from_pretrained(tmp_path, num_labels=2).eval()
+    with torch.no_grad():
+        classifier.classifier.weight.copy_(model.seq_relationship.weight)
+        classifier.classifier.bias.copy_(model.seq_relationship.bias)
+    assert torch.equal(classifier(**inputs).logits, model(**inputs).seq_relationship_logits)
+
+
+# ------------------------------------------------------------------------------------------------- accumulation
+def step(rows: list[dict], size: int, folder) -> torch.Tensor:
+    """What one step of plain gradient descent over all rows, in batches of `size`, changes."""
+    model = pretraining().train()
+    arguments = TrainingArguments(
+        folder, per_device_train_batch_size=size, gradient_accumulation_steps=len(rows) // size, max_steps=1,
+        optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", max_grad_norm=0.0, report_to="none",
+        use_cpu=True, save_strategy="no", disable_tqdm=True, logging_strategy="no", remove_unused_columns=False,
+        train_sampling_strategy="sequential",
+    )  # fmt: skip
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    Trainer(model, arguments, train_dataset=rows).train()
+    return torch.cat([(value - before[key]).flatten() for key, value in model.state_dict().items()])
+
+
+def rows_with(masked: list[int]) -> list[dict]:
+    """Rows with so many masked tokens each."""
+    ids, labels = tokens(len(masked), 7), tokens(len(masked), 7, seed=4)
+    for row, count in enumerate(masked):
+        labels[row, count:] = -100
+    pairs = [row % 3 % 2 for row in range(len(masked))]
+    return [
+        {"input_ids": ids[row], "labels": labels[row], "next_sentence_label": torch.tensor(pairs[row])}
+        for row in range(len(masked))
+    ]
+
+
+@pytest.mark.parametrize("masked", [[3, 3, 3, 3], [5, 1, 2, 4]], ids=["alike", "alike in each batch"])
+def test_accumulated_gradients_are_those_of_one_batch(masked, tmp_path):
+    rows = rows_with(masked)
+    assert_close(step(rows, 2, tmp_path), step(rows, 4, tmp_path), "step", 1e-4)
+
+
+def test_batches_with_more_masked_tokens_count_more_for_the_pairs(tmp_path):
+    """Where the two means cannot both be exact, the one over the tokens is."""
+    rows = rows_with([6, 6, 2, 2])
+    model = pretraining()
+    for first, share in ((0, 0.75), (2, 0.25)):
+        batch = {key: torch.stack([row[key] for row in rows[first : first + 2]]) for key in rows[0]}
+        (share * model(**batch).loss).backward()
+    expected = torch.cat([-p.grad.flatten() for p in model.parameters()])
+    moved = step(rows, 2, tmp_path)
+    state = model.state_dict()  # the tied output layer comes twice
+    parts = dict(zip(state, moved.split([value.numel() for value in state.values()])))
+    assert_close(torch.cat([parts[name] for name, _ in model.named_parameters()]), expected, "step", 1e-4)
+
+
+def test_training_brings_both_losses_down():
+    torch.manual_seed(0)
+    model = VanillaEncoderForPreTraining(toy_config("encoder")).train()
+    batch = inputs_of("encoder") | {"labels": labels_of("encoder"), "next_sentence_label": PAIRS}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for _ in range(60):
+        output = model(**batch)
+        optimizer.zero_grad()
+        output.loss.backward()
+        optimizer.step()
+    assert output.loss < 0.5
+    assert torch.equal(output.seq_relationship_logits.argmax(-1), PAIRS)
+
+
+def test_it_compiles_into_one_graph():
+    model = pretraining()
+    batch = inputs_of("encoder") | {"labels": labels_of("encoder"), "next_sentence_label": PAIRS}
+    torch.compiler.reset()
+    output = torch.compile(model, fullgraph=True, backend="eager")(**batch, num_items_in_batch=torch.tensor(40))
+    assert_close(output.loss, model(**batch, num_items_in_batch=torch.tensor(40)).loss, "loss")
+    torch.compiler.reset()
+
+
+# -------------------------------------------------------------------------------------- before and after it
+def shared(model: PreTrainedModel, renamed: dict[str, str], *more: str) -> dict[str, torch.Tensor]:
+    """The stack and the named parts, under the names another class has for them."""
+    kept = {}
+    for name, value in model.state_dict().items():
+        part = name.split(".")[0]
+        if part == "model" or part in more:
+            kept[renamed.get(part, part) + name.removeprefix(part)] = value
+    return kept
+
+
+def assert_holds(model: PreTrainedModel, expected: dict[str, torch.Tensor]) -> None:
+    state = model.state_dict()
+    assert len(expected) > 10
+    for name, value in expected.items():
+        assert torch.equal(state[name], value), f"{name} is not what was saved"
+
+
+def test_saved_and_loaded_it_is_bit_equal(tmp_path):
+    model = pretraining()
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert type(loaded) is VanillaEncoderForPreTraining
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert_holds(loaded, dict(model.state_dict()))
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+
+
+def test_a_masked_language_model_takes_all_it_has(tmp_path):
+    model, inputs = pretraining(), inputs_of("encoder")
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"], "what is left out on purpose is not worth a warning"
+    assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).prediction_logits)
+
+
+def test_it_goes_on_from_a_masked_language_model(tmp_path):
+    model, inputs = toy("encoder", VanillaEncoderForMaskedLM), inputs_of("encoder")
+    model.save_pretrained(tmp_path)
+    loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert {key.split(".")[0] for key in info["missing_keys"]} == {"pooler", "seq_relationship"}
+    assert torch.equal(loaded.eval()(**inputs).prediction_logits, model(**inputs).logits)
+
+
+def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head(tmp_path):
+    model = pretraining()
+    model.save_pretrained(tmp_path / "pretrained")
+    loaded, info = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "pretrained", num_labels=5, output_loading_info=True
+    )
+    assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
+    expected = shared(model, {"pooler": "transform"}, "pooler")
+    assert_holds(loaded, expected)
+    assert not torch.equal(loaded.transform.dense.weight, model.transform.dense.weight)
+    # what is saved then is a classifier's checkpoint like any other
+    loaded.save_pretrained(tmp_path / "tuned")
+    again, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert_holds(again, dict(loaded.state_dict()))
+
+
+def test_it_goes_on_from_a_classifier(tmp_path):
+    model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=5)
+    model.save_pretrained(tmp_path / "classifier")
+    loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path / "classifier", output_loading_info=True)
+    missing = {".".join(key.split(".")[:-1]) for key in info["missing_keys"]}
+    assert missing - {"lm_head"} == {"transform.dense", "transform.norm", "seq_relationship"}
+    assert_holds(loaded, shared(model, {"transform": "pooler"}, "transform"))
+    loaded.save_pretrained(tmp_path / "pretrained")
+    again, info = AutoModelForPreTraining.from_pretrained(tmp_path / "pretrained", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    assert_holds(again, dict(loaded.state_dict()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class"),
+    [
+        ("encoder", VanillaEncoderForPreTraining),
+        ("decoder", VanillaDecoderForCausalLM),
+        ("encoder_decoder", VanillaEncoderDecoderForConditionalGeneration),
+    ],
+)
+def test_each_kind_of_model_has_its_pre_training(kind, model_class):
+    assert type(AutoModelForPreTraining.from_config(toy_config(kind))) is model_class
