@@ -176,7 +176,7 @@ PEERS: dict[str, Peer] = {
             r"^bert\.embeddings\.token_type_embeddings\.": "model.embeddings.token_types.embed_token_types.",
             r"^bert\.embeddings\.LayerNorm\.": "model.embeddings.norm.",
             r"^bert\.encoder\.layer\.": "model.layers.",
-            r"^bert\.pooler\.dense\.": "transform.dense.",
+            r"^bert\.pooler\.dense\.": "pooler.dense.",
             r"\.attention\.self\.(q|k|v)[a-z]+\.": r".self_attn.\1_proj.",
             r"\.attention\.output\.dense\.": ".self_attn.o_proj.",
             r"\.attention\.output\.LayerNorm\.": ".self_attn_residual.norm.",

@@ -254,4 +254,5 @@ class ConfigView:
 
 def layer_types(config: BlockConfig) -> list[str]:
     """Return what each layer of a stack sees: `full_attention` or `sliding_attention`."""
-    return getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
+    return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers

@@ -80,8 +80,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             "intermediate_size": self.encoder_intermediate_size,
             "num_hidden_layers": self.encoder_layers,
         }
-        types = {"layer_types": self.encoder_layer_types} if self.sliding_window is not None else {}
-        return ConfigView(self, **fields, **types)
+        return ConfigView(self, **fields, layer_types=getattr(self, "encoder_layer_types", None))
 
     @property
     def decoder_side(self) -> ConfigView:
@@ -102,10 +101,15 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         return self.decoder_vocab_size or self.vocab_size
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, without a `decoder_vocab_size` of `None`, which transformers would take for a size."""
+        """Return the fields, without sizes that one side has from the other: these follow if that is changed.
+
+        A `decoder_vocab_size` of `None` transformers would even take for a size.
+        """
         fields = super().to_dict()
-        if self.decoder_vocab_size is None:
-            fields.pop("decoder_vocab_size", None)
+        others = {"encoder_hidden_size": self.hidden_size, "encoder_intermediate_size": self.intermediate_size}
+        for name, other in (others | {"decoder_vocab_size": None}).items():
+            if getattr(self, name) == other:
+                fields.pop(name, None)
         return fields
 
     def validate_block_vocabularies(self) -> None:

@@ -12,14 +12,12 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from transformers.conversion_mapping import register_checkpoint_conversion_mapping
 
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 
 from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
 from .encoder import (
-    RENAMED_ON_LOADING,
     VanillaEncoderForMaskedLM,
     VanillaEncoderForPreTraining,
     VanillaEncoderForSequenceClassification,
@@ -53,5 +51,3 @@ def register() -> None:
     for auto_class, model_classes in AUTO_CLASSES.items():
         for model_class in model_classes:
             auto_class.register(model_class.config_class, model_class, exist_ok=True)
-    for model_class, renaming in RENAMED_ON_LOADING.items():
-        register_checkpoint_conversion_mapping(model_class.__name__, [renaming], overwrite=True)

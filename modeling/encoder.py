@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import GroupWeightRename
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
 from transformers.processing_utils import Unpack
@@ -217,9 +216,9 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         self.num_labels = config.num_labels
         self.model = VanillaEncoderModel(config)
         self.pool = POOLINGS[config.classifier_pooling]
-        self.transform = nn.Identity()
+        self.pooler = nn.Identity()
         if config.classifier_act is not None:
-            self.transform = HeadTransform(config, config.classifier_act, config.classifier_norm)
+            self.pooler = HeadTransform(config, config.classifier_act, config.classifier_norm)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
@@ -245,7 +244,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
             **kwargs,
         )
         pooled = pool_states(self.pool, outputs.last_hidden_state, attention_mask)
-        logits = self.classifier(self.dropout(self.transform(pooled)))
+        logits = self.classifier(self.dropout(self.pooler(pooled)))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
@@ -294,13 +293,3 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
-
-
-# Two heads have a `transform`: the token head in front of its output layer, the classifier in front of its own, which
-# pre-training has as `pooler`. Names change between such checkpoints once a tensor shows where they are from.
-RENAMED_ON_LOADING = {
-    VanillaEncoderForSequenceClassification: GroupWeightRename(
-        [r"^pooler\.", r"^transform\."], ["transform.", "token_transform."]
-    ),
-    VanillaEncoderForPreTraining: GroupWeightRename([r"^classifier\.", r"^transform\."], ["classifier.", "pooler."]),
-}

@@ -179,7 +179,7 @@ def rotate_part(q: torch.Tensor, k: torch.Tensor, rotation: Rotation, turn: Turn
 class RotaryEmbedding(nn.Module):
     """Sines and cosines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
 
-    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, 1, T, K), the same for all heads.
+    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).
     """
 
     def __init__(self, config: BlockConfig):
@@ -205,10 +205,15 @@ class RotaryEmbedding(nn.Module):
     @dynamic_rope_update
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
         """Return cosines and sines in the dtype and on the device of `x`."""
-        angles = position_ids[:, None, :, None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
+        angles = position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
         angles = self.pair(angles)
         cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
         return cos.to(x.dtype), sin.to(x.dtype)
+
+
+def for_all_heads(cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
+    """Return cosines and sines (B, T, K) as (B, 1, T, K)."""
+    return cos.unsqueeze(1), sin.unsqueeze(1)
 
 
 class RotaryPositions(NoPositions):
@@ -234,7 +239,7 @@ class RotaryPositions(NoPositions):
         )
 
     def rotations(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, Rotation]:
-        made = {name: embedding(x, position_ids) for name, embedding in self.rotary_emb.items()}
+        made = {name: for_all_heads(*embedding(x, position_ids)) for name, embedding in self.rotary_emb.items()}
         return dict.fromkeys(self.layer_types, made["all"]) if self.shared else made
 
     @classmethod

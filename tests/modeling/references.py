@@ -208,7 +208,7 @@ def bert_masked_lm(attention: str) -> Reference:
 
 def bert_classifier(attention: str) -> Reference:
     config, ours = bert_configs(attention, num_labels=3)
-    tensors = bert_stack() | with_bias({"transform.dense": "bert.pooler.dense", "classifier": "classifier"})
+    tensors = bert_stack() | with_bias({"pooler.dense": "bert.pooler.dense", "classifier": "classifier"})
     return Reference(BertForSequenceClassification(config), VanillaEncoderForSequenceClassification(ours), tensors)
 
 

@@ -260,9 +260,9 @@ def test_a_classifier_goes_on_from_the_pooler_not_from_the_token_head(tmp_path):
         tmp_path / "pretrained", num_labels=5, output_loading_info=True
     )
     assert info["missing_keys"] == {"classifier.weight", "classifier.bias"}
-    expected = shared(model, {"pooler": "transform"}, "pooler")
+    expected = shared(model, {"pooler": "pooler"}, "pooler")
     assert_holds(loaded, expected)
-    assert not torch.equal(loaded.transform.dense.weight, model.transform.dense.weight)
+    assert not torch.equal(loaded.pooler.dense.weight, model.transform.dense.weight)
     # what is saved then is a classifier's checkpoint like any other
     loaded.save_pretrained(tmp_path / "tuned")
     again, info = AutoModelForSequenceClassification.from_pretrained(tmp_path / "tuned", output_loading_info=True)
@@ -276,7 +276,7 @@ def test_it_goes_on_from_a_classifier(tmp_path):
     loaded, info = AutoModelForPreTraining.from_pretrained(tmp_path / "classifier", output_loading_info=True)
     missing = {".".join(key.split(".")[:-1]) for key in info["missing_keys"]}
     assert missing - {"lm_head"} == {"transform.dense", "transform.norm", "seq_relationship"}
-    assert_holds(loaded, shared(model, {"transform": "pooler"}, "transform"))
+    assert_holds(loaded, shared(model, {"pooler": "pooler"}, "pooler"))
     loaded.save_pretrained(tmp_path / "pretrained")
     again, info = AutoModelForPreTraining.from_pretrained(tmp_path / "pretrained", output_loading_info=True)
     assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))

@@ -1,5 +1,6 @@
 """Builds one `unittest` class for each family, from transformers' mixins and the checks of this harness."""
 
+import fnmatch
 import functools
 import os
 import unittest
@@ -19,6 +20,7 @@ from .checks import ContractChecks
 from .distributed import use_auto_class_in_fsdp_tests
 from .family import Family, ModelTester, load_families
 from .name_tables import extend_name_tables
+from .results import NOT_APPLICABLE
 
 FSDP_RANKS = 4
 
@@ -102,6 +104,9 @@ def build_case(family: Family) -> type[unittest.TestCase]:
     case = type(family.name, (*mixins(family), FamilyCase), attributes)
     for test, excluded in family.skip_classes.items():
         setattr(case, test, without_classes(getattr(case, test), excluded))
+    for pattern, reason in family.not_applicable.items():
+        for test in fnmatch.filter(dir(case), pattern):
+            setattr(case, test, skipping(reason))
     return case
 
 
@@ -119,6 +124,15 @@ def mixins(family: Family) -> list[type]:
         FSDPTests: True,
     }
     return [mixin for mixin, is_chosen in chosen.items() if is_chosen]
+
+
+def skipping(reason: str) -> Callable[..., None]:
+    """Return a test that does not apply."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise unittest.SkipTest(NOT_APPLICABLE + reason)
+
+    return run
 
 
 def without_classes(test: Callable[..., None], excluded: tuple[type, ...]) -> Callable[..., None]:

@@ -29,6 +29,7 @@ class Family:
         reference: The native family that this one is measured against; empty for a native family.
         inputs: Makes the inputs in place of `token_inputs`.
         skip_classes: Test name to the classes that stay out of that test.
+        not_applicable: Pattern of test names to the reason why they ask for something that these models do not have.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Family:
     reference: str = ""
     inputs: Callable[["Family"], Inputs] | None = None
     skip_classes: dict[str, tuple[type[PreTrainedModel], ...]] = field(default_factory=dict)
+    not_applicable: dict[str, str] = field(default_factory=dict)
 
     @property
     def language_model(self) -> str:
