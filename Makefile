@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := configuration modeling tokenization training scripts
+PACKAGES := configuration modeling tokenization conversion training scripts
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-contract check clean

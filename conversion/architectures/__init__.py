@@ -1,0 +1,38 @@
+"""The native architectures by name, one file each."""
+
+from ..architecture import Architecture
+from . import (
+    bart,
+    bert,
+    bloom,
+    cohere,
+    distilbert,
+    gemma,
+    gemma2,
+    gpt2,
+    gpt_neox,
+    gptj,
+    llama,
+    m2m_100,
+    marian,
+    mbart,
+    mistral,
+    modernbert,
+    olmo2,
+    openai_gpt,
+    opt,
+    pegasus,
+    phi,
+    qwen2,
+    qwen3,
+    roberta,
+    stablelm,
+    starcoder2,
+    t5,
+)
+
+MODULES = (
+    gpt2, openai_gpt, opt, gpt_neox, gptj, bloom, llama, mistral, qwen2, qwen3, gemma, gemma2, olmo2, starcoder2,
+    stablelm, phi, cohere, bert, roberta, distilbert, modernbert, marian, bart, mbart, pegasus, m2m_100, t5,
+)  # fmt: skip
+ARCHITECTURES: dict[str, Architecture] = {module.ARCHITECTURE.name: module.ARCHITECTURE for module in MODULES}

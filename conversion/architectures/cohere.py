@@ -1,0 +1,34 @@
+"""Command R (Cohere 2024): attention and feed-forward side by side behind one norm, and scaled logits."""
+
+from vanillaformer.configuration import VanillaDecoderConfig
+
+from ..architecture import Architecture, Head, Part
+from ..fields import HEAD_DIM, Field, constant, rotary
+from .llama import ATTENTION, ATTENTION_BIAS, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM
+
+LOGIT_SCALE = Field(
+    take=lambda config: {"logit_scale": config.logit_scale},
+    give=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
+)
+
+ARCHITECTURE = Architecture(
+    name="cohere",
+    config_class=VanillaDecoderConfig,
+    native_config="CohereConfig",
+    prefix="model.",
+    fields=(
+        *DECODER,
+        *GATED_FEED_FORWARD,
+        LAYER_NORM,
+        GROUPED,
+        HEAD_DIM,
+        ATTENTION_BIAS,
+        constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
+        rotary(),
+    ),
+    parts=(Part(ATTENTION | GATED | ENDS | {"layers.{layer}.norm": "layers.{layer}.input_layernorm"}),),
+    heads={
+        "base": Head("CohereModel", ignored=("logit_scale",)),
+        "lm": Head("CohereForCausalLM", {"lm_head": "lm_head"}, (LOGIT_SCALE,)),
+    },
+)

@@ -1,0 +1,23 @@
+"""M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered behind the padding's."""
+
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
+
+from ..architecture import Architecture
+from ..fields import Field, constant
+from .bart import ONE_TIE, SEQ2SEQ, SHARED, both_sides, seq2seq_heads
+
+ARCHITECTURE = Architecture(
+    name="m2m_100",
+    config_class=VanillaEncoderDecoderConfig,
+    native_config="M2M100Config",
+    prefix="model.",
+    fields=(
+        *SEQ2SEQ,
+        ONE_TIE,
+        Field(take=lambda config: {"position_offset": config.pad_token_id + 1}, give=lambda config: {}),
+        constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor"),
+    ),
+    parts=both_sides({}),
+    heads=seq2seq_heads("M2M100", "M2M100ForConditionalGeneration", {"lm_head": "lm_head"}),
+    unused=SHARED,
+)

@@ -1,0 +1,98 @@
+"""ModernBERT (Warner et al. 2024): pre-LN, rotary positions, and windows in most layers."""
+
+import copy
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig, layer_types
+
+from ..architecture import Architecture, Head, Part
+from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, optional, renamed, same
+from ..tensors import Rows, Table
+from .llama import ATTENTION_BIAS
+
+QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
+STACK: Table = {
+    "embed_tokens": "embeddings.tok_embeddings",
+    "embeddings.norm": "embeddings.norm",
+    "norm": "final_norm",
+    QUERY_KEY_VALUE: ("layers.{layer}.attn.Wqkv", Rows(3)),
+    "layers.{layer}.self_attn.o_proj": "layers.{layer}.attn.Wo",
+    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.attn_norm",
+    ("layers.{layer}.mlp.gate_proj", "layers.{layer}.mlp.up_proj"): ("layers.{layer}.mlp.Wi", Rows(2)),
+    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.Wo",
+    "layers.{layer}.mlp_residual.norm": "layers.{layer}.mlp_norm",
+}
+HEAD: Table = {"transform.dense": "head.dense", "transform.norm": "head.norm"}
+POOLER: Table = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
+POOLINGS = {"cls": "first", "mean": "mean"}
+
+
+def take_layers(config: PreTrainedConfig) -> Values:
+    types = list(config.layer_types)
+    ropes = {name: copy.deepcopy(config.rope_parameters[name]) for name in sorted(set(types))}
+    return {"sliding_window": config.sliding_window, "layer_types": types, "rope_parameters": ropes}
+
+
+def give_layers(config: BlockConfig) -> Values:
+    types = list(layer_types(config))
+    if config.position_embedding_type != "rotary":
+        return {"layer_types": types}
+    ropes = {name: copy.deepcopy(config.rope_of(name)) for name in sorted(set(types))}
+    for rope in ropes.values():
+        if rope is not None:
+            rope.pop("partial_rotary_factor", None)  # the native code turns all of a head
+    window = {} if config.sliding_window is None else {"local_attention": 2 * config.sliding_window}
+    return window | {"layer_types": types, "rope_parameters": ropes}
+
+
+def take_pooling(config: PreTrainedConfig) -> Values:
+    return {"classifier_pooling": POOLINGS[config.classifier_pooling], "classifier_norm": True}
+
+
+def give_pooling(config: BlockConfig) -> Values:
+    return {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"}
+
+
+# In front of the output layer stands the same activation as in the blocks, in front of the classifier any
+LM_FIELDS = (
+    renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
+    renamed(hidden_act=("hidden_activation", "classifier_activation")),
+)
+CLASSIFIER_FIELDS = (
+    renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),
+    Field(take_pooling, give_pooling),
+)
+CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
+
+ARCHITECTURE = Architecture(
+    name="modernbert",
+    config_class=VanillaEncoderConfig,
+    native_config="ModernBertConfig",
+    prefix="model.",
+    fields=(
+        TEXT,
+        optional("cls_token_id", "sep_token_id"),
+        ALL_KEY_VALUE_HEADS,
+        DERIVED_HEAD_DIM,
+        ATTENTION_BIAS,
+        same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
+        same("max_position_embeddings", "initializer_range", "norm_eps", "norm_bias", "mlp_bias"),
+        same("tie_word_embeddings", "attention_dropout", "classifier_dropout"),
+        renamed(hidden_act="hidden_activation", dropout="embedding_dropout", activation_dropout="mlp_dropout"),
+        constant(feed_forward="gated", norm_placement="pre", skip_first_norm=True, type_vocab_size=0),
+        constant(position_embedding_type="rotary", initialization="gpt2"),
+        Field(take_layers, give_layers),
+    ),
+    parts=(Part(STACK),),
+    heads={
+        "base": Head("ModernBertModel", ignored=(*CLASSIFIER_ONLY, "decoder_bias")),
+        "lm": Head("ModernBertForMaskedLM", HEAD | {"lm_head": "decoder"}, LM_FIELDS, ("classifier_pooling",)),
+        "sequence": Head(
+            "ModernBertForSequenceClassification",
+            POOLER | {"classifier": "classifier"},
+            CLASSIFIER_FIELDS,
+            ("decoder_bias",),
+        ),
+    },
+)

@@ -1,0 +1,67 @@
+"""OPT (Zhang et al. 2022): GPT-3's open twin, with ReLU and positions from row 2."""
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
+
+from ..architecture import Architecture, Head, Part
+from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, renamed, same
+from ..tensors import Table
+from .bart import attention
+
+STACK: Table = attention("self_attn", "self_attn") | {
+    "embed_tokens": "embed_tokens",
+    "embeddings.positions.embed_positions": "embed_positions",
+    "norm": "final_layer_norm",
+    "layers.{layer}.mlp.up_proj": "layers.{layer}.fc1",
+    "layers.{layer}.mlp.down_proj": "layers.{layer}.fc2",
+    "layers.{layer}.mlp_residual.norm": "layers.{layer}.final_layer_norm",
+}
+
+
+def take_norms(config: PreTrainedConfig) -> Values:
+    before, affine = config.do_layer_norm_before, config.layer_norm_elementwise_affine
+    return {
+        "norm_placement": "pre" if before else "post",
+        "final_norm": False if before and config._remove_final_layer_norm else None,
+        "norm_weight": affine,
+        "norm_bias": affine,
+    }
+
+
+def give_norms(config: BlockConfig) -> Values:
+    before = config.norm_placement != "post"
+    return {
+        "do_layer_norm_before": before,
+        "_remove_final_layer_norm": before and config.final_norm is False,
+        "layer_norm_elementwise_affine": config.norm_weight,
+    }
+
+
+ARCHITECTURE = Architecture(
+    name="opt",
+    config_class=VanillaDecoderConfig,
+    native_config="OPTConfig",
+    prefix="model.",
+    fields=(
+        TEXT,
+        ALL_KEY_VALUE_HEADS,
+        DERIVED_HEAD_DIM,
+        same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
+        same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
+        renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
+        renamed(hidden_act="activation_function", initializer_range="init_std"),
+        Field(
+            take=lambda config: {"attention_bias": config.enable_bias, "mlp_bias": config.enable_bias},
+            give=lambda config: {"enable_bias": config.mlp_bias},
+        ),
+        Field(take_norms, give_norms),
+        constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
+    ),
+    parts=(Part(STACK, native="decoder."),),
+    heads={
+        "base": Head("OPTModel"),
+        "lm": Head("OPTForCausalLM", {"lm_head": "lm_head"}),
+        "sequence": Head("OPTForSequenceClassification", {"score": "score"}),
+    },
+)

@@ -1,0 +1,45 @@
+"""StableLM (Bellagente et al. 2024): Llama with LayerNorm, partial rotary positions and maybe a parallel block."""
+
+from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
+
+from ..architecture import Architecture, Part
+from ..fields import DERIVED_HEAD_DIM, Field, attention_biases, constant, rotary
+from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM, PRE_NORMS, decoder_heads
+
+
+def is_parallel(config: BlockConfig) -> bool:
+    return config.block_layout == "parallel_shared_norm"
+
+
+LAYOUT = Field(
+    take=lambda config: {"block_layout": "parallel_shared_norm" if config.use_parallel_residual else "sequential"},
+    give=lambda config: {"use_parallel_residual": is_parallel(config)},
+)
+
+ARCHITECTURE = Architecture(
+    name="stablelm",
+    config_class=VanillaDecoderConfig,
+    native_config="StableLmConfig",
+    prefix="model.",
+    fields=(
+        *DECODER,
+        *GATED_FEED_FORWARD,
+        LAYER_NORM,
+        LAYOUT,
+        GROUPED,
+        DERIVED_HEAD_DIM,
+        attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"),
+        constant(mlp_bias=False),
+        Field(
+            take=lambda config: {"dropout": config.hidden_dropout},
+            give=lambda config: {"hidden_dropout": config.dropout},
+        ),
+        rotary(partial=True),
+    ),
+    parts=(
+        Part(ATTENTION | GATED | ENDS),
+        Part(PRE_NORMS, when=lambda config: not is_parallel(config)),
+        Part({"layers.{layer}.norm": "layers.{layer}.input_layernorm"}, when=is_parallel),
+    ),
+    heads=decoder_heads("StableLm"),
+)

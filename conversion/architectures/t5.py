@@ -1,0 +1,112 @@
+"""T5 (Raffel et al. 2020) and T5 v1.1 (Shazeer 2020): one architecture with a few switches."""
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
+
+from ..architecture import Architecture, Head, Part
+from ..fields import ALL_KEY_VALUE_HEADS, TEXT, Field, Values, constant, optional, renamed, same
+from ..tensors import Table
+
+ENDS: Table = {
+    "embed_tokens": "embed_tokens",
+    "norm": "final_layer_norm",
+    "embeddings.positions.relative_attention_bias.0": "block.0.layer.0.SelfAttention.relative_attention_bias",
+}
+
+
+def attention(ours: str, native: str) -> Table:
+    """Return the projections of an attention layer."""
+    return {f"layers.{{layer}}.{ours}.{name}_proj": f"block.{{layer}}.layer.{native}.{name}" for name in "qkvo"}
+
+
+def norms(*sublayers: str) -> Table:
+    """Return the norms of a block's sublayers."""
+    return {
+        f"layers.{{layer}}.{name}_residual.norm": f"block.{{layer}}.layer.{number}.layer_norm"
+        for number, name in enumerate(sublayers)
+    }
+
+
+def feed_forwards(side: str, sublayer: int, depth: str) -> tuple[Part, Part]:
+    """Return the plain and the gated feed-forward layer of a side."""
+    ours, native = "layers.{layer}.mlp.", f"block.{{layer}}.layer.{sublayer}.DenseReluDense."
+    down: Table = {f"{ours}down_proj": f"{native}wo"}
+    plain: Table = {f"{ours}up_proj": f"{native}wi"}
+    gated: Table = {f"{ours}gate_proj": f"{native}wi_0", f"{ours}up_proj": f"{native}wi_1"}
+    return (
+        Part(plain | down, side, side, depth, lambda config: config.feed_forward == "plain"),
+        Part(gated | down, side, side, depth, lambda config: config.feed_forward == "gated"),
+    )
+
+
+ENCODER: Table = ENDS | attention("self_attn", "0.SelfAttention") | norms("self_attn", "mlp")
+DECODER: Table = (
+    ENDS
+    | attention("self_attn", "0.SelfAttention")
+    | attention("cross_attn", "1.EncDecAttention")
+    | norms("self_attn", "cross_attn", "mlp")
+)
+
+
+def take_feed_forward(config: PreTrainedConfig) -> Values:
+    return {"feed_forward": "gated" if config.is_gated_act else "plain", "hidden_act": config.dense_act_fn}
+
+
+def give_feed_forward(config: BlockConfig) -> Values:
+    if config.feed_forward == "plain":
+        return {"feed_forward_proj": config.hidden_act}
+    # the published configs have "gated-gelu" for the approximation by tanh
+    return {"feed_forward_proj": "gated-gelu" if config.hidden_act == "gelu_new" else f"gated-{config.hidden_act}"}
+
+
+def separate_head(model: PreTrainedModel, config: BlockConfig) -> None:
+    """Give the output layer weights of its own, as v1.1 has them in its checkpoints: its config cannot say it."""
+    if not config.tie_word_embeddings and hasattr(model, "lm_head"):
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+        model.all_tied_weights_keys.pop("lm_head.weight", None)
+
+
+ARCHITECTURE = Architecture(
+    name="t5",
+    config_class=VanillaEncoderDecoderConfig,
+    native_config="T5Config",
+    prefix="",
+    fields=(
+        TEXT,
+        optional("decoder_start_token_id"),
+        renamed(
+            hidden_size="d_model",
+            head_dim="d_kv",
+            encoder_intermediate_size="d_ff",
+            intermediate_size="d_ff",
+            encoder_layers="num_layers",
+            num_hidden_layers="num_decoder_layers",
+            num_attention_heads="num_heads",
+            norm_eps="layer_norm_epsilon",
+        ),
+        same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
+        same("scale_decoder_outputs"),
+        ALL_KEY_VALUE_HEADS,
+        Field(take_feed_forward, give_feed_forward),
+        Field(
+            take=lambda config: dict.fromkeys(
+                ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate
+            ),
+            give=lambda config: {"dropout_rate": config.dropout},
+        ),
+        constant(norm="rms_norm", norm_placement="pre", position_embedding_type="relative", initialization="t5"),
+        constant(attention_scale=1.0, attention_bias=False, mlp_bias=False, scale_embedding=False),
+    ),
+    parts=(
+        Part(ENCODER, "encoder.", "encoder.", "encoder_layers"),
+        *feed_forwards("encoder.", 1, "encoder_layers"),
+        Part(DECODER, "decoder.", "decoder."),
+        *feed_forwards("decoder.", 2, "num_hidden_layers"),
+    ),
+    heads={"base": Head("T5Model"), "lm": Head("T5ForConditionalGeneration", {"lm_head": "lm_head"})},
+    free=("tie_word_embeddings",),
+    unused={"shared.weight": "model.encoder.embed_tokens.weight"},
+    finish=separate_head,
+)

@@ -1,0 +1,239 @@
+"""Small random native models, several per architecture, with every switch of theirs turned at least once."""
+
+import inspect
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers import PreTrainedModel
+
+from vanillaformer.conversion import ARCHITECTURES, from_native
+
+V, D, H, LAYERS, INNER, LENGTH = 41, 24, 4, 2, 40, 20
+B, S, T = 3, 9, 7
+PAD, START, END = 1, 2, 3
+IDS = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END}
+
+GPT = {"vocab_size": V, "n_embd": D, "n_head": H, "n_layer": LAYERS, "n_positions": LENGTH, **IDS}
+GPT |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+DECODER = {
+    "vocab_size": V, "hidden_size": D, "num_hidden_layers": LAYERS, "num_attention_heads": H,
+    "intermediate_size": INNER, "max_position_embeddings": LENGTH, **IDS,
+}  # fmt: skip
+GROUPED = DECODER | {"num_key_value_heads": 2}
+BLOOM = {"vocab_size": V, "hidden_size": D, "n_layer": LAYERS, "n_head": H, **IDS}
+ENCODER = {
+    **DECODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "type_vocab_size": 3,
+    "layer_norm_eps": 1e-3,
+}  # fmt: skip
+DISTILBERT = {
+    "vocab_size": V, "dim": D, "n_heads": H, "n_layers": LAYERS, "hidden_dim": INNER,
+    "max_position_embeddings": LENGTH, "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0, **IDS,
+}  # fmt: skip
+MODERNBERT = {**DECODER, "num_hidden_layers": 4, "cls_token_id": 4, "sep_token_id": 5, "local_attention": 6}
+SEQ2SEQ = {
+    "vocab_size": V, "d_model": D, "encoder_layers": LAYERS, "decoder_layers": 1, "encoder_attention_heads": H,
+    "decoder_attention_heads": H, "encoder_ffn_dim": 32, "decoder_ffn_dim": INNER, "max_position_embeddings": LENGTH,
+    "dropout": 0.0, "decoder_start_token_id": START, **IDS,
+}  # fmt: skip
+T5 = {
+    "vocab_size": V, "d_model": D, "d_kv": 8, "d_ff": INNER, "num_layers": LAYERS, "num_decoder_layers": 1,
+    "num_heads": H, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "dropout_rate": 0.0,
+    "decoder_start_token_id": START, **IDS,
+}  # fmt: skip
+UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
+LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}
+LLAMA3 = {
+    "rope_parameters": {
+        "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8, "rope_theta": 100.0,
+    }
+}  # fmt: skip
+HALF = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.7}}
+WHOLE = {"rope_parameters": {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 1.0}}
+WINDOWED = {"use_sliding_window": True, "sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
+ROPES = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    }
+}
+ALL_FULL = {"layer_types": ["full_attention"] * 4}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A native model: its architecture, head and config."""
+
+    architecture: str
+    config: dict[str, Any] = field(compare=False, hash=False, repr=False)
+    head: str = "lm"
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.architecture}-{self.head}-{self.number}"
+
+
+LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
+    "gpt2": [GPT, GPT | UNTIED | {"n_inner": INNER, "activation_function": "relu", "scale_attn_weights": False}],
+    "openai-gpt": [GPT | {"layer_norm_epsilon": 1e-3}, GPT | UNTIED | {"afn": "relu"}, GPT | {"afn": "swish"}],
+    "opt": [
+        {**DECODER, "ffn_dim": INNER},
+        {**DECODER, "ffn_dim": INNER, "do_layer_norm_before": False, "activation_function": "gelu"},
+        {**DECODER, "ffn_dim": INNER, "enable_bias": False, "layer_norm_elementwise_affine": False} | UNTIED,
+        {**DECODER, "ffn_dim": INNER, "_remove_final_layer_norm": True},
+    ],
+    "gpt_neox": [DECODER | HALF, DECODER | TIED | WHOLE | {"use_parallel_residual": False},
+                 DECODER | HALF | {"attention_bias": False}],
+    "gptj": [GPT | {"rotary_dim": 4}, GPT | TIED | {"rotary_dim": 6, "n_inner": INNER}],
+    "bloom": [
+        BLOOM,
+        BLOOM | UNTIED | {"n_head": 6, "layer_norm_epsilon": 1e-3},
+    ],
+    "llama": [
+        GROUPED | {"head_dim": 10, "rms_norm_eps": 1e-3},
+        GROUPED | TIED | LLAMA3 | {"attention_bias": True},
+        DECODER | LINEAR | {"mlp_bias": True, "num_key_value_heads": 1},
+    ],
+    "mistral": [GROUPED | {"sliding_window": 3}, GROUPED | TIED | {"sliding_window": None, "head_dim": 8}],
+    "qwen2": [GROUPED, GROUPED | TIED | WINDOWED, GROUPED | {"head_dim": 10}],
+    "qwen3": [GROUPED | {"head_dim": 10}, GROUPED | TIED | WINDOWED | {"attention_bias": True, "head_dim": 8}],
+    "gemma": [GROUPED | {"head_dim": 10}, GROUPED | UNTIED | {"head_dim": 8, "attention_bias": True}],
+    "gemma2": [
+        GROUPED | {"head_dim": 10, "query_pre_attn_scalar": 24, "sliding_window": 3},
+        GROUPED | UNTIED | {"head_dim": 8, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+        GROUPED | {"head_dim": 8, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    ],
+    "olmo2": [GROUPED, GROUPED | TIED | {"attention_bias": True, "rms_norm_eps": 1e-3, "head_dim": 10}],
+    "starcoder2": [GROUPED, GROUPED | UNTIED | {"use_bias": False, "sliding_window": 3, "hidden_act": "relu"}],
+    "stablelm": [
+        GROUPED | HALF,
+        GROUPED | TIED | {"use_qkv_bias": True, "use_parallel_residual": True} | WHOLE,
+    ],
+    "phi": [GROUPED | HALF, DECODER | TIED | WHOLE | {"qk_layernorm": True}],
+    "cohere": [GROUPED, GROUPED | UNTIED | {"attention_bias": True, "logit_scale": 3.0, "head_dim": 8}],
+    "bert": [ENCODER, ENCODER | {"hidden_act": "relu", "type_vocab_size": 2}, ENCODER | UNTIED],
+    "roberta": [ENCODER, ENCODER | UNTIED | {"pad_token_id": 0}],
+    "distilbert": [DISTILBERT, DISTILBERT | UNTIED | {"activation": "relu"}],
+    "modernbert": [
+        MODERNBERT | ROPES,
+        MODERNBERT | ALL_FULL | UNTIED | {"norm_bias": True, "mlp_bias": True, "attention_bias": True},
+        MODERNBERT | {"decoder_bias": False, "classifier_bias": True, "hidden_activation": "relu"}
+        | {"classifier_activation": "relu", "norm_eps": 1e-3},
+    ],
+    "marian": [
+        SEQ2SEQ,
+        SEQ2SEQ | UNTIED | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31},
+        SEQ2SEQ | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31, "scale_embedding": True},
+    ],
+    "bart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}, SEQ2SEQ | UNTIED],
+    "mbart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
+    "pegasus": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
+    "m2m_100": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": False, "pad_token_id": 0}],
+    "t5": [
+        T5,
+        T5 | {"feed_forward_proj": "gated-gelu", "layer_norm_epsilon": 1e-3} | UNTIED,
+        T5 | {"feed_forward_proj": "gated-silu"},
+    ],
+}  # fmt: skip
+
+LABELS = {"num_labels": 3}
+CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {
+    "modernbert": MODERNBERT | {"classifier_pooling": "mean", "classifier_activation": "silu", "classifier_bias": True}
+}
+
+CASES = [
+    Case(name, config, "lm", number) for name, configs in LM_CONFIGS.items() for number, config in enumerate(configs)
+]
+CASES += [
+    Case(name, CLASSIFIER_CONFIGS.get(name, configs[0]) | LABELS, head)
+    for name, configs in LM_CONFIGS.items()
+    for head in ("sequence", "token")
+    if head in ARCHITECTURES[name].heads
+]
+CASES += [Case("bert", ENCODER, "pretraining"), Case("modernbert", MODERNBERT | LABELS, "sequence", 1)]
+CASES += [Case(name, configs[0], "base") for name, configs in LM_CONFIGS.items()]
+
+
+# What nothing reads in an untied model, and what it is a copy of
+UNREAD = {
+    "bart": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
+    "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
+    "roberta": ("lm_head.bias", "lm_head.decoder.bias"),
+}
+
+
+@torch.no_grad()
+def poison(model: nn.Module, seed: int = 5) -> None:
+    """Draw every trained tensor and the bias buffers: one lost on the way cannot hide at a default."""
+    generator = torch.Generator().manual_seed(seed)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    biases = {name: buffer for name, buffer in model.named_buffers() if name == "final_logits_bias"}
+    for name, tensor in (trained | biases).items():
+        tensor.copy_(0.3 * torch.randn(tensor.shape, generator=generator))
+        if tensor.ndim == 1 and name.endswith("weight"):
+            tensor.add_(1.0)  # a norm
+
+
+def native_model(case: Case) -> PreTrainedModel:
+    """A poisoned native model in eval mode; its dead tables, if it has any, are copies of the living."""
+    architecture = ARCHITECTURES[case.architecture]
+    head = architecture.heads[case.head]
+    model = architecture.native_class(case.head)(architecture.native_config_class()(**case.config), **head.arguments)
+    if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
+        model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
+    poison(model)
+    if case.head == "lm" and case.config.get("tie_word_embeddings") is False and case.architecture in UNREAD:
+        copy, source = (model.get_parameter(name) for name in UNREAD[case.architecture])
+        copy.data.copy_(source.data)
+    return model.eval()
+
+
+@cache
+def converted(case: Case) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """The native model and ours: to be read, not changed, but for gradients."""
+    native = native_model(case)
+    return native, from_native(native)
+
+
+def words(batch: int, length: int, vocabulary: int, seed: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(END + 1, vocabulary, (batch, length), generator=generator)
+
+
+def right_padding(batch: int, length: int) -> torch.Tensor:
+    mask = torch.ones(batch, length, dtype=torch.long)
+    for row in range(batch):
+        mask[row, length - row :] = 0
+    return mask
+
+
+def batch_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """A padded batch with labels, and targets where there is a decoder beside the encoder."""
+    mask = right_padding(B, S)
+    pad = native.config.pad_token_id
+    batch = {"input_ids": words(B, S, V).masked_fill(mask == 0, pad), "attention_mask": mask}
+    if "token_type_ids" in inspect.signature(native.forward).parameters and "bert" in case.architecture:
+        batch["token_type_ids"] = torch.arange(S).gt(4).long().expand(B, S)
+    vocabulary, length = V, S
+    if native.config.is_encoder_decoder:
+        length = T
+        vocabulary = getattr(native.config, "decoder_vocab_size", None) or V
+        target_mask = right_padding(B, T)
+        batch["decoder_input_ids"] = words(B, T, vocabulary, seed=3).masked_fill(target_mask == 0, pad)
+        batch["decoder_attention_mask"] = target_mask
+    labels = words(B, length, vocabulary, seed=4).masked_fill(right_padding(B, length) == 0, -100)
+    if case.head == "sequence":
+        labels = torch.tensor([2, 0, 1])
+    elif case.head == "token":
+        labels = labels.clamp(max=2)
+    if case.head == "pretraining":
+        batch["next_sentence_label"] = torch.tensor([1, 0, 1])
+    return batch if case.head == "base" else batch | {"labels": labels}
+
+
+def transformers_class(name: str) -> Any:
+    return getattr(transformers, name)

@@ -1,0 +1,183 @@
+"""Saved models converted to saved models: what comes along, what is checked, and what is left when it fails."""
+
+import json
+import signal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+
+from tests.modeling.toys import sharpen
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
+    preset,
+)
+from vanillaformer.conversion import folders
+from vanillaformer.conversion.folders import convert_folder, logit_error, new_folder
+from vanillaformer.tokenization import save_pair, train, train_pair
+
+TEXTS = ["the cat sat on the mat", "a dog ate the log"] * 20
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+
+
+@pytest.fixture
+def ours(tmp_path):
+    """A GPT-2 of ours with a tokenizer, a card and a generation config."""
+    ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    model = sharpen(VanillaDecoderForCausalLM(preset("gpt2", vocab_size=80, **SMALL, **ids)))
+    model.generation_config.max_length = 17
+    model.save_pretrained(tmp_path / "ours")
+    train(TEXTS, algorithm="bpe", kind="decoder", vocab_size=80).save_pretrained(tmp_path / "ours")
+    (tmp_path / "ours" / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
+    return tmp_path / "ours"
+
+
+def files(folder) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_to_native_and_back_brings_everything_along(ours, tmp_path):
+    done = convert_folder(str(ours), tmp_path / "native")
+    assert (done.source, done.target) == ("VanillaDecoderForCausalLM", "GPT2LMHeadModel")
+    assert done.error <= 1e-6
+    native = AutoModelForCausalLM.from_pretrained(tmp_path / "native")
+    assert type(native) is GPT2LMHeadModel
+    assert native.generation_config.max_length == 17
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (ours, tmp_path / "native")]
+    assert tokenizers[0](TEXTS[0]).input_ids == tokenizers[1](TEXTS[0]).input_ids
+    card = (tmp_path / "native" / "README.md").read_text()
+    assert card.startswith("---\nlicense: mit\n---\n# A model\n")
+    assert "a GPT2LMHeadModel that computes the same" in card
+    convert_folder(str(tmp_path / "native"), tmp_path / "again", back=True)
+    first, again = (load_file(folder / "model.safetensors") for folder in (ours, tmp_path / "again"))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_translation_model_keeps_both_tokenizers(tmp_path):
+    source, target = train_pair(TEXTS, TEXTS, joint=True, algorithm="bpe", vocab_size=60)
+    fields = {"sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64}
+    fields |= {"vocab_size": 60, "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu"}
+    model = VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**SMALL, **fields))
+    sharpen(model).save_pretrained(tmp_path / "ours")
+    save_pair(source, target, tmp_path / "ours")
+    done = convert_folder(str(tmp_path / "ours"), tmp_path / "native", to="marian")
+    assert done.target == "MarianMTModel"
+    assert done.error <= 1e-6
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "native").config.model_type == "marian"
+
+
+def test_an_existing_folder_is_not_overwritten(ours, tmp_path):
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "precious.txt").write_text("x")
+    with pytest.raises(ValueError, match="native exists already and is not empty"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path / "native") == ["precious.txt"]
+
+
+def test_logits_that_differ_write_nothing(ours, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "logit_error", lambda *models: 0.5)
+    with pytest.raises(ValueError, match=r"differ by 5\.0e-01"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path) == ["ours"]
+
+
+def test_logits_that_are_no_numbers_write_nothing(ours, tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "logit_error", lambda *models: float("nan"))
+    with pytest.raises(ValueError, match="differ by nan"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path) == ["ours"]
+
+
+def test_the_check_sees_a_changed_weight():
+    one = sharpen(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))).eval()
+    other = sharpen(GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=32, n_layer=1, n_head=2))).eval()
+    assert logit_error(one, other) == 0
+    with torch.no_grad():
+        other.transformer.h[0].mlp.c_fc.bias[3] += 0.5
+    assert logit_error(one, other) > 1e-4
+
+
+def test_a_stop_leaves_no_half_folder(tmp_path):
+    def stopped() -> None:
+        with new_folder(tmp_path / "new") as folder:
+            (folder / "half").write_text("x")
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is no JSON"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "the weights cannot be read"),
+        (lambda folder: truncate(folder / "model.safetensors"), "the weights cannot be read"),
+        (lambda folder: change(folder, "vocab_size", 81), "mismatched|size"),
+        (lambda folder: change(folder, "architectures", ["Nonsense"]), "architectures must name one of.*Nonsense"),
+        (lambda folder: drop(folder, "model.layers.1.mlp.up_proj.weight"), r"missing keys.*up_proj"),
+        (lambda folder: add(folder, "model.layers.7.mlp.up_proj.weight"), r"unexpected keys.*layers\.7"),
+    ],
+)
+def test_a_damaged_source_is_one_clear_error(ours, tmp_path, spoil, message):
+    spoil(ours)
+    with pytest.raises(ValueError, match=message) as info:
+        convert_folder(str(ours), tmp_path / "native")
+    assert "\n" not in str(info.value)
+    assert files(tmp_path) == ["ours"]
+
+
+def truncate(path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def change(folder, field: str, value) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {field: value}))
+
+
+def drop(folder, name: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
+def add(folder, name: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {name: torch.zeros(3)}, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused(ours, tmp_path):
+    train(TEXTS, algorithm="byte_level_bpe", kind="decoder", vocab_size=400).save_pretrained(ours)
+    with pytest.raises(ValueError, match=r"tokenizer\.json makes \d+ tokens, but the model has vocab_size=80"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path) == ["ours"]
+
+
+def test_a_native_model_is_not_converted_to_native_nor_one_of_ours_to_ours(ours, tmp_path):
+    convert_folder(str(ours), tmp_path / "native")
+    with pytest.raises(ValueError, match="'gpt2' is native already; use --from"):
+        convert_folder(str(tmp_path / "native"), tmp_path / "new")
+    with pytest.raises(ValueError, match="is one of ours already"):
+        convert_folder(str(ours), tmp_path / "new", back=True)
+
+
+def test_a_model_without_native_form_names_what_stands_in_the_way(tmp_path):
+    config = VanillaDecoderConfig(**SMALL, vocab_size=50, norm_placement="rezero")
+    VanillaDecoderForCausalLM(config).save_pretrained(tmp_path / "ours")
+    with pytest.raises(ValueError, match=r"fits no native architecture.*norm_placement='rezero'"):
+        convert_folder(str(tmp_path / "ours"), tmp_path / "native")
+    assert files(tmp_path) == ["ours"]
+
+
+def test_a_folder_that_cannot_be_written_is_refused(ours, tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="cannot be written"):
+        convert_folder(str(ours), tmp_path / "file" / "native")

@@ -1,0 +1,67 @@
+"""Two configs mean the same if and only if they compute the same."""
+
+from typing import Any
+
+import pytest
+
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.conversion.function import differences, function_of
+
+SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+ROPE = {"rope_type": "default", "rope_theta": 500.0}
+WINDOW = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
+BY_TYPE = {"full_attention": ROPE, "sliding_attention": dict(ROPE)}
+NAMES = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+SAME: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"attention_scale": 8**-0.5}),
+    ({}, {"head_dim": 8, "num_key_value_heads": 4, "intermediate_size": 128}),
+    ({}, {"final_norm": True}),
+    ({}, {"attention_bias": NAMES}),
+    ({"attention_bias": False}, {"attention_bias": []}),
+    ({"hidden_act": "silu"}, {"hidden_act": "swish"}),
+    ({}, {"dropout": 0.1, "initialization": "xavier", "use_cache": False}),
+    ({}, {"sliding_window": 3, "layer_types": ["full_attention"]}),
+    ({}, {"rotary_layers": [True]}),
+    ({}, {"logit_scale": 1.0}),
+    (WINDOW | {"rope_parameters": ROPE}, WINDOW | {"rope_parameters": BY_TYPE}),
+    ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}}),
+    ({"position_embedding_type": "alibi"}, {"position_embedding_type": "alibi", "max_position_embeddings": 9}),
+]
+DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"attention_scale": 1.0}, "attention_scale"),
+    ({}, {"final_norm": False}, "final_norm"),
+    ({}, {"attention_bias": NAMES[:3]}, "attention_bias"),
+    ({}, {"hidden_act": "gelu"}, "hidden_act"),
+    ({}, WINDOW, "layer_types"),
+    (WINDOW, WINDOW | {"sliding_window": 4}, "sliding_window"),
+    ({}, {"rotary_layers": [True, False]}, "rotary_layers"),
+    ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"rope_theta": 501.0}}, "rope_parameters"),
+    ({}, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters"),
+    ({}, {"max_position_embeddings": 9}, "max_position_embeddings"),
+    ({}, {"position_embedding_type": "none"}, "position_embedding_type"),
+    ({}, {"tie_word_embeddings": False}, "tie_word_embeddings"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME, ids=range(len(SAME)))
+def test_the_same_said_in_two_ways(one, other):
+    forms = [function_of(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    assert differences(*forms) == {}
+
+
+@pytest.mark.parametrize(("one", "other", "name"), DIFFERENT, ids=range(len(DIFFERENT)))
+def test_a_difference_is_named(one, other, name):
+    forms = [function_of(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    assert name in differences(*forms)
+
+
+def test_what_a_head_does_not_read_is_no_difference():
+    one, other = (VanillaEncoderConfig(**SIZES, classifier_act=act) for act in ("tanh", "relu"))
+    assert differences(function_of(one, "lm"), function_of(other, "lm")) == {}
+    assert "classifier_act" in differences(function_of(one, "sequence"), function_of(other, "sequence"))
+
+
+def test_a_target_vocabulary_of_the_sources_size_is_none_of_its_own():
+    one, other = (VanillaEncoderDecoderConfig(**SIZES, vocab_size=9, decoder_vocab_size=size) for size in (None, 9))
+    assert differences(function_of(one, "lm"), function_of(other, "lm")) == {}

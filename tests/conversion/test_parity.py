@@ -1,0 +1,92 @@
+"""Every architecture, its own model against ours with the same weights: logits, loss, gradients and tokens.
+
+`pytest -o junit_family=xunit1 --junitxml=conversion.xml` writes the measured errors of each case into the report.
+"""
+
+import pytest
+import torch
+from modeling.toys import assert_close, relative_error
+from transformers import PreTrainedModel
+
+from vanillaformer.conversion import ARCHITECTURES
+from vanillaformer.conversion.tensors import BufferRow, tensors_of, to_our_values
+from vanillaformer.conversion.weights import links
+
+from .natives import CASES, LM_CONFIGS, PAD, Case, V, batch_for, converted, words
+
+LOGITS, GRADIENTS = 1e-5, 1e-4
+WITH_HEAD = [case for case in CASES if case.head != "base"]
+GENERATING = [case for case in CASES if case.head == "lm" and ARCHITECTURES[case.architecture].name not in (
+    "bert", "roberta", "distilbert", "modernbert")]  # fmt: skip
+SCORES = {"pretraining": "prediction_logits", "base": "last_hidden_state"}
+
+
+def test_every_architecture_and_every_head_has_a_case():
+    assert set(LM_CONFIGS) == set(ARCHITECTURES)
+    assert {case.head for case in CASES} == {"base", "lm", "sequence", "token", "pretraining"}
+
+
+def real(scores: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What is not padding."""
+    if scores.ndim == 2:
+        return scores
+    return scores[batch["decoder_attention_mask" if "decoder_input_ids" in batch else "attention_mask"] == 1]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@torch.no_grad()
+def test_logits_and_loss(case, record_property):
+    native, ours = converted(case)
+    batch = batch_for(case, native)
+    theirs, actual = native(**batch), ours(**batch)
+    name = SCORES.get(case.head, "logits")
+    error = relative_error(real(actual[name], batch), real(theirs[name], batch))
+    record_property("logits", error)
+    assert error <= LOGITS, f"logits: relative error {error:.2e}"
+    if case.head == "pretraining":
+        assert_close(actual.seq_relationship_logits, theirs.seq_relationship_logits, "pair logits", LOGITS)
+    if case.head != "base":
+        assert_close(actual.loss, theirs.loss, "loss", LOGITS)
+
+
+def gradients(
+    native: PreTrainedModel, ours: PreTrainedModel, case: Case
+) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Our gradients and, carried by the architecture's own table, the native ones."""
+    table = links(ARCHITECTURES[case.architecture], ours, native, case.head)
+    table = [link for link in table if not isinstance(link.kind, BufferRow)]
+    theirs = {name: tensor.grad for name, tensor in tensors_of(native).items()}
+    parameters = dict(ours.named_parameters(remove_duplicate=False))
+    expected = to_our_values(table, theirs, ours.config, set(parameters))
+    return {name: (parameters[name].grad, value) for name, value in expected.items()}
+
+
+@pytest.mark.parametrize("case", WITH_HEAD, ids=str)
+def test_gradients(case, record_property):
+    native, ours = converted(case)
+    batch = batch_for(case, native)
+    for model in (native, ours):
+        model.zero_grad()
+        model(**batch).loss.backward()
+    errors = {}
+    pairs = gradients(native, ours, case)
+    for name, (actual, expected) in pairs.items():
+        scale = expected.double().norm()
+        if name.endswith("k_proj.bias"):  # softmax ignores it without rotary positions: its gradient is rounding
+            scale = max(scale, pairs[name.replace("k_proj", "v_proj")][1].double().norm())
+        assert scale > 0, f"the reference has no gradient for {name}"
+        errors[name] = ((actual.double() - expected.double()).norm() / scale).item()
+    worst = max(errors, key=errors.get)
+    record_property("gradients", errors[worst])
+    assert errors[worst] <= GRADIENTS, f"gradient of {worst}: relative error {errors[worst]:.2e}"
+
+
+@pytest.mark.parametrize("case", GENERATING, ids=str)
+def test_greedy_tokens(case):
+    native, ours = converted(case)
+    prompt = words(2, 5, V)
+    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
+    settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD}
+    theirs, actual = native.generate(prompt, **settings), ours.generate(prompt, **settings)
+    assert len(set(theirs.flatten().tolist())) > 3, "the reference repeats itself: nothing is compared"
+    assert torch.equal(actual, theirs)

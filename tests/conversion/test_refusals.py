@@ -1,0 +1,293 @@
+"""What an architecture cannot say is refused with the field's name, and what is not refused computes the same."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from modeling.toys import relative_error
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from vanillaformer import (
+    BlockConfig,
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    preset,
+)
+from vanillaformer.configuration import options
+from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
+from vanillaformer.conversion.architecture import OUR_CLASSES
+from vanillaformer.conversion.function import differences, function_of
+
+from .natives import CASES, GPT, GROUPED, PAD, Case, batch_for, converted, native_model, poison, transformers_class
+
+Change = dict[str, Any]
+FIRST = [case for case in CASES if case.head == "lm" and case.number == 0]
+
+CHANGES: list[Change] = [
+    *({"norm": name} for name in get_args(options.Norm)),
+    *({"norm_placement": name} for name in get_args(options.NormPlacement)),
+    *({"block_layout": name} for name in get_args(options.BlockLayout)),
+    *({"feed_forward": name} for name in get_args(options.FeedForward)),
+    *({"position_embedding_type": name} for name in get_args(options.PositionEmbedding)),
+    *({"sinusoidal_layout": name} for name in get_args(options.SinusoidalLayout)),
+    *({"qk_norm": name} for name in get_args(options.QueryKeyNorm)),
+    *({"hidden_act": name} for name in ("relu", "gelu", "gelu_new", "silu")),
+    *({"attention_bias": value} for value in (True, False, ["q_proj", "k_proj", "v_proj"], ["v_proj"])),
+    *({"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": part}} for part in (0.4, 1.0)),
+    *(
+        {name: value}
+        for name in (
+            "mlp_bias", "norm_weight", "norm_bias", "norm_unit_offset", "embedding_norm", "final_norm",
+            "skip_first_norm", "rope_interleaved", "relative_attention_per_layer", "scale_embedding", "lm_head_bias",
+            "tie_word_embeddings", "scale_decoder_outputs", "share_encoder_decoder_embeddings", "head_bias",
+        )
+        for value in (True, False)
+    ),
+    {"attention_scale": 0.3},
+    {"attention_scale": 1.0},
+    {"attn_logit_softcapping": 2.0},
+    {"final_logit_softcapping": 2.0},
+    {"logit_scale": 0.3},
+    {"sliding_window": 3},
+    {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]},
+    {"sliding_window": 3, "layer_types": ["full_attention"]},
+    {"rotary_layers": [True, False]},
+    {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 50.0}},
+    {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 50.0}},
+    {"position_offset": 3},
+    {"norm_eps": 0.02},
+    {"num_key_value_heads": 1},
+    {"head_dim": 4},
+    {"intermediate_size": 20},
+    {"encoder_intermediate_size": 20},
+    {"encoder_hidden_size": 16, "share_encoder_decoder_embeddings": False},
+    {"encoder_layers": 3},
+    {"num_hidden_layers": 3},
+    {"max_position_embeddings": 30},
+    {"relative_attention_num_buckets": 12},
+    {"relative_attention_max_distance": 30},
+    {"type_vocab_size": 2},
+    {"vocab_size": 43},
+    {"decoder_vocab_size": 31, "share_encoder_decoder_embeddings": False},
+]  # fmt: skip
+
+
+# Where the native config has one switch for two of our fields, either may be named
+COUPLED = {
+    "mlp_bias": "attention_bias",
+    "norm_weight": "norm_bias",
+    "norm_placement": "skip_first_norm",
+    "tie_word_embeddings": "share_encoder_decoder_embeddings",
+}
+
+
+def changed(config: BlockConfig, change: Change) -> BlockConfig | None:
+    """The config with other values, `None` where they are not its fields or do not fit together."""
+    fields = config.to_dict() | change
+    missing = object()
+    present = {
+        name: getattr(config, name, missing) for name in change if name not in ("layer_types", "rope_parameters")
+    }
+    if missing in present.values() or present == change:
+        return None
+    unset = {
+        "position_embedding_type": ("position_offset", "sinusoidal_layout", "rope_parameters", "rope_interleaved"),
+        "norm_placement": ("skip_first_norm", "final_norm"),
+    }
+    for name in (name for key in change for name in unset.get(key, ())):
+        fields.pop(name, None)
+    if "sliding_window" in change or "num_hidden_layers" in change or "encoder_layers" in change:
+        for name in ("layer_types", "encoder_layer_types"):
+            if name not in change:
+                fields.pop(name, None)
+    try:
+        return type(config)(**fields)
+    except (ValueError, StrictDataclassError):
+        return None
+
+
+def assert_computes_the_same(config: BlockConfig, case: Case) -> None:
+    ours = OUR_CLASSES[type(config)][case.head](config)
+    poison(ours)
+    ours.eval()
+    native = to_native(ours, case.architecture)
+    batch = batch_for(case, native)
+    batch.pop("labels")
+    batch.pop("token_type_ids", None)
+    with torch.no_grad():
+        expected, actual = ours(**batch).logits, native(**batch).logits
+    mask = batch["decoder_attention_mask" if "decoder_input_ids" in batch else "attention_mask"] == 1
+    error = relative_error(actual[mask], expected[mask])
+    assert error <= 1e-5, f"relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_a_change_is_refused_by_name_or_converted(case):
+    """Every option in turn: no third way, in which a model is converted that computes something else."""
+    architecture = ARCHITECTURES[case.architecture]
+    _, ours = converted(case)
+    refused = converted_changes = 0
+    for change in CHANGES:
+        config = changed(ours.config, change)
+        if config is None:
+            continue
+        obstacles = architecture.obstacles(config, case.head)
+        if not differences(function_of(ours.config, case.head), function_of(config, case.head)):
+            assert not obstacles, f"{change} changes nothing, but: {obstacles}"
+        elif obstacles:
+            refused += 1
+            text = "; ".join(obstacles)
+            names = {*change, *(COUPLED.get(name, name) for name in change)}
+            assert any(name in text for name in names), f"{change} is refused without its name: {text}"
+        else:
+            converted_changes += 1
+            assert_computes_the_same(config, case)
+    assert refused >= 20
+    assert converted_changes >= 3
+
+
+REFUSED_NATIVE: list[tuple[str, Change, str]] = [
+    ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
+    ("opt", {"word_embed_proj_dim": 12}, "word_embed_proj_dim"),
+    ("stablelm", {"qk_layernorm": True}, "qk_layernorm"),
+    ("cohere", {"use_qk_norm": True}, "use_qk_norm"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ("bert", {"is_decoder": True}, "is_decoder"),
+    ("roberta", {"hidden_act": "relu"}, "hidden_act"),
+    ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds"),
+    ("modernbert", {"classifier_activation": "relu"}, "classifier_activation"),
+    ("bart", {"encoder_attention_heads": 2}, "attention_heads"),
+    ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads"),
+    ("t5", {"pad_token_id": 50}, "pad_token_id=50"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "field"), REFUSED_NATIVE, ids=[entry[0] for entry in REFUSED_NATIVE])
+def test_a_native_model_that_ours_cannot_say_is_refused(name, change, field):
+    case = next(case for case in FIRST if case.architecture == name)
+    with pytest.raises(ValueError, match=field):
+        from_native(native_model(Case(name, case.config | change)))
+
+
+def test_untied_tables_that_one_switch_calls_shared_are_refused():
+    config = next(case for case in FIRST if case.architecture == "bart").config
+    ours = preset("bart", **OURS_SEQ2SEQ, share_encoder_decoder_embeddings=True, tie_word_embeddings=False)
+    assert ARCHITECTURES["bart"].obstacles(preset("bart", **OURS_SEQ2SEQ), "lm") == []
+    assert any("share_encoder_decoder_embeddings" in text for text in ARCHITECTURES["bart"].obstacles(ours, "lm"))
+    assert config["d_model"] == ours.hidden_size
+
+
+OURS_SEQ2SEQ = {"hidden_size": 24, "num_attention_heads": 4, "num_hidden_layers": 1, "vocab_size": 41}
+
+
+def small(**fields: Any) -> PreTrainedModel:
+    sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 41}
+    return VanillaDecoderForCausalLM(VanillaDecoderConfig(**(sizes | fields)))
+
+
+def test_an_unknown_architecture_is_named_with_those_that_are_known():
+    with pytest.raises(ValueError, match=r"gpt2.*got 'gpt3'"):
+        to_native(small(), "gpt3")
+
+
+def test_the_architecture_asked_for_says_what_stands_in_the_way():
+    with pytest.raises(ValueError, match=r"no gpt2: .*norm_placement='rezero', where gpt2 has 'pre'"):
+        to_native(small(position_embedding_type="learned", norm_placement="rezero"), "gpt2")
+
+
+def test_without_a_fitting_architecture_the_nearest_are_named():
+    with pytest.raises(ValueError, match=r"no native architecture; nearest are .*gpt2: norm_placement='rezero'"):
+        to_native(small(position_embedding_type="learned", norm_placement="rezero"))
+
+
+def test_of_several_architectures_one_must_be_named():
+    model = VanillaDecoderForCausalLM(preset("llama-tiny", vocab_size=41))
+    assert native_architectures(model.config) == ["llama", "mistral"]
+    with pytest.raises(ValueError, match="llama, mistral"):
+        to_native(model)
+    assert isinstance(to_native(model, "mistral"), transformers_class("MistralForCausalLM"))
+
+
+def test_the_only_fitting_architecture_is_chosen():
+    model = small(position_embedding_type="learned")
+    assert native_architectures(model.config) == ["gpt2"]
+    assert isinstance(to_native(model), GPT2LMHeadModel)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("transformer-base", []), ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
+        ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", []), ("opt", ["opt"]), ("gpt-neox", ["gpt_neox"]),
+        ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]), ("bert-base", ["bert"]),
+        ("modernbert", ["modernbert"]),
+    ],
+)  # fmt: skip
+def test_the_presets_are_what_they_are_called(name, expected):
+    assert native_architectures(preset(name)) == expected
+
+
+def test_a_model_of_ours_is_not_native():
+    with pytest.raises(ValueError, match="vanilla_decoder"):
+        from_native(small())
+
+
+def test_a_native_model_is_not_ours():
+    with pytest.raises(ValueError, match="GPT2LMHeadModel"):
+        to_native(GPT2LMHeadModel(GPT2Config(**GPT)))
+
+
+def test_a_model_type_without_a_table_is_refused():
+    model = transformers_class("XLNetLMHeadModel")(
+        transformers_class("XLNetConfig")(vocab_size=41, d_model=8, n_head=2, n_layer=1, d_inner=8)
+    )
+    with pytest.raises(ValueError, match="got 'xlnet'"):
+        from_native(model)
+
+
+def test_a_head_without_a_table_is_refused():
+    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
+        from_native(transformers_class("GPT2DoubleHeadsModel")(GPT2Config(**GPT)))
+
+
+def test_a_tensor_that_ours_cannot_hold_is_named():
+    case = next(case for case in CASES if case.architecture == "bert" and case.head == "base")
+    with pytest.raises(ValueError, match=r"pooler\.dense\.weight"):
+        from_native(transformers_class("BertModel")(native_model(case).config))
+
+
+def test_a_position_table_of_another_kind_is_refused():
+    native = native_model(next(case for case in FIRST if case.architecture == "marian"))
+    native.model.encoder.embed_positions.weight.data[3] += 0.1
+    with pytest.raises(ValueError, match=r"encoder\.embed_positions\.weight"):
+        from_native(native)
+
+
+def test_a_folder_that_lacks_a_tensor_is_refused(tmp_path):
+    native = LlamaForCausalLM(LlamaConfig(**GROUPED))
+    weights = native.state_dict()
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    native.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
+        from_native(tmp_path)
+
+
+def test_arguments_for_a_file_need_a_file():
+    with pytest.raises(ValueError, match="revision"):
+        from_native(LlamaForCausalLM(LlamaConfig(**GROUPED)), revision="main")
+
+
+def test_padding_is_where_roberta_numbers_positions_from():
+    fitting = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 1, pad_token_id=PAD)
+    assert native_architectures(fitting) == ["roberta"]
+    shifted = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 2, pad_token_id=PAD)
+    assert any("position_offset=3" in text for text in ARCHITECTURES["roberta"].obstacles(shifted, "lm"))
+
+
+def test_a_config_of_another_kind_fits_nothing():
+    assert ARCHITECTURES["gpt2"].obstacles(VanillaEncoderDecoderConfig(), "lm")
+    assert native_architectures(VanillaDecoderConfig(position_embedding_type="learned"), "token") == []

@@ -1,0 +1,147 @@
+"""There and back: not a bit, a name or a field is lost, in memory and through saved folders."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
+from vanillaformer.conversion.architecture import comparable
+from vanillaformer.conversion.tensors import tensors_of
+
+from .natives import CASES, Case, batch_for, converted, native_model
+
+FIRST = [case for case in CASES if case.head == "lm" and case.number == 0]
+AUTO = {
+    VanillaDecoderConfig: AutoModelForCausalLM,
+    VanillaEncoderConfig: AutoModelForMaskedLM,
+    VanillaEncoderDecoderConfig: AutoModelForSeq2SeqLM,
+}
+
+
+def assert_equal(actual: PreTrainedModel, expected: PreTrainedModel) -> None:
+    """The same names, the same bits, the same tensors tied."""
+    ours, theirs = tensors_of(actual), tensors_of(expected)
+    assert list(ours) == list(theirs)
+    for name, value in theirs.items():
+        assert ours[name].dtype == value.dtype, name
+        assert torch.equal(ours[name], value), name
+    assert partition(ours) == partition(theirs)
+
+
+def partition(tensors: dict[str, torch.Tensor]) -> set[frozenset[str]]:
+    """Names of one tensor, together."""
+    groups: dict[int, set[str]] = {}
+    for name, tensor in tensors.items():
+        groups.setdefault(id(tensor), set()).add(name)
+    return {frozenset(names) for names in groups.values()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_there_and_back(case):
+    native, ours = converted(case)
+    assert case.architecture in native_architectures(ours.config, case.head)
+    back = to_native(ours, case.architecture)
+    assert type(back) is type(native)
+    assert not back.training
+    assert_equal(back, native)
+    again = from_native(back)
+    assert_equal(again, ours)
+    assert again.config.to_dict() == ours.config.to_dict()
+    for field in dataclasses.fields(native.config):
+        if field.name not in ("architectures", "dtype", "transformers_version", "forced_eos_token_id"):
+            assert comparable(back.config, field.name) == comparable(native.config, field.name), field.name
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_no_weight_is_shared_between_the_models(case):
+    native, ours = converted(case)
+    back = to_native(ours, case.architecture)
+    for one, other in ((native, ours), (ours, back)):
+        used = {tensor.data_ptr() for tensor in tensors_of(one).values()}
+        assert not used & {tensor.data_ptr() for tensor in tensors_of(other).values()}
+
+
+@pytest.mark.parametrize("case", FIRST, ids=str)
+def test_saved_folders(case, tmp_path: Path):
+    """A native folder is read by its path, and what was converted loads without a missing or unexpected key."""
+    native, ours = converted(case)
+    native.save_pretrained(tmp_path / "native")
+    read = from_native(tmp_path / "native").eval()
+    assert_equal(read, ours)
+    to_native(read, case.architecture).save_pretrained(tmp_path / "back")
+    auto = AUTO[ARCHITECTURES[case.architecture].config_class]
+    back, report = auto.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert [*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"]] == []
+    assert_equal(back, native)
+    assert AutoConfig.from_pretrained(tmp_path / "back").architectures == [type(native).__name__]
+    batch = batch_for(case, native)
+    assert torch.equal(back.eval()(**batch).logits, native(**batch).logits)
+
+
+def test_an_own_output_layer_of_t5_survives_a_folder(tmp_path: Path):
+    case = next(case for case in CASES if case.architecture == "t5" and case.number == 1)
+    _, ours = converted(case)
+    assert not ours.config.tie_word_embeddings
+    assert not ours.config.scale_decoder_outputs
+    to_native(ours).save_pretrained(tmp_path)
+    read = from_native(tmp_path)
+    assert_equal(read, ours)
+    assert not read.config.scale_decoder_outputs
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "t5"])
+def test_the_dtype_is_kept(name):
+    case = Case(name, next(case.config for case in FIRST if case.architecture == name))
+    native = native_model(case).to(torch.bfloat16)
+    ours = from_native(native)
+    assert {tensor.dtype for tensor in tensors_of(ours).values()} == {torch.bfloat16}
+    assert_equal(to_native(ours, name), native)
+
+
+def test_the_generation_config_is_carried():
+    case = next(case for case in FIRST if case.architecture == "bart")
+    native = native_model(case)
+    native.generation_config.num_beams = 4
+    native.generation_config.forced_bos_token_id = 7
+    ours = from_native(native)
+    assert ours.generation_config is not native.generation_config
+    assert (ours.generation_config.num_beams, ours.generation_config.forced_bos_token_id) == (4, 7)
+    assert to_native(ours).generation_config.to_dict() == native.generation_config.to_dict()
+
+
+def test_labels_are_carried():
+    case = next(case for case in CASES if case.architecture == "bert" and case.head == "sequence")
+    native = native_model(case)
+    native.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    native.config.label2id = {"no": 0, "maybe": 1, "yes": 2}
+    native.config.problem_type = "single_label_classification"
+    ours = from_native(native)
+    for config in (ours.config, to_native(ours).config):
+        assert config.id2label == {0: "no", 1: "maybe", 2: "yes"}
+        assert config.label2id == {"no": 0, "maybe": 1, "yes": 2}
+        assert config.problem_type == "single_label_classification"
+
+
+def test_weights_decide_what_is_tied():
+    """A checkpoint may have an output layer of its own although its config says otherwise."""
+    case = next(case for case in FIRST if case.architecture == "gpt2")
+    native = native_model(case)
+    native.lm_head.weight = torch.nn.Parameter(torch.randn_like(native.lm_head.weight))
+    ours = from_native(native)
+    assert not ours.config.tie_word_embeddings
+    assert torch.equal(ours.lm_head.weight, native.lm_head.weight)
+    assert torch.equal(ours.model.embed_tokens.weight, native.transformer.wte.weight)
+    assert not to_native(ours).config.tie_word_embeddings
+
+
+def test_a_bias_of_zeros_that_is_not_trained_is_none():
+    case = next(case for case in FIRST if case.architecture == "marian")
+    native = native_model(case)
+    native.final_logits_bias.zero_()
+    ours = from_native(native)
+    assert not ours.config.lm_head_bias
+    assert_equal(to_native(ours), native)
