@@ -62,10 +62,11 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     def _fill_derived(self) -> None:
         super()._fill_derived()
-        if self.encoder_hidden_size is None:
-            self.encoder_hidden_size = self.hidden_size
-        if self.encoder_intermediate_size is None:
-            self.encoder_intermediate_size = self.intermediate_size
+        # An encoder as wide as the decoder follows it, whatever becomes of that
+        if self.encoder_hidden_size == self.hidden_size:
+            self.encoder_hidden_size = None
+        if self.encoder_intermediate_size == self.intermediate_size:
+            self.encoder_intermediate_size = None
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
         kwargs.setdefault("encoder_layer_types", kwargs.get("layer_types"))
@@ -76,8 +77,8 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     def encoder_side(self) -> ConfigView:
         """What the encoder's parts read: its own sizes and layers."""
         fields = {
-            "hidden_size": self.encoder_hidden_size,
-            "intermediate_size": self.encoder_intermediate_size,
+            "hidden_size": self.encoder_width,
+            "intermediate_size": self.encoder_inner_width,
             "num_hidden_layers": self.encoder_layers,
         }
         return ConfigView(self, **fields, layer_types=getattr(self, "encoder_layer_types", None))
@@ -100,15 +101,21 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         """Number of target tokens."""
         return self.decoder_vocab_size or self.vocab_size
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, without sizes that one side has from the other: these follow if that is changed.
+    @property
+    def encoder_width(self) -> int:
+        """Width of the encoder, and of what cross-attention makes keys and values from."""
+        return self.encoder_hidden_size or self.hidden_size
 
-        A `decoder_vocab_size` of `None` transformers would even take for a size.
-        """
+    @property
+    def encoder_inner_width(self) -> int:
+        """Inner width of the encoder's feed-forward layers."""
+        return self.encoder_intermediate_size or self.intermediate_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""
         fields = super().to_dict()
-        others = {"encoder_hidden_size": self.hidden_size, "encoder_intermediate_size": self.intermediate_size}
-        for name, other in (others | {"decoder_vocab_size": None}).items():
-            if getattr(self, name) == other:
+        for name in ("decoder_vocab_size", "encoder_hidden_size", "encoder_intermediate_size"):
+            if getattr(self, name) is None:
                 fields.pop(name, None)
         return fields
 
@@ -122,7 +129,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     def validate_block_encoder_width(self) -> None:
         """Stacks of different widths share no table, and an encoder's sinusoids come in pairs too."""
-        width = self.encoder_hidden_size
+        width = self.encoder_width
         if width != self.hidden_size and self.share_encoder_decoder_embeddings:
             raise ValueError(
                 f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={width} and "

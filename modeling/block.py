@@ -66,7 +66,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
         self.cross_attn = CrossAttention(
-            config, layer_idx, is_causal=False, rotate=leave, key_value_width=config.encoder_hidden_size
+            config, layer_idx, is_causal=False, rotate=leave, key_value_width=config.encoder_width
         )
         self.cross_attn_residual = build_residual(config, cross_attention=True)
 

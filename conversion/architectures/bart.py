@@ -80,9 +80,12 @@ SEQ2SEQ: tuple[Field, ...] = (
         num_hidden_layers="decoder_layers",
         num_attention_heads=("encoder_attention_heads", "decoder_attention_heads"),
         intermediate_size="decoder_ffn_dim",
-        encoder_intermediate_size="encoder_ffn_dim",
         hidden_act="activation_function",
         initializer_range="init_std",
+    ),
+    Field(
+        take=lambda config: {"encoder_intermediate_size": config.encoder_ffn_dim},
+        give=lambda config: {"encoder_ffn_dim": config.encoder_inner_width},
     ),
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),

@@ -79,7 +79,6 @@ ARCHITECTURE = Architecture(
         renamed(
             hidden_size="d_model",
             head_dim="d_kv",
-            encoder_intermediate_size="d_ff",
             intermediate_size="d_ff",
             encoder_layers="num_layers",
             num_hidden_layers="num_decoder_layers",
