@@ -31,6 +31,12 @@ from .toys import (
 B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
 
+def weighted(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Each head normalised by the bare norm and multiplied by its own weight."""
+    heads = zip(x.split(K, dim=-1), norm.weight, strict=True)
+    return torch.cat([weight * norm.norm(head) for head, weight in heads], dim=-1)
+
+
 def naive_attention(
     module: Attention, x: torch.Tensor, y: torch.Tensor, causal: bool, scale: float = K**-0.5, cap: float | None = None
 ) -> torch.Tensor:
@@ -41,6 +47,8 @@ def naive_attention(
     if module.config.qk_norm == "head":
         queries = torch.cat([module.q_norm(head) for head in queries.split(K, dim=-1)], dim=-1)
         keys = torch.cat([module.k_norm(head) for head in keys.split(K, dim=-1)], dim=-1)
+    if module.config.qk_norm == "each_head":
+        queries, keys = weighted(module.q_norm, queries), weighted(module.k_norm, keys)
     output = torch.zeros(x.shape[0], x.shape[1], H * K)
     for b in range(x.shape[0]):
         for h in range(H):
@@ -244,10 +252,11 @@ def test_gradients_through_eager_attention_are_those_through_sdpa(kind, override
         logits.cos().sum().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters() if not name.endswith("k_proj.bias")})
     largest = max(gradient.norm() for gradient in gradients[1].values())
-    compared = {name: gradient for name, gradient in gradients[1].items() if gradient.norm() > 1e-6 * largest}
-    assert len(compared) > 0.8 * len(gradients[1])  # without residuals some all but vanish
-    for name, gradient in compared.items():
-        assert_close(gradients[0][name], gradient, f"gradient of {name}", 1e-4)
+    for name, gradient in gradients[1].items():
+        # Without residuals or norms some all but vanish, and what is left of them is rounding of what they come from
+        scale = max(gradient.norm(), 1e-3 * largest)
+        error = (gradients[0][name] - gradient).norm() / scale
+        assert error <= 1e-4, f"gradient of {name}: relative error {error:.1e}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
