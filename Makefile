@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 PACKAGES := configuration modeling tokenization conversion training scripts
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract check clean
+.PHONY: help install demo test test-contract test-engines check clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -24,6 +24,10 @@ test: $(STAMP) ## Run the tests.
 test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[contract]'
 	OMP_NUM_THREADS=1 $(BIN)/python tests/contract/run.py
+
+test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip builds it: minutes, a C++ compiler).
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ctranslate2,onnx,gguf,llama-cpp]'
+	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
 check: $(STAMP) .typing ## Lint, format and types.
 	$(BIN)/ruff check .

@@ -3,6 +3,8 @@ r"""Use a trained model: translate lines, continue prompts, classify texts or fi
 What is done follows from the model: an encoder-decoder translates, a causal language model continues, a masked one
 fills every [MASK], a classifier prints label and probability. Input is `--text ...`, the lines of `--input_file`, or
 those of standard input. Several texts make one line of output each (a line break within one is written `\n`).
+
+A folder that `vanillaformer-export` has made runs on the engine that it was made for, with the same options.
 """
 
 import sys
@@ -26,9 +28,12 @@ from transformers import (
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.conversion.exports import EXPORTERS, EngineModel, is_export, load_engine, read_record
 from vanillaformer.tokenization import load_pair
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.runs import limit_threads
+
+TORCH = "torch"
 
 
 @dataclass
@@ -49,6 +54,9 @@ class GenerateArguments:
     seed: int = field(default=42, metadata={"help": "Seed of the sampling."})
     device: str | None = field(default=None, metadata={"help": "cpu, cuda, ... (default: a GPU if there is one)."})
     bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16."})
+    engine: str | None = field(
+        default=None, metadata={"help": "torch, ctranslate2, ... (default: what the model was exported for)."}
+    )
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
@@ -66,6 +74,7 @@ class Loaded:
     model: Any
     tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
+    architecture: str
 
     def encode(self, texts: list[str], *, room: int = 0, side: str = "right") -> Any:
         """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens."""
@@ -134,6 +143,10 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
     """
     path = arguments.model_name_or_path
+    if is_export(path):
+        return load_export(arguments)
+    if arguments.engine not in (None, TORCH):
+        raise ValueError(f"--engine {arguments.engine}: --model {path} is no folder made by vanillaformer-export")
     looks_local = Path(path).exists() or path.startswith((".", "/")) or path.count("/") > 1
     if looks_local and not (Path(path) / "config.json").is_file():
         reason = "has no config.json: it holds no (finished) model" if Path(path).is_dir() else "is no folder"
@@ -143,15 +156,41 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     except OSError as error:
         raise ValueError(f"--model {path} is neither a folder nor a model that the Hub gives out: {error}") from error
     architecture = next(iter(config.architectures or []), "none")
-    task = next((entry for ending, entry in TASKS.items() if architecture.endswith(ending)), None)
-    if task is None:
-        raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
-    auto_class, function, generates = task
+    auto_class, function, generates = task_of(architecture, path)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     model = auto_class.from_pretrained(path, dtype=torch.bfloat16 if arguments.bf16 else "auto")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Loaded(model.to(device).eval(), *load_pair(path)), function, generates
+    return Loaded(model.to(device).eval(), *load_pair(path), architecture), function, generates
+
+
+def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
+    """Return the entry of `TASKS` for an architecture."""
+    task = next((entry for ending, entry in TASKS.items() if architecture.endswith(ending)), None)
+    if task is None:
+        raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
+    return task
+
+
+def load_export(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]], bool]:
+    """Return the same for an exported model.
+
+    Raises:
+        ValueError: It was made for another engine or has no tokenizer, or an option does not fit.
+        ImportError: The engine is not installed.
+    """
+    path = arguments.model_name_or_path
+    runtime = EXPORTERS[read_record(path)["engine"]].runtime
+    if arguments.engine not in (None, runtime):
+        raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
+    if arguments.bf16:
+        raise ValueError("--bf16: an exported model has the precision that it was exported with")
+    if not (Path(path) / "tokenizer_config.json").is_file():
+        raise ValueError(f"--model {path} was exported without a tokenizer")
+    engine = load_engine(path, arguments.device or "cpu")
+    _, function, generates = task_of(engine.architecture, path)
+    model = EngineModel(engine, seed=arguments.seed)
+    return Loaded(model, *load_pair(path), engine.architecture), function, generates
 
 
 def read_texts(arguments: GenerateArguments) -> list[str]:
@@ -212,9 +251,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     loaded, function, generates = load(arguments)
     options = arguments.options()
     if options and not generates:
-        raise ValueError(
-            f"{', '.join(f'--{name}' for name in options)}: {type(loaded.model).__name__} generates nothing"
-        )
+        raise ValueError(f"{', '.join(f'--{name}' for name in options)}: {loaded.architecture} generates nothing")
     set_seed(arguments.seed)
     results = run(loaded, function, texts, arguments.batch_size, **options)
     with output_stream(arguments.output_file) as stream:

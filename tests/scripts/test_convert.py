@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
 
@@ -49,3 +50,23 @@ def test_an_unknown_architecture_is_answered_with_the_known_ones(ours, tmp_path)
     assert result.returncode == 2
     for name in ("lama", "llama", "gpt2", "marian"):
         assert name in result.stderr
+
+
+def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path):
+    width, shapes = 8, {"attn.c_attn": (24, 8), "attn.c_proj": (8, 8), "mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32)}
+    state = {f"transformer.h.0.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
+    state |= {f"transformer.{name}.weight": torch.ones(width) for name in ("h.0.ln_1", "h.0.ln_2", "ln_f")}
+    state |= {"transformer.wte.weight": torch.randn(50, width), "transformer.wpe.weight": torch.randn(16, width)}
+    state["lm_head.weight"] = state["transformer.wte.weight"]
+    torch.save({"model": state, "model_args": {"n_head": 2}}, tmp_path / "ckpt.pt")
+    result = run(tmp_path / "ckpt.pt", tmp_path / "ours", "--from-state-dict", "nanogpt", "--set", "eos_token_id=3")
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "nanogpt -> VanillaDecoderForCausalLM" in result.stdout
+    model = VanillaDecoderForCausalLM.from_pretrained(tmp_path / "ours")
+    assert (model.config.num_attention_heads, model.config.eos_token_id) == (2, 3)
+    assert torch.equal(model.model.embed_tokens.weight, state["transformer.wte.weight"])
+    wrong = run(tmp_path / "ckpt.pt", tmp_path / "wrong", "--from-state-dict", "nanogpt", "--set", "vocab_size=51")
+    assert wrong.returncode == 1
+    (line,) = wrong.stderr.strip().splitlines()
+    assert "vocab_size=51, but the nanogpt state dict has vocab_size=50" in line
+    assert not (tmp_path / "wrong").exists()

@@ -1,0 +1,198 @@
+"""A model on another engine: what every engine can be asked, and how it takes a model's place in a program."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from transformers import GenerationConfig
+
+Kind = Literal["encoder_decoder", "decoder", "encoder"]
+Rows = Sequence[Sequence[int]]
+
+NEW_TOKENS = 20  # how many transformers makes where nobody says
+SEARCH = ("num_beams", "length_penalty", "do_sample", "temperature", "top_k", "top_p")
+# What a generation config may ask for besides, and with which values it asks for nothing
+BESIDES: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (None, 1.0),
+    "no_repeat_ngram_size": (None, 0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "min_p": (None, 0.0),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "bad_words_ids": (None, []),
+    "forced_bos_token_id": (None,),
+    "forced_eos_token_id": (None,),
+    "num_return_sequences": (None, 1),
+}
+
+
+class Engine:
+    """An exported model, loaded; rows are lists of token ids without padding.
+
+    Args:
+        kind: `encoder_decoder`, `decoder` or `encoder`.
+        architecture: The class of ours that the model was.
+        config: Its config.
+        generation_config: Its defaults of generation.
+
+    Raises:
+        ValueError: From every method: the engine cannot do what is asked of it.
+    """
+
+    def __init__(self, kind: Kind, architecture: str, config: Any, generation_config: GenerationConfig):
+        self.kind = kind
+        self.architecture = architecture
+        self.config = config
+        self.generation_config = generation_config
+
+    def generate(
+        self,
+        prompts: Rows,
+        *,
+        max_new_tokens: int,
+        num_beams: int = 1,
+        length_penalty: float = 1.0,
+        do_sample: bool = False,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+    ) -> list[list[int]]:
+        """Return what follows each prompt, or translates it: new tokens alone, without the one that ends a text."""
+        raise ValueError(f"{self.architecture} generates nothing")
+
+    def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
+        """Return the logarithm of the probability of each token of a continuation, given those before it."""
+        raise NotImplementedError
+
+    def classify(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
+        """Return the logits of texts, (B, labels), or of their tokens, (B, T, labels), padded on the right."""
+        raise ValueError(f"{self.architecture} classifies nothing")
+
+    def end_tokens(self) -> list[int]:
+        """Return the tokens that end a text."""
+        end = self.generation_config.eos_token_id
+        end = self.config.eos_token_id if end is None else end
+        return [] if end is None else end if isinstance(end, list) else [end]
+
+    def check_rows(self, rows: Rows) -> None:
+        """Raise for rows that hold no text."""
+        if empty := [number for number, row in enumerate(rows) if not len(row)]:
+            raise ValueError(f"row {empty[0]} has no tokens")
+
+    def check_search(self, max_new_tokens: int, num_beams: int, do_sample: bool, temperature: float) -> None:
+        """Raise for a search that makes no sense or that no engine has."""
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
+        if num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, got {num_beams}")
+        if do_sample and num_beams > 1:
+            raise ValueError(f"do_sample=True draws one token at a time: it needs num_beams=1, got {num_beams}")
+        if do_sample and temperature <= 0:
+            raise ValueError(f"temperature must be greater than 0, got {temperature}")
+
+
+class EngineModel:
+    """An engine in the place of a transformers model: padded tensors in and out, `generate` with its own defaults.
+
+    Args:
+        engine: The engine.
+        seed: Seed of the sampling; a call goes on where the one before has stopped.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, engine: Engine, seed: int | None = None):
+        self.engine = engine
+        self.config = engine.config
+        self.seed = seed
+
+    def __call__(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> SimpleNamespace:
+        """Return the `logits` of a padded batch (B, T)."""
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        types = None if token_type_ids is None else unpadded(token_type_ids, mask)
+        return SimpleNamespace(logits=torch.from_numpy(self.engine.classify(unpadded(input_ids, mask), types)))
+
+    def generate(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
+    ) -> torch.Tensor:
+        """Return prompts with what follows, or the start token with the translation, padded (B, T)."""
+        options.pop("token_type_ids", None)
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        prompts = unpadded(input_ids, mask)
+        given = self.defaults(prompts) | {name: value for name, value in options.items() if value is not None}
+        seed, self.seed = self.seed, None
+        made = self.engine.generate(prompts, **given, seed=seed)
+        if self.engine.kind == "encoder_decoder":
+            prompts = [[self.config.decoder_start_token_id]] * len(made)
+        return self.padded([[*prompt, *new] for prompt, new in zip(prompts, made)], input_ids)
+
+    def defaults(self, prompts: Rows) -> dict[str, Any]:
+        """Return what the model's generation config says.
+
+        Raises:
+            ValueError: It asks for more than an `Engine` can be told.
+        """
+        saved = self.engine.generation_config
+        for name, nothing in BESIDES.items():
+            if (value := getattr(saved, name, None)) not in nothing:
+                raise ValueError(f"generation_config.json: {name}={value!r} is nothing that the engines here take")
+        defaults = {name: getattr(saved, name, None) for name in SEARCH}
+        longest = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
+        total = getattr(saved, "max_length", None)
+        room = NEW_TOKENS if total is None else max(1, total - longest)
+        defaults["max_new_tokens"] = saved.max_new_tokens or room
+        return {name: value for name, value in defaults.items() if value is not None}
+
+    def padded(self, rows: list[list[int]], like: torch.Tensor) -> torch.Tensor:
+        """Return rows as a tensor, filled up behind with padding or, without such a token, with the end."""
+        fill = self.config.pad_token_id
+        fill = next(iter(self.engine.end_tokens()), 0) if fill is None else fill
+        length = max(len(row) for row in rows)
+        return torch.tensor([row + [fill] * (length - len(row)) for row in rows], dtype=like.dtype)
+
+
+def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
+    """Return the tokens of a batch (B, T) row by row, padding left out."""
+    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
+
+
+class StatesOfEngine(torch.nn.Module):
+    """An engine's stack in the place of ours: the head behind it stays our own.
+
+    Args:
+        states: Returns the states (B, T, D) of rows of tokens, and of their types where there are some.
+    """
+
+    def __init__(self, states: Callable[[Rows, Rows | None], np.ndarray]):
+        super().__init__()
+        self.states = states
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        types = None if token_type_ids is None else unpadded(token_type_ids, mask)
+        made = torch.from_numpy(self.states(unpadded(input_ids, mask), types))
+        return SimpleNamespace(last_hidden_state=made, past_key_values=None, hidden_states=None, attentions=None)
+
+
+def load_generation_config(folder: Path) -> GenerationConfig:
+    """Return the generation defaults saved in a folder, transformers' own if there are none."""
+    if (folder / "generation_config.json").is_file():
+        return GenerationConfig.from_pretrained(folder)
+    return GenerationConfig()

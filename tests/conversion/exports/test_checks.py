@@ -1,0 +1,94 @@
+"""The comparison before an export is done: it sees what is wrong, and only that."""
+
+import numpy as np
+import pytest
+import torch
+from modeling.toys import toy
+from transformers import GenerationConfig
+
+from vanillaformer.conversion.exports import Engine
+from vanillaformer.conversion.exports.checks import check, greedy, is_tie, random_rows, score, shared
+
+
+class Twin(Engine):
+    """A model as its own engine."""
+
+    def __init__(self, model, scores: bool = True):
+        kind = {"vanilla_encoder_decoder": "encoder_decoder", "vanilla_decoder": "decoder"}
+        kind = kind.get(model.config.model_type, "encoder")
+        super().__init__(kind, type(model).__name__, model.config, GenerationConfig())
+        self.model, self.scores = model.eval(), scores
+
+    @torch.no_grad()
+    def generate(self, prompts, *, max_new_tokens, **options):
+        return [greedy(self.model, prompt, max_new_tokens, self) for prompt in prompts]
+
+    @torch.no_grad()
+    def score(self, prompts, continuations):
+        if not self.scores:
+            raise NotImplementedError
+        return [score(self.model, *pair) for pair in zip(prompts, continuations)]
+
+    @torch.no_grad()
+    def classify(self, rows, token_type_ids=None):
+        made = [self.model(torch.tensor([row])).logits[0] for row in rows]
+        return torch.nn.utils.rnn.pad_sequence(made, batch_first=True, padding_value=99.0).numpy()
+
+
+def changed(kind: str, by: float):
+    """A toy with one layer's weights a little off."""
+    model = toy(kind)
+    with torch.no_grad():
+        block = (model.model.decoder if kind == "encoder_decoder" else model.model).layers[1]
+        block.mlp.down_proj.weight.add_(by * torch.randn_like(block.mlp.down_proj.weight))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_the_same_model_passes(kind):
+    report = check(toy(kind), Twin(toy(kind)), exact=True)
+    assert "48 of 48 greedy tokens equal, log-probabilities 0.0e+00 apart" in report or "error of 0.0e+00" in report
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+@pytest.mark.parametrize(("by", "exact", "passes"), [(0.01, True, False), (0.01, False, True), (3.0, False, False)])
+def test_another_model_does_not(kind, by, exact, passes):
+    if passes:
+        assert "equal" in check(toy(kind), Twin(changed(kind, by)), exact)
+        return
+    with pytest.raises(ValueError, match=r"the engine's? (continues|log-probabilities|logits)"):
+        check(toy(kind), Twin(changed(kind, by)), exact)
+
+
+def test_tokens_alone_are_compared_where_the_engine_has_no_scores():
+    assert check(toy("decoder"), Twin(toy("decoder"), scores=False), exact=True) == "48 of 48 greedy tokens equal"
+    with pytest.raises(ValueError, match="the engine continues"):
+        check(toy("decoder"), Twin(changed("decoder", 1.0), scores=False), exact=True)
+
+
+def test_the_model_is_read_as_it_will_be_used():
+    model = toy("decoder", dropout=0.5).train()
+    assert "48 of 48" in check(model, Twin(toy("decoder")), exact=True)
+    assert model.training
+
+
+def test_equally_good_tokens_may_change_places():
+    model = toy("decoder", tie_word_embeddings=False)
+    with torch.no_grad():
+        best = greedy(model, [5, 6], 1, Twin(model))[0]
+        model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
+        ours = greedy(model, [5, 6], 3, Twin(model))
+        assert is_tie(model, [5, 6], ours, [best], Twin(model))
+        assert not is_tie(model, [5, 6], ours, [(best + 5) % 37], Twin(model))
+
+
+def test_shared_tokens():
+    assert [shared([1, 2, 3], other) for other in ([1, 2, 3], [1, 5, 3], [], [1, 2])] == [3, 1, 0, 2]
+
+
+def test_random_rows_leave_out_special_tokens_and_leave_room():
+    model = toy("decoder", max_position_embeddings=10)
+    rows = random_rows(model.config, new_tokens=5)
+    assert [len(row) for row in rows] == [5, 1, 5, 2]
+    assert not {0, 2, 3} & {token for row in rows for token in row}
+    assert len(np.unique([token for row in rows for token in row])) > 4

@@ -1,0 +1,380 @@
+"""Every option that CTranslate2 has, computed by it and by our model; every other one refused by its name."""
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from modeling.axes import Value, axes, is_allowed, merged
+from modeling.toys import KINDS, relative_error, sharpen, single_values, tokens, toy, toy_config
+from transformers import GenerationConfig, PreTrainedModel
+
+import vanillaformer
+from vanillaformer.conversion.exports import EXPORTERS, Engine, export, load_engine
+from vanillaformer.conversion.exports.ctranslate2_specs import ACTIVATIONS
+from vanillaformer.conversion.exports.to_ctranslate2 import RULES
+
+pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
+
+EXPORTER = EXPORTERS["ctranslate2"]
+SCORES = 1e-4
+START, END, NEW = 2, 3, 9
+
+
+def obstacles(kind: str, fields: Value) -> list[str]:
+    return EXPORTER.obstacles(KINDS[kind][1], toy_config(kind, **fields))
+
+
+def apart_from_initialization(kind: str) -> list[Value]:
+    return [value for value in single_values(kind) if "initialization" not in value]
+
+
+MIXTURES = 12
+ROPE = {"rope_type": "default", "rope_theta": 50.0}
+# Of which the axes have no value that the engine takes
+MORE: list[Value] = [
+    {"position_embedding_type": "rotary", "rotary_layers": [False, True]},
+    {
+        "position_embedding_type": "rotary", "sliding_window": 3, "layer_types": ["full_attention"],
+        "rope_parameters": {"full_attention": ROPE},
+    },
+    {"position_embedding_type": "rotary", "rope_parameters": ROPE | {"rope_type": "yarn", "factor": 9.0}},
+]  # fmt: skip
+
+
+@cache
+def open_values(kind: str) -> dict[str, list[int]]:
+    """The numbers of the values on each axis that the engine has."""
+    return {
+        axis: [n for n, value in enumerate(values) if is_allowed(kind, value) and not obstacles(kind, value)]
+        for axis, values in axes(kind).items()
+    }
+
+
+def mixture(kind: str, number: int) -> Value:
+    """A config with a value of every axis at random, out of those that the engine has."""
+    chosen = random.Random(number)
+    places: list[tuple[str, int]] = []
+    for axis, numbers in sorted(open_values(kind).items(), key=lambda _: chosen.random()):
+        wider = [*places, (axis, chosen.choice(numbers))] if numbers else places
+        fields = merged(kind, wider)
+        if fields is not None and is_allowed(kind, fields) and not obstacles(kind, fields):
+            places = wider
+    return merged(kind, places) or {}
+
+
+def runnable(*kinds: str) -> list[Any]:
+    """Every value that the engine has for itself, and mixtures of them, which are made when they are needed."""
+    found: list[Any] = []
+    for kind in kinds:
+        for fields in apart_from_initialization(kind) + MORE:
+            if not obstacles(kind, fields):
+                found.append(pytest.param(kind, fields, id=f"{kind}-{len(found)}-{'-'.join(fields)}"))
+        found += [pytest.param(kind, number, id=f"{kind}-mixture-{number}") for number in range(MIXTURES)]
+    return found
+
+
+def on_engine(model: PreTrainedModel, folder: Path, quantization: str = "float32") -> Engine:
+    """The engine, without the comparison that belongs to an export."""
+    folder.mkdir()
+    EXPORTER.write(model, folder, quantization)
+    EXPORTER.write_record(model, folder, quantization)
+    return load_engine(folder)
+
+
+def rows_of(lengths: tuple[int, ...] = (7, 1, 3, 4), seed: int = 2) -> list[list[int]]:
+    return [row[:length].tolist() for row, length in zip(tokens(len(lengths), max(lengths), seed=seed), lengths)]
+
+
+@torch.no_grad()
+def continuation(model: PreTrainedModel, row: list[int], **options: Any) -> list[int]:
+    """What `generate` makes of a row, without the tokens at its two ends."""
+    search = GenerationConfig(max_new_tokens=NEW, do_sample=False, pad_token_id=0, eos_token_id=END, **options)
+    mask = torch.ones(1, len(row), dtype=torch.long)
+    start = {"decoder_start_token_id": START} if model.config.is_encoder_decoder else {}
+    search.update(**start)
+    made = model.generate(torch.tensor([row]), attention_mask=mask, generation_config=search)[0].tolist()
+    made = made[1 if model.config.is_encoder_decoder else len(row) :]
+    return made[: made.index(END)] if END in made else made
+
+
+@torch.no_grad()
+def log_probabilities(model: PreTrainedModel, row: list[int], more: list[int]) -> torch.Tensor:
+    if model.config.is_encoder_decoder:
+        logits = model(torch.tensor([row]), decoder_input_ids=torch.tensor([[START, *more]])).logits[0, :-1]
+    else:
+        logits = model(torch.tensor([row + more])).logits[0, len(row) - 1 : -1]
+    return logits.log_softmax(-1)[torch.arange(len(more)), torch.tensor(more)]
+
+
+@pytest.mark.parametrize(("kind", "fields"), runnable("encoder_decoder", "decoder"))
+def test_greedy_tokens_and_scores(kind, fields, tmp_path):
+    model = toy(kind, **(mixture(kind, fields) if isinstance(fields, int) else fields))
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of()
+    expected = [continuation(model, row) for row in rows]
+    assert engine.generate(rows, max_new_tokens=NEW) == expected
+    more = [found or [5] for found in expected]
+    scores = [torch.tensor(found) for found in engine.score(rows, more)]
+    truth = [log_probabilities(model, *pair) for pair in zip(rows, more)]
+    assert relative_error(torch.cat(scores), torch.cat(truth)) <= SCORES
+
+
+@pytest.mark.parametrize(("kind", "fields"), runnable("encoder"))
+@torch.no_grad()
+def test_logits_of_an_encoder(kind, fields, tmp_path):
+    model = toy(kind, **(mixture(kind, fields) if isinstance(fields, int) else fields))
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of()
+    kinds = model.config.type_vocab_size
+    types = [[(place + 1) % kinds for place in range(len(row))] for row in rows] if kinds else None
+    found = engine.classify(rows, types)
+    for number, row in enumerate(rows):
+        given = {} if types is None else {"token_type_ids": torch.tensor([types[number]])}
+        truth = model(torch.tensor([row]), **given).logits[0]
+        assert relative_error(torch.from_numpy(found[number, : len(row)]), truth) <= SCORES
+
+
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("feed_forward", ["plain", "gated"])
+def test_activations(act, feed_forward, tmp_path):
+    model = toy("decoder", hidden_act=act, feed_forward=feed_forward)
+    engine = on_engine(model, tmp_path / "export")
+    row, more = rows_of()[0], [9, 20, 11]
+    (scores,) = engine.score([row], [more])
+    assert relative_error(torch.tensor(scores), log_probabilities(model, row, more)) <= SCORES
+
+
+# ---------------------------------------------------------------------------------------------- classifiers
+@pytest.mark.parametrize(
+    "name",
+    [
+        "VanillaEncoderForSequenceClassification",
+        "VanillaEncoderForTokenClassification",
+        "VanillaEncoderForPreTraining",
+        "VanillaDecoderForSequenceClassification",
+    ],
+)
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"num_labels": 5, "classifier_pooling": "mean", "classifier_norm": True}, {"classifier_pooling": "last"}],
+)
+@torch.no_grad()
+def test_heads_of_our_own_behind_the_engine(name, fields, tmp_path):
+    model_class = getattr(vanillaformer, name)
+    kind = "encoder" if "Encoder" in name else "decoder"
+    fields = {key: value for key, value in fields.items() if kind == "encoder" or "classifier" not in key}
+    model = toy(kind, model_class, **fields)
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of()
+    found = torch.from_numpy(engine.classify(rows))
+    for row, got in zip(rows, found):
+        out = model(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long))
+        truth = (out.prediction_logits if "prediction_logits" in out else out.logits)[0]
+        assert relative_error(got if got.ndim == 1 else got[: len(row)], truth) <= SCORES
+    with pytest.raises(ValueError, match=f"{name} generates nothing"):
+        engine.generate(rows, max_new_tokens=2)
+
+
+def test_a_language_model_classifies_nothing(tmp_path):
+    engine = on_engine(toy("decoder"), tmp_path / "export")
+    with pytest.raises(ValueError, match="VanillaDecoderForCausalLM classifies nothing"):
+        engine.classify(rows_of())
+
+
+# -------------------------------------------------------------------------------------------------- weights
+@pytest.mark.parametrize("quantization", [name for name in EXPORTER.quantizations if name != "float32"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounded_weights_leave_the_model_alone_and_give_nearly_its_answers(kind, quantization, tmp_path):
+    model = toy(kind)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    report = export(model, tmp_path / "export", "ctranslate2", quantization=quantization)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    engine, rows = load_engine(tmp_path / "export"), rows_of()
+    if kind == "encoder":
+        error = relative_error(torch.from_numpy(engine.classify(rows)[0]), model(torch.tensor(rows[:1])).logits[0])
+        assert "relative error" in report
+    else:
+        more = [[5, 9, 7]] * len(rows)
+        scores = torch.cat([torch.tensor(found) for found in engine.score(rows, more)])
+        error = relative_error(scores, torch.cat([log_probabilities(model, *pair) for pair in zip(rows, more)]))
+        assert "greedy tokens equal" in report
+    assert 1e-5 < error < 0.1  # rounded, and no more than that
+
+
+def test_eight_bits_make_the_file_smaller(tmp_path):
+    model = toy("decoder", hidden_size=128, intermediate_size=512)
+    sizes = {}
+    for name in ("float32", "int8"):
+        on_engine(model, tmp_path / name, name)
+        sizes[name] = (tmp_path / name / "model.bin").stat().st_size
+    assert sizes["int8"] < 0.3 * sizes["float32"]
+
+
+def test_a_bfloat16_model_is_compared_in_float32(tmp_path):
+    model = toy("encoder_decoder").to(torch.bfloat16)
+    assert "48 of 48" in export(model, tmp_path / "export", "ctranslate2")
+    assert model.dtype == torch.bfloat16
+
+
+# --------------------------------------------------------------------------------------------------- search
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_beams(kind, tmp_path):
+    """Without a length penalty both stop at the same texts; with one, transformers looks on for longer ones."""
+    model = toy(kind, scale_embedding=True)
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of((5, 6, 3, 4, 2, 6, 5, 4))
+    expected = [continuation(model, row, num_beams=4, length_penalty=0.0) for row in rows]
+    assert engine.generate(rows, max_new_tokens=NEW, num_beams=4, length_penalty=0.0) == expected
+    assert expected != [continuation(model, row) for row in rows], "beams that find what greedy search finds"
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_sampling(kind, tmp_path):
+    model = sharpen(toy(kind), focus=0.5)
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of()
+    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 3.0}
+    drawn = [engine.generate(rows, **options, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    greedy = engine.generate(rows, max_new_tokens=NEW)
+    assert drawn[0] != greedy
+    assert engine.generate(rows, **options, top_k=1, seed=1) == greedy
+    assert engine.generate(rows, **options, top_p=1e-6, seed=1) == greedy
+
+
+def ending(model: PreTrainedModel, token: int) -> PreTrainedModel:
+    """The model, made to answer with one token whatever it is asked."""
+    with torch.no_grad():
+        model.lm_head.bias[token] = 1e4
+    return model
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_a_text_may_end_before_it_begins(kind, tmp_path):
+    model = ending(toy(kind, lm_head_bias=True, tie_word_embeddings=False), END)
+    engine = on_engine(model, tmp_path / "export")
+    assert engine.generate(rows_of(), max_new_tokens=NEW) == [[]] * 4
+
+
+@pytest.mark.parametrize(("ends", "length"), [([3, 7], 0), ([3, 8], NEW), (None, NEW)])
+def test_several_ends_or_none(ends, length, tmp_path):
+    model = ending(toy("decoder", lm_head_bias=True, tie_word_embeddings=False, eos_token_id=ends), 7)
+    engine = on_engine(model, tmp_path / "export")
+    assert [len(made) for made in engine.generate(rows_of(), max_new_tokens=NEW)] == [length] * 4
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_a_text_longer_than_the_position_table(kind, tmp_path):
+    engine = on_engine(toy(kind, position_embedding_type="learned"), tmp_path / "export")
+    with pytest.raises(ValueError, match=r"CTranslate2: .*\(max_position_embeddings=24\)"):
+        engine.generate([[5] * 25], max_new_tokens=3)
+    with pytest.raises(ValueError, match="row 1 has no tokens"):
+        engine.generate([[5], []], max_new_tokens=3)
+
+
+def test_no_special_tokens_at_all(tmp_path):
+    ids = {"pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+    assert "48 of 48" in export(toy("decoder", **ids), tmp_path / "export", "ctranslate2")
+
+
+def test_a_long_source_is_not_cut(tmp_path):
+    model = toy("encoder_decoder", max_position_embeddings=1100)
+    engine = on_engine(model, tmp_path / "export")
+    row = tokens(1, 1090)[0].tolist()
+    other = [5 if place > 1050 else token for place, token in enumerate(row)]
+    more = [[5, 9, 7]]
+    (long,), (changed,) = engine.score([row], more), engine.score([other], more)
+    assert relative_error(torch.tensor(long), log_probabilities(model, row, more[0])) <= SCORES
+    assert not np.allclose(long, changed)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "none", "alibi"])
+def test_more_tokens_than_the_engine_prepares_for(positions, tmp_path):
+    model = toy("decoder", position_embedding_type=positions, num_hidden_layers=1)
+    engine = on_engine(model, tmp_path / "export")
+    row, more = tokens(1, 2100)[0].tolist(), [5, 9, 7]
+    (scores,) = engine.score([row], [more])
+    assert relative_error(torch.tensor(scores), log_probabilities(model, row, more)) <= SCORES
+    fresh = load_engine(tmp_path / "export")
+    assert fresh.generate([row], max_new_tokens=3) == [continuation(model, row)[:3]]
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+REFUSED = [
+    ("decoder", {"norm_placement": "rezero"}, "norm_placement='rezero'"),
+    ("decoder", {"norm_placement": "inside"}, "norm_placement='inside'"),
+    ("encoder", {"norm_placement": "deepnorm"}, "norm_placement='deepnorm'"),
+    ("encoder_decoder", {"norm_placement": "no_residual"}, "norm_placement='no_residual'"),
+    ("decoder", {"block_layout": "parallel", "norm_placement": "sandwich"}, "block_layout='parallel'"),
+    ("encoder", {"block_layout": "parallel", "norm_placement": "pre"}, "block_layout='parallel'"),
+    ("encoder_decoder", {"block_layout": "parallel_shared_norm", "norm_placement": "pre"}, "block_layout="),
+    ("encoder", {"skip_first_norm": True, "norm_placement": "pre"}, "skip_first_norm=True"),
+    ("decoder", {"hidden_act": "linear"}, "hidden_act='linear'"),
+    ("decoder", {"norm": "rms_norm", "norm_bias": True}, "norm_bias=True"),
+    ("encoder", {"position_embedding_type": "alibi"}, "position_embedding_type='alibi'"),
+    ("encoder_decoder", {"position_embedding_type": "alibi"}, "position_embedding_type='alibi'"),
+    ("decoder", {"qk_norm": "full"}, "qk_norm='full'"),
+    ("encoder", {"qk_norm": "each_head"}, "qk_norm='each_head'"),
+    ("encoder_decoder", {"qk_norm": "head"}, "qk_norm='head'"),
+    ("decoder", {"attn_logit_softcapping": 3.0}, "attn_logit_softcapping=3.0"),
+    ("encoder", {"sliding_window": 3}, "sliding_window=3"),
+    ("encoder_decoder", {"sliding_window": 3, "layer_types": ["full_attention"],
+                         "encoder_layer_types": ["sliding_attention"]}, "sliding_window=3"),
+    ("decoder", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters={'rope_type'"),
+    ("decoder", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "YaRN"),
+    ("encoder_decoder", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "fields", "message"), REFUSED)
+def test_refusals_name_the_field(kind, fields, message, tmp_path):
+    (obstacle,) = obstacles(kind, fields)
+    assert message in obstacle
+    with pytest.raises(ValueError, match="cannot be exported to ctranslate2: "):
+        export(toy(kind, **fields), tmp_path / "export", "ctranslate2")
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_rule_has_a_case():
+    hit = {
+        number
+        for kind, fields, _ in REFUSED
+        for number, (_, stands_in_the_way, _) in enumerate(RULES)
+        if stands_in_the_way(toy_config(kind, **fields), kind)
+    }
+    assert hit == set(range(len(RULES)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_refused_would_be_computed_wrong(kind, tmp_path):
+    """A refusal that is not needed would keep people from an engine that serves them."""
+    needless = []
+    for number, fields in enumerate(apart_from_initialization(kind)):
+        if not (found := obstacles(kind, fields)) or any(name in found[0] for name in ("dynamic", "longrope")):
+            continue  # those two are right up to a length
+        try:
+            export_unasked(toy(kind, **fields), tmp_path / str(number))
+        except (AttributeError, KeyError, ValueError):
+            continue
+        needless.append(fields)
+    assert not needless
+
+
+def export_unasked(model: PreTrainedModel, folder: Path) -> None:
+    """Export whatever the rules say, with the comparison at the end."""
+
+    class Unasked(type(EXPORTER)):  # type: ignore[misc]
+        def obstacles(self, model_class: type, config: Any) -> list[str]:
+            return []
+
+    Unasked().export(model, folder)
+
+
+def test_only_models_with_a_head():
+    model_class = vanillaformer.VanillaDecoderModel
+    (obstacle,) = EXPORTER.obstacles(model_class, toy_config("decoder"))
+    assert "it is none of VanillaEncoderDecoderForConditionalGeneration, VanillaDecoderForCausalLM" in obstacle

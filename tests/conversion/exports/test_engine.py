@@ -1,0 +1,109 @@
+"""An engine in the place of a model: padding, defaults, and what it refuses."""
+
+import numpy as np
+import pytest
+import torch
+from modeling.toys import toy_config
+from transformers import GenerationConfig
+
+from vanillaformer.conversion.exports import Engine, EngineModel
+from vanillaformer.conversion.exports.engine import unpadded
+
+
+class Parrot(Engine):
+    """Says how often it was asked, as often as it may, and remembers how."""
+
+    def __init__(self, kind: str = "decoder", **settings):
+        super().__init__(kind, "Parrot", toy_config(kind), GenerationConfig(**settings))
+        self.asked: list[tuple] = []
+
+    def generate(self, prompts, *, max_new_tokens, **options):
+        self.asked.append((prompts, max_new_tokens, options))
+        return [[len(self.asked) + 8] * min(max_new_tokens, 1 + number) for number in range(len(prompts))]
+
+    def classify(self, rows, token_type_ids=None):
+        self.asked.append((rows, token_type_ids))
+        return np.array([[float(len(row)), 0.0] for row in rows], dtype=np.float32)
+
+
+IDS = torch.tensor([[0, 0, 5, 6], [7, 8, 9, 4]])
+MASK = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
+
+
+def test_prompts_go_in_without_padding_and_come_out_with_it():
+    engine = Parrot()
+    out = EngineModel(engine).generate(input_ids=IDS, attention_mask=MASK, max_new_tokens=5)
+    assert engine.asked[0][0] == [[5, 6], [7, 8, 9, 4]]
+    assert out.tolist() == [[5, 6, 9, 0, 0, 0], [7, 8, 9, 4, 9, 9]]
+
+
+def test_translations_begin_with_the_start_token():
+    out = EngineModel(Parrot("encoder_decoder")).generate(IDS, MASK, max_new_tokens=5)
+    assert out.tolist() == [[2, 9, 0], [2, 9, 9]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "tokens", "options"),
+    [
+        ({}, {}, 20, {}),
+        ({"max_length": 9}, {}, 5, {}),
+        ({"max_length": 3}, {}, 1, {}),
+        ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
+        ({"max_new_tokens": 7, "num_beams": 3}, {"max_new_tokens": 2, "num_beams": None}, 2, {"num_beams": 3}),
+        ({"top_k": 9}, {"top_k": 4, "do_sample": True}, 20, {"top_k": 4, "do_sample": True}),
+    ],
+)
+def test_defaults_are_those_of_the_generation_config(settings, given, tokens, options):
+    engine = Parrot(**settings)
+    EngineModel(engine).generate(IDS, MASK, **given)
+    (_, new_tokens, asked) = engine.asked[0]
+    assert new_tokens == tokens
+    assert {name: asked[name] for name in options} == options
+
+
+def test_what_an_engine_cannot_be_told_is_refused():
+    with pytest.raises(ValueError, match=r"generation_config.json: repetition_penalty=1.5"):
+        EngineModel(Parrot(repetition_penalty=1.5)).generate(IDS, MASK)
+
+
+def test_the_seed_is_given_once():
+    engine = Parrot()
+    model = EngineModel(engine, seed=4)
+    for _ in range(2):
+        model.generate(IDS, MASK)
+    assert [options["seed"] for _, _, options in engine.asked] == [4, None]
+
+
+def test_logits():
+    engine = Parrot("encoder")
+    logits = EngineModel(engine)(input_ids=IDS, attention_mask=MASK, token_type_ids=torch.ones_like(IDS)).logits
+    assert logits.tolist() == [[2.0, 0.0], [4.0, 0.0]]
+    assert engine.asked == [([[5, 6], [7, 8, 9, 4]], [[1, 1], [1, 1, 1, 1]])]
+
+
+def test_unpadded():
+    assert unpadded(IDS, MASK) == [[5, 6], [7, 8, 9, 4]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1, False, 1.0), "max_new_tokens must be at least 1, got 0"),
+        ((5, 0, False, 1.0), "num_beams must be at least 1, got 0"),
+        ((5, 2, True, 1.0), "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
+        ((5, 1, True, 0.0), "temperature must be greater than 0, got 0.0"),
+    ],
+)
+def test_searches_that_make_no_sense(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Parrot().check_search(*arguments)
+
+
+def test_empty_rows():
+    with pytest.raises(ValueError, match="row 1 has no tokens"):
+        Parrot().check_rows([[1], []])
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, [3]), (7, [7]), ([7, 8], [7, 8])])
+def test_the_generation_config_has_the_last_word_on_the_end(own, expected):
+    assert Parrot(eos_token_id=own).end_tokens() == expected

@@ -1,0 +1,185 @@
+"""What all exporters share: nothing half-written, nothing overwritten, a clear line for everything that goes wrong."""
+
+import json
+import stat
+import sys
+from typing import Any
+
+import pytest
+import torch
+from modeling.toys import KINDS, toy
+from transformers import AutoTokenizer
+
+from vanillaformer import tokenization
+from vanillaformer.conversion.exports import EXPORTERS, Engine, Exporter, export, is_export, load_engine
+from vanillaformer.conversion.exports import exporter as exporter_module
+from vanillaformer.conversion.exports.exporter import RECORD, config_of, model_class_of, read_record
+
+TEXTS = ["one two three", "four five six", "seven eight"]
+
+
+class OurselvesEngine(Engine):
+    """A model as its own engine, with an error if asked for."""
+
+    def __init__(self, model: Any, wrong: bool):
+        super().__init__("decoder", type(model).__name__, model.config, model.generation_config)
+        self.model, self.wrong = model, wrong
+
+    def generate(self, prompts, *, max_new_tokens, **options):
+        made = []
+        for prompt in prompts:
+            out = self.model.generate(
+                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=max_new_tokens,
+                do_sample=False,
+            )[0, len(prompt) :].tolist()  # fmt: skip
+            made.append([token for token in out if token not in self.end_tokens()])
+        return [[token + 1 for token in row] for row in made] if self.wrong else made
+
+
+class OurselvesExporter(Exporter):
+    name, runtime, extra, packages = "ourselves", "torch", "ourselves", ()
+    quantizations = ("float32", "rounded")
+
+    def __init__(self, wrong: bool = False, package: str | None = None):
+        self.wrong = wrong
+        self.packages = () if package is None else (package,)
+
+    def obstacles(self, model_class, config):
+        return ["norm='rms_norm', but it has none"] if config.norm == "rms_norm" else []
+
+    def write(self, model, folder, quantization, tokenizer=None, target_tokenizer=None):
+        model.save_pretrained(folder)
+
+    def load(self, folder, device="cpu"):
+        record = read_record(folder)
+        return OurselvesEngine(model_class_of(record).from_pretrained(folder).eval(), self.wrong)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return toy("decoder")
+
+
+def test_an_export_is_written_checked_and_found_again(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(EXPORTERS, "ourselves", OurselvesExporter())
+    report = export(model, tmp_path / "new" / "export", "ourselves")
+    assert report == "48 of 48 greedy tokens equal"
+    assert is_export(tmp_path / "new" / "export")
+    engine = load_engine(tmp_path / "new" / "export")
+    assert engine.generate([[5, 6]], max_new_tokens=3) == OurselvesEngine(model, False).generate(
+        [[5, 6]], max_new_tokens=3
+    )
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["export"], "no temporary folder is left"
+    assert stat.S_IMODE((tmp_path / "new" / "export").stat().st_mode) == 0o777 & ~exporter_module.umask()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_record_says_what_the_model_was(kind, tmp_path):
+    model = toy(kind, norm_eps=0.25)
+    OurselvesExporter().write_record(model, tmp_path, "rounded")
+    record = read_record(tmp_path)
+    assert record["quantization"] == "rounded"
+    assert record["engine"] == "ourselves"
+    assert set(record["versions"]) == {"vanillaformer"}
+    assert model_class_of(record) is type(model)
+    assert config_of(record).to_dict() == model.config.to_dict()
+
+
+def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
+    (tmp_path / "empty").mkdir()
+    OurselvesExporter().export(model, tmp_path / "empty")
+    assert is_export(tmp_path / "empty")
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
+    with pytest.raises(ValueError, match="empty exists already and is not an empty folder"):
+        OurselvesExporter().export(model, tmp_path / "empty")
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match="file exists already"):
+        OurselvesExporter().export(model, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_wrong_answers_leave_nothing_behind(model, tmp_path):
+    with pytest.raises(ValueError, match="the engine continues"):
+        OurselvesExporter(wrong=True).export(model, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_an_interruption_leaves_nothing_behind(model, tmp_path, monkeypatch, error):
+    def fail(*args: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(OurselvesExporter, "write_record", fail)
+    with pytest.raises(type(error)):
+        OurselvesExporter().export(model, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ({"norm": "rms_norm"}, {}, "VanillaDecoderForCausalLM cannot be exported to ourselves: norm='rms_norm'"),
+        ({}, {"quantization": "int3"}, "quantization='int3': ourselves has 'float32', 'rounded'"),
+    ],
+)
+def test_refusals_come_before_anything_is_written(fields, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        OurselvesExporter().export(toy("decoder", **fields), tmp_path / "new" / "export", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_unknown_engine(model, tmp_path):
+    with pytest.raises(ValueError, match="engine='tensorrt' is none of ctranslate2"):
+        export(model, tmp_path / "export", "tensorrt")
+
+
+def test_missing_library(model, tmp_path):
+    with pytest.raises(ImportError, match=r"ourselves needs no_such_thing: pip install 'vanillaformer\[ourselves\]'"):
+        OurselvesExporter(package="no_such_thing").export(model, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_engines_are_imported_when_they_are_used(name, model, tmp_path, monkeypatch):
+    for package in EXPORTERS[name].packages:
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'vanillaformer\[{EXPORTERS[name].extra}\]'"):
+        EXPORTERS[name].export(model, tmp_path / "export")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"architecture": "Nobody", "config": {}}'])
+def test_damaged_records(text, tmp_path):
+    with pytest.raises(ValueError, match="holds no exported model"):
+        load_engine(tmp_path)
+    (tmp_path / RECORD).write_text(text)
+    with pytest.raises(ValueError, match=f"{RECORD} is damaged"):
+        load_engine(tmp_path)
+
+
+# ----------------------------------------------------------------------------------------------- tokenizers
+def tokenizer_of(vocab_size: int):
+    made = tokenization.train(TEXTS, algorithm="character", kind="encoder_decoder", vocab_size=vocab_size)
+    assert len(made) <= vocab_size
+    return made
+
+
+def test_tokenizers_and_generation_settings_go_along(tmp_path):
+    pytest.importorskip("ctranslate2")
+    source, target = tokenizer_of(37), tokenization.train(["zwei drei"], algorithm="character", vocab_size=29)
+    model = toy("encoder_decoder")
+    model.generation_config.num_beams = 3
+    export(model, tmp_path / "export", "ctranslate2", tokenizer=source, target_tokenizer=target)
+    found = tokenization.load_pair(tmp_path / "export")
+    assert [tokenizer.get_vocab() for tokenizer in found] == [source.get_vocab(), target.get_vocab()]
+    assert load_engine(tmp_path / "export").generation_config.num_beams == 3
+    named = json.loads((tmp_path / "export" / "source_vocabulary.json").read_text())
+    assert named == [
+        *source.convert_ids_to_tokens(range(len(source))),
+        *(f"<unused_{n}>" for n in range(len(source), 37)),
+    ]
+    config = json.loads((tmp_path / "export" / "config.json").read_text())
+    assert (config["decoder_start_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
+    stock = AutoTokenizer.from_pretrained(tmp_path / "export")
+    assert stock("one").input_ids == source("one").input_ids

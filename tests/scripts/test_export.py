@@ -1,0 +1,114 @@
+"""`export`, and `generate` on what it has made: the same command, the same lines."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from vanillaformer import VanillaDecoderModel
+from vanillaformer.scripts import export, generate
+
+pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
+
+LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
+NAMES = ["Deutschland", "France métropolitaine", "x"]
+JOBS: dict[str, list[str]] = {
+    "translation": [*LINES, "--max_new_tokens", "8"],
+    "separate": [*LINES, "--max_new_tokens", "8", "--batch_size", "3"],
+    "causal": ["def f(x", "import", "--max_new_tokens", "6"],
+    "masked": ["import [MASK] as x", "[MASK] = 1"],
+    "mlm+nsp": ["import [MASK]"],
+    "classification": NAMES,
+    "decoder_classification": NAMES,
+}
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    """Return a function (job) -> folder of its export, made on first use."""
+    folders: dict[str, Path] = {}
+
+    def folder(job: str) -> Path:
+        if job not in folders:
+            folders[job] = tmp_path_factory.mktemp(job) / "export"
+            export.main([str(trained(job)), str(folders[job]), "--engine", "ctranslate2"])
+        return folders[job]
+
+    return folder
+
+
+def printed(capsys, *argv: object) -> list[str]:
+    capsys.readouterr()
+    generate.main([str(word) for word in argv])
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_engine_answers_as_the_model_does(job, trained, exported, capsys):
+    common = ["--text", *JOBS[job]]
+    expected = printed(capsys, "--model", trained(job), *common)
+    assert printed(capsys, "--model", exported(job), "--engine", "ctranslate2", *common) == expected
+    assert len(expected) == sum(1 for word in JOBS[job] if not word.startswith("--") and not word.isdigit())
+
+
+def test_it_says_what_was_checked(trained, tmp_path, capsys):
+    export.main([str(trained("causal")), str(tmp_path / "e"), "--engine", "ctranslate2", "--quantization", "int8"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path / 'e'}: VanillaDecoderForCausalLM for ctranslate2; checked: ")
+    assert "greedy tokens equal" in out
+    assert len(out.splitlines()) == 1
+
+
+def test_sampling_follows_the_seed(exported, capsys):
+    common = ["--model", exported("causal"), "--text", "import os", "--max_new_tokens", "20", "--do_sample"]
+    drawn = [printed(capsys, *common, "--seed", seed) for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_without_a_tokenizer(trained, tmp_path, capsys):
+    shutil.copytree(trained("causal"), tmp_path / "bare", ignore=shutil.ignore_patterns("token*"))
+    export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])
+    assert "for ctranslate2, without a tokenizer; checked" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="was exported without a tokenizer"):
+        generate.main(["--model", str(tmp_path / "e"), "--text", "x"])
+
+
+# ------------------------------------------------------------------------------------------------- errors
+def test_only_a_model_with_a_head(tmp_path):
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "num_hidden_layers": 1}
+    VanillaDecoderModel(VanillaDecoderModel.config_class(**sizes)).save_pretrained(tmp_path / "bare")
+    with pytest.raises(ValueError, match="VanillaDecoderModel cannot be exported to ctranslate2: it is none of"):
+        export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize("source", ["nowhere/at/all", "./nowhere"])
+def test_no_model(source, tmp_path):
+    with pytest.raises(ValueError, match=f"SRC {source} is no model"):
+        export.main([source, str(tmp_path / "e"), "--engine", "ctranslate2"])
+
+
+def test_an_unknown_engine(capsys):
+    with pytest.raises(SystemExit):
+        export.main(["a", "b", "--engine", "abacus"])
+    assert "invalid choice: 'abacus'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is no folder made by"),
+        (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),
+        (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
+        (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
+        (["--model", "{export}", "--do_sample", "--num_beams", "2"], "it needs num_beams=1, got 2"),
+        (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
+        (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* generates nothing"),
+    ],
+)
+def test_options_that_do_not_fit(options, message, trained, exported):
+    places = {"{run}": trained, "{export}": exported}
+    words = [str(places[word]("causal")) if word in places else word for word in options]
+    words = [str(exported("classification")) if word == "{classifier}" else word for word in words]
+    with pytest.raises(ValueError, match=message):
+        generate.main([*words, "--text", "x"])
