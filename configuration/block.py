@@ -20,7 +20,7 @@ from .options import (
     SinusoidalLayout,
 )
 from .plans import TENSOR_PARALLEL_PLAN
-from .rules import BlockRules
+from .rules import BlockRules, check_rope_form
 
 # Placements that were published with an initialisation of their own, which is their default
 PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
@@ -77,11 +77,12 @@ class BlockConfig(BlockRules, PreTrainedConfig):
     Attention:
         attention_bias: Biases in all projections, in none, or in those listed out of `q_proj`, `k_proj`, `v_proj` and
             `o_proj`.
-        qk_norm: Norm on queries and keys: `none`, per `head` or over the `full` width.
+        qk_norm: Norm on queries and keys: `none`, per `head` with one weight for all, per head with a weight for
+            `each_head` and no bias, or over the `full` width.
         attention_scale: Factor on the dot products. Default 1/√head_dim.
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
         sliding_window: A token of a windowed layer sees the last so many tokens, itself included; in an encoder those
-            at most so far away on either side.
+            at most so far away on either side. At least 2 in a model that generates.
         layer_types: `full_attention` or `sliding_attention` per layer, as a pattern, which is repeated or cut off.
             Default, and attribute only of a config with a `sliding_window`: all layers have it.
 
@@ -198,17 +199,20 @@ class BlockConfig(BlockRules, PreTrainedConfig):
     def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
         """Set attribute `name` to the pattern given in `kwargs`, repeated or cut off for `layers`."""
         pattern = kwargs.pop(name, None)
+        is_list = isinstance(pattern, list | tuple) and len(pattern) > 0
+        if pattern is not None and not (is_list and all(isinstance(entry, str) for entry in pattern)):
+            raise ValueError(f"{name} must be a list with at least one type of layer, got {pattern!r}")
         if self.sliding_window is None:
-            if pattern is not None and set(pattern) != {"full_attention"}:
+            if pattern is not None and any(entry != "full_attention" for entry in pattern):
                 raise ValueError(f"{name}={pattern!r} needs a sliding_window")
             return
         pattern = ["sliding_attention"] if pattern is None else list(pattern)
-        if not pattern:
-            raise ValueError(f"{name} must have at least one entry, got {pattern!r}")
         setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
 
     def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
         if self.position_embedding_type == "rotary":
+            for name in ("rope_parameters", "rope_scaling"):  # before transformers fills them in
+                check_rope_form(name, kwargs.get(name))
             # Not a dataclass field: transformers takes its presence to mean that positions are rotary
             self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
             return

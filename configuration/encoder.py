@@ -19,6 +19,8 @@ class VanillaEncoderConfig(BlockConfig):
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
         classifier_norm: Normalise behind that activation (ModernBERT).
+        head_act: Activation of the layer in front of the output layer of the masked language model. Default
+            `hidden_act`.
         head_bias: Bias of the layer in front of the classifier or of the output layer.
         classifier_dropout: Dropout before the classifier; default `dropout`.
         tie_word_embeddings: Use the embedding table as the output layer of the masked language model.
@@ -40,6 +42,7 @@ class VanillaEncoderConfig(BlockConfig):
     classifier_pooling: Pooling = "first"
     classifier_act: str | None = activation(default="tanh")
     classifier_norm: bool = False
+    head_act: str | None = activation(default=None)
     head_bias: bool = True
     classifier_dropout: float | int | None = probability(default=None)
     tie_word_embeddings: bool = True

@@ -30,8 +30,9 @@ SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]
 """Columns of a sinusoidal table: sine, cosine, sine, cosine ... (the paper); all sines first (Marian); the same with
 wavelengths up to exactly 20000π (tensor2tensor, fairseq)."""
 
-QueryKeyNorm = Literal["none", "head", "full"]
-"""`modeling/attention.py`: no norm on queries and keys, one per head (Qwen 3), one over all heads (OLMo 2)."""
+QueryKeyNorm = Literal["none", "head", "each_head", "full"]
+"""`modeling/attention.py`: no norm on queries and keys, one for each head with the same weight (Qwen 3) or with
+weights of its own (Cohere, StableLM), one over all heads (OLMo 2)."""
 
 LayerType = Literal["full_attention", "sliding_attention"]
 """What a layer sees: everything, or the tokens of a window (transformers' names)."""

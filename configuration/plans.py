@@ -24,7 +24,7 @@ TENSOR_PARALLEL_PLAN = {
     for norm in ("q_norm", "k_norm")
 }
 
-# A norm over all heads has to see all of them
+# A norm over all heads, or with a weight for each, has to see all of them
 WHOLE_HEADS = {
     "q_proj": "colwise_gather_output",
     "k_proj": "colwise_gather_output",
@@ -40,7 +40,7 @@ def tensor_parallel_plan(config: "BlockConfig", plan: dict[str, str]) -> dict[st
     """
     if config.position_embedding_type in BIASED_POSITIONS:
         return {key: style for key, style in plan.items() if "self_attn" not in key}
-    if config.qk_norm == "full":
+    if config.qk_norm in ("each_head", "full"):
         kept = {key: style for key, style in plan.items() if not key.endswith(("q_norm", "k_norm"))}
         return {key: WHOLE_HEADS.get(key.rsplit(".", 1)[-1], style) for key, style in kept.items()}
     return plan

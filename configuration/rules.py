@@ -27,6 +27,42 @@ OF_SCHEME: dict[str, tuple[tuple[str, ...], Any]] = {
 }
 
 
+# Numbers in the parameters of scaled rotary positions
+ROPE_NUMBERS = (
+    "rope_theta",
+    "factor",
+    "original_max_position_embeddings",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "low_freq_factor",
+    "high_freq_factor",
+)
+
+
+ROPE_REQUIRED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+
+
+def is_above_zero(value: Any) -> bool:
+    """Whether a value is a finite number greater than 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+
+
+def check_rope_form(name: str, parameters: Any) -> None:
+    """Raise unless rotary parameters are a dictionary, and those of a type of layer one or `None`."""
+    if parameters is not None and not isinstance(parameters, dict):
+        raise ValueError(f"{name} must be a dictionary, got {parameters!r}")
+    for layer_type in get_args(LayerType):
+        own = (parameters or {}).get(layer_type)
+        if own is not None and not isinstance(own, dict):
+            raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {own!r}")
+
+
 class BlockRules:
     """The cross-field checks of `BlockConfig`; they run when a config is made and when it is saved."""
 
@@ -45,10 +81,20 @@ class BlockRules:
                 if entry not in get_args(LayerType):
                     raise ValueError(f"{name} must be made of {', '.join(get_args(LayerType))}, got {entry!r}")
 
+    def validate_block_window(self: "BlockConfig") -> None:
+        """A cache of a window holds something."""
+        if self.sliding_window == 1 and hasattr(self, "use_cache"):
+            raise ValueError(
+                "sliding_window=1 lets a token see itself alone, for which transformers has no cache: "
+                "it must be at least 2 in a model that generates"
+            )
+
     def validate_block_norms(self: "BlockConfig") -> None:
         """The weight that the unit is added to exists, and a norm that is left out too."""
         if self.norm_unit_offset and not self.norm_weight:
             raise ValueError("norm_unit_offset=True adds 1 to the norms' weight: it needs norm_weight=True")
+        if self.qk_norm == "each_head" and not self.norm_weight:
+            raise ValueError("qk_norm='each_head' is a weight per head: it needs norm_weight=True (or qk_norm='head')")
         if self.skip_first_norm and (self.norm_placement != "pre" or self.block_layout == "parallel_shared_norm"):
             raise ValueError(
                 "skip_first_norm=True leaves out the norm before the first attention: it needs norm_placement='pre' "
@@ -110,12 +156,20 @@ class BlockRules:
 
     def _validate_rope_entry(self: "BlockConfig", name: str, entry: dict[str, Any]) -> None:
         rope_type = entry.get("rope_type", "default")
-        if rope_type != "default" and rope_type not in ROPE_INIT_FUNCTIONS:
+        if rope_type not in ("default", *ROPE_INIT_FUNCTIONS):
             allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
             raise ValueError(f"{name}['rope_type'] must be one of {allowed}, got {rope_type!r}")
-        theta = entry.get("rope_theta", 1.0)
-        if not isinstance(theta, int | float) or not 0 < theta < float("inf"):
-            raise ValueError(f"{name}['rope_theta'] must be a number greater than 0, got {theta!r}")
+        for key in ROPE_REQUIRED.get(rope_type, ()):
+            if key not in entry:
+                raise ValueError(f"{name} of rope_type {rope_type!r} must have {key!r}, got {entry!r}")
+        for key in ROPE_NUMBERS:
+            if key in entry and not is_above_zero(entry[key]):
+                raise ValueError(f"{name}[{key!r}] must be a finite number greater than 0, got {entry[key]!r}")
+        if entry.get("high_freq_factor", float("inf")) <= entry.get("low_freq_factor", 0):
+            raise ValueError(
+                f"{name}['high_freq_factor'] must be greater than low_freq_factor, "
+                f"got {entry['high_freq_factor']} and {entry['low_freq_factor']}"
+            )
         part = entry.get("partial_rotary_factor", 1.0)
         if not isinstance(part, int | float) or not 0 < part <= 1:
             raise ValueError(f"{name}['partial_rotary_factor'] must be greater than 0 and at most 1, got {part!r}")
@@ -125,11 +179,17 @@ class BlockRules:
                 "position_embedding_type='rotary' needs an even number of turned dimensions: "
                 f"head_dim={self.head_dim} with a partial_rotary_factor of {part} gives {turned}"
             )
-        for factors in ("short_factor", "long_factor"):
-            if rope_type == "longrope" and len(entry.get(factors, [])) != turned // 2:
+        if rope_type == "dynamic" and turned == 2:
+            raise ValueError(
+                f"{name}['rope_type']='dynamic' needs at least 4 turned dimensions: head_dim={self.head_dim} with a "
+                f"partial_rotary_factor of {part} gives 2"
+            )
+        for key in ("short_factor", "long_factor") if rope_type == "longrope" else ():
+            factors = entry.get(key)
+            if not isinstance(factors, list) or len(factors) != turned // 2 or not all(map(is_above_zero, factors)):
                 raise ValueError(
-                    f"{name}[{factors!r}] must have {turned // 2} entries, one per turned pair of dimensions, "
-                    f"got {entry.get(factors)!r}"
+                    f"{name}[{key!r}] must be a list of {turned // 2} numbers greater than 0, one per turned pair of "
+                    f"dimensions, got {factors!r}"
                 )
 
     def validate_block_relative(self: "BlockConfig") -> None:
@@ -143,11 +203,13 @@ class BlockRules:
 
     def validate_block_mimetic(self: "BlockConfig") -> None:
         """Mimetic initialisation factors a matrix of the model's width by head."""
+        limits = {name: getattr(self, name, None) for name in ("hidden_size", "encoder_hidden_size")}
         for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
-            if self.initialization == "mimetic" and width > self.hidden_size:
-                raise ValueError(
-                    f"initialization='mimetic' needs {name} to be at most hidden_size={self.hidden_size}, got {width}"
-                )
+            for limit, value in limits.items():
+                if self.initialization == "mimetic" and value is not None and width > value:
+                    raise ValueError(
+                        f"initialization='mimetic' needs {name} to be at most {limit}={value}, got {width}"
+                    )
 
     def _key_width(self: "BlockConfig") -> int:
         return self.num_key_value_heads * self.head_dim

@@ -15,7 +15,7 @@ from transformers.utils import TransformersKwargs
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
-from .norms import build_norm
+from .norms import NormPerHead, build_norm
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 Rotate = Callable[[torch.Tensor, torch.Tensor, Rotation | None], tuple[torch.Tensor, torch.Tensor]]
@@ -79,12 +79,15 @@ def normalize_and_split(x: torch.Tensor, head_dim: int, norm: nn.Module) -> torc
 QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
     "none": split_heads,
     "head": split_and_normalize,
+    "each_head": split_and_normalize,
     "full": normalize_and_split,
 }
 
 
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
     """Return the norm on queries or keys of `heads` heads, `None` where the config has none."""
+    if config.qk_norm == "each_head":
+        return NormPerHead(config, heads)
     widths = {"none": None, "head": config.head_dim, "full": heads * config.head_dim}
     width = widths[config.qk_norm]
     return None if width is None else build_norm(config, width)

@@ -101,6 +101,8 @@ def attention_parameters(config: BlockConfig, source_width: int) -> int:
     key = config.num_key_value_heads * config.head_dim
     shapes = {"q_proj": (d, query), "k_proj": (source_width, key), "v_proj": (source_width, key), "o_proj": (query, d)}
     maps = sum(read * made + made * config.has_attention_bias(name) for name, (read, made) in shapes.items())
+    if config.qk_norm == "each_head":
+        return maps + query + key  # weights alone
     widths = {"none": (), "head": (config.head_dim,) * 2, "full": (query, key)}[config.qk_norm]
     return maps + sum(norm_parameters(config, width) for width in widths)
 
@@ -126,7 +128,7 @@ def stack_parameters(config: BlockConfig, sizes: Sizes, cross: bool) -> Counts:
     layers, d = config.num_hidden_layers, config.hidden_size
     shared = cross and config.share_encoder_decoder_embeddings
     attentions = attention_parameters(config, d) + (
-        attention_parameters(config, config.encoder_hidden_size) if cross else 0
+        attention_parameters(config, config.encoder_width) if cross else 0
     )
     final = RESIDUALS[config.norm_placement].needs_final_norm if config.final_norm is None else config.final_norm
     norms = layers * residual_parameters(config, 3 if cross else 2) - config.skip_first_norm * norm_parameters(
@@ -157,7 +159,7 @@ def head_parameters(config: BlockConfig, sizes: Sizes) -> Counts:
     output = (not config.tie_word_embeddings) * d * vocabulary + config.lm_head_bias * vocabulary
     if has_transform(config):
         output += d * d + config.head_bias * d + norm_parameters(config, d)
-        output += sum(parameter.numel() for parameter in ACT2FN[config.hidden_act].parameters())
+        output += sum(parameter.numel() for parameter in ACT2FN[config.head_act or config.hidden_act].parameters())
     return {"head": output}
 
 
@@ -176,7 +178,7 @@ def stack_flops(config: BlockConfig, sizes: Sizes, cross: bool) -> Counts:
     scores = sizes.batch * 4 * query * sizes.length * sizes.length
     if cross:
         source = sizes.batch * sizes.source_length
-        projections += tokens * 2 * d * 2 * query + source * 2 * config.encoder_hidden_size * 2 * key
+        projections += tokens * 2 * d * 2 * query + source * 2 * config.encoder_width * 2 * key
         scores += sizes.batch * 4 * query * sizes.length * sizes.source_length
     maps = 3 if config.feed_forward == "gated" else 2
     return {

@@ -68,7 +68,7 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
         self.model = VanillaEncoderModel(config)
-        self.transform = HeadTransform(config, config.hidden_act, norm=True)
+        self.transform = HeadTransform(config, config.head_act or config.hidden_act, norm=True)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.shape_logits = build_logit_shape(config)
         self.post_init()
@@ -136,7 +136,7 @@ class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
         self.model = VanillaEncoderModel(config)
-        self.transform = HeadTransform(config, config.hidden_act, norm=True)
+        self.transform = HeadTransform(config, config.head_act or config.hidden_act, norm=True)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.shape_logits = build_logit_shape(config)
         self.pool = POOLINGS[config.classifier_pooling]

@@ -72,6 +72,25 @@ class UnitOffsetRMSNorm(RMSNorm):
         return {"weight": torch.zeros(self.width)}
 
 
+class NormPerHead(nn.Module):
+    """A norm over each head's width, with a weight per head and no bias (StableLM, Cohere).
+
+    Shapes: (B, H, T, K) → (B, H, T, K).
+    """
+
+    def __init__(self, config: BlockConfig, heads: int):
+        super().__init__()
+        self.unit = float(config.norm_unit_offset)
+        self.norm = NORMS[config.norm](config.head_dim, eps=config.norm_eps, weight=False, bias=False)
+        self.weight = nn.Parameter(torch.full((heads, config.head_dim), 1.0 - self.unit))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.unit + self.weight).unsqueeze(1) * self.norm(x)  # (H, 1, K)
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.full(self.weight.shape, 1.0 - self.unit)}
+
+
 NORMS: dict[str, type[nn.Module]] = {"layer_norm": LayerNorm, "rms_norm": RMSNorm}
 UNIT_OFFSET_NORMS: dict[str, type[nn.Module]] = {"layer_norm": UnitOffsetLayerNorm, "rms_norm": UnitOffsetRMSNorm}
 

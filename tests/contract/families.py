@@ -130,7 +130,8 @@ FAMILIES = [
         "t5_like",
         "t5",
         VanillaEncoderDecoderConfig,
-        like("t5", ENCODER_DECODER | {"head_dim": 8}),
+        # smooth: which side of relu's kink a number falls on depends on the order of a sum over devices
+        like("t5", ENCODER_DECODER | {"head_dim": 8, "hidden_act": "gelu_new"}),
         not_applicable={"test_keep_in_fp32_modules*": "no part asks for float32 in a float16 model"},
     ),
     family(

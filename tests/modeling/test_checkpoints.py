@@ -19,7 +19,7 @@ from vanillaformer import (
     VanillaEncoderForTokenClassification,
 )
 
-from .toys import KINDS, assert_close, inputs_of, position_choices, shared_toy, toy, toy_config, toys
+from .toys import KINDS, assert_close, every_value, inputs_of, position_choices, shared_toy, toy, toy_config, toys
 
 AUTO = {
     "encoder_decoder": AutoModelForSeq2SeqLM,
@@ -51,7 +51,7 @@ def assert_nothing_lost(info: dict) -> None:
         assert not info[kind], f"{kind}: {info[kind]}"
 
 
-@toys(activations=("silu",))
+@toys()
 def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     model = shared_toy(kind, overrides)
     model.save_pretrained(tmp_path)
@@ -62,7 +62,8 @@ def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
         "_name_or_path": "", "dtype": ""
     }  # fmt: skip
     inputs = inputs_of(kind)
-    assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
+    with torch.no_grad():  # sdpa has another kernel for a position bias that is trained
+        assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
 
 
 @pytest.mark.parametrize(("kind", "model_class", "auto_class"), CLASSIFIERS)
@@ -136,26 +137,9 @@ def test_which_tables_are_one_tensor_after_loading(shared, tied, tmp_path):
     assert (model.lm_head.weight is target) is tied
 
 
-SCALED_ROPES = [
-    {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0},
-    {"rope_type": "dynamic", "rope_theta": 1e3, "factor": 2.0},
-    {"rope_type": "yarn", "rope_theta": 1e3, "factor": 2.0, "original_max_position_embeddings": 12},
-    {
-        "rope_type": "llama3", "rope_theta": 1e3, "factor": 2.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 12,
-    },
-]  # fmt: skip
-BUFFERED = position_choices() + [{"position_embedding_type": "rotary", "rope_parameters": r} for r in SCALED_ROPES]
-
-
-def scheme_name(value: str | dict) -> str:
-    return value["rope_type"] if isinstance(value, dict) else value
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("positions", BUFFERED, ids=lambda p: "-".join(map(scheme_name, p.values())))
-def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, positions, tmp_path):
-    model = toy(kind, **positions)
+@every_value()
+def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, overrides, tmp_path):
+    model = toy(kind, **overrides)
     model.save_pretrained(tmp_path)
     config_class, model_class = KINDS[kind]
     with torch.device("meta"):
@@ -200,8 +184,10 @@ def test_far_rotary_positions_keep_their_precision_in_bfloat16(kind, tmp_path):
     others = [module for module in loaded.modules() if hasattr(module, "embeddings")]
     assert stacks
     for one, other in zip(stacks, others):
-        expected = one.embeddings.positions.rotation(torch.zeros(1), positions)
-        rounded = other.embeddings.positions.rotation(torch.zeros(1, dtype=torch.bfloat16), positions)
+        expected = one.embeddings.positions.rotations(torch.zeros(1), positions)["full_attention"]
+        rounded = other.embeddings.positions.rotations(torch.zeros(1, dtype=torch.bfloat16), positions)[
+            "full_attention"
+        ]
         assert_close(torch.stack(rounded), torch.stack(expected), "rotation", 0.005)
 
 

@@ -1,15 +1,19 @@
 """`generate` in all its modes, against greedy search, other caches and searches written out by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, EncoderDecoderCache, PreTrainedModel, StaticCache
 
+from .axes import cover, single_values
 from .toys import (
     PAD,
     TARGET_VOCABULARY,
     assert_close,
-    few_toys,
+    few_choices,
     inputs_of,
+    over,
     padding,
     shared_toy,
     sharpen,
@@ -44,7 +48,15 @@ def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tenso
     return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
 
 
-@few_toys(*GENERATORS)
+FEW = few_choices()
+
+
+def windowed(kind: str) -> list[dict[str, Any]]:
+    """The values that restrict some layers to a window."""
+    return [fields for fields in single_values(kind) if "sliding_window" in fields]
+
+
+@over({kind: FEW + windowed(kind) for kind in GENERATORS})
 def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
     model = shared_toy(kind, overrides)
     prompts = prompt_of(kind)
@@ -134,7 +146,7 @@ def test_prompt_lookup_is_greedy_search(kind, seed):
     assert torch.equal(model.generate(**prompts, **settings, prompt_lookup_num_tokens=3), greedy)
 
 
-@few_toys(*GENERATORS)
+@over({kind: FEW + windowed(kind) + cover(kind)[::15] for kind in GENERATORS})
 def test_a_static_cache_gives_what_a_dynamic_one_gives(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     settings = GREEDY | {"return_dict_in_generate": True, "output_logits": True}
@@ -167,9 +179,9 @@ def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass_with_a_
     assert_close(torch.cat(logits, dim=1), full, "logits")
 
 
-@every_generator
-def test_without_a_cache_the_tokens_are_the_same(kind):
-    model, prompts = shared_toy(kind, {}), prompt_of(kind)
+@over({kind: single_values(kind) + cover(kind)[::8] for kind in GENERATORS})
+def test_without_a_cache_the_tokens_are_the_same(kind, overrides):
+    model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     assert torch.equal(
         model.generate(**prompts, **GREEDY, use_cache=False), model.generate(**prompts, **GREEDY, use_cache=True)
     )

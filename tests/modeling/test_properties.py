@@ -6,20 +6,30 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
+from vanillaformer import BlockConfig
+from vanillaformer.configuration import layer_types
+from vanillaformer.configuration.rules import POSITION_TABLES
+
+from .axes import axes, cover, single_values
 from .toys import (
+    KINDS,
     PAD,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     assert_close,
     attending,
     inputs_of,
+    over,
     padding,
+    plain_flex_attention,
+    position_choices,
     positions_of,
     relative_error,
     shared_toy,
     sharpen,
     tokens,
     toys,
+    ways_to_attend,
 )
 
 CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
@@ -62,7 +72,8 @@ def test_an_encoder_decoder_that_writes_in_chunks_with_a_cache_gives_the_logits_
     ids = tokens(2, sum(CHUNKS), TARGET_VOCABULARY, seed=3)
     full = model(**source, decoder_input_ids=ids, use_cache=False).logits
     encoder_outputs = model.get_encoder()(**source)
-    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
+    # of the source everything is kept, whatever window the layers have
+    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())
     fixed = {"encoder_outputs": encoder_outputs, "attention_mask": source["attention_mask"]}
     assert_close(in_chunks(model, cache, **fixed, ids=ids), full, "cached against full logits")
 
@@ -114,6 +125,12 @@ def test_a_batch_gives_what_its_rows_give_one_by_one(kind, overrides):
         assert_close(together[row], alone, f"row {row} in the batch")
 
 
+def reach(config: BlockConfig) -> int:
+    """How many tokens, itself included, a token can be seen by through all layers of a causal stack."""
+    windows = [config.sliding_window if kind == "sliding_attention" else 100 for kind in layer_types(config)]
+    return 1 + sum(window - 1 for window in windows)
+
+
 @toys("encoder_decoder", "decoder")
 def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides):
     model = shared_toy(kind, overrides)
@@ -125,7 +142,7 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
         changed[0, t] = changed[0, t] % 20 + 5
         after = model(**(inputs | {name: changed})).logits[0]
         assert torch.equal(after[:t], before[:t]), f"changing token {t} changed the logits of an earlier one"
-        for later in range(t, before.shape[0]):
+        for later in range(t, min(t + reach(model.config), before.shape[0])):
             assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
 
 
@@ -141,21 +158,95 @@ def test_what_stands_on_padding_changes_nothing(kind, overrides):
     assert torch.equal(after, before), "a token on padding leaked into the logits"
 
 
+def logits_by_attention(model: PreTrainedModel, kind: str, side: str, *ways: str) -> dict[str, torch.Tensor]:
+    """The logits of a padded batch, as each way to attend computes them."""
+    inputs = inputs_of(kind, side=side)
+    # a row of padding that sees nothing has no defined value
+    real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
+    logits = {}
+    for way in ways_to_attend(model, *ways):
+        with attending(model, way):
+            logits[way] = model(**inputs).logits[real]
+    return logits
+
+
 @toys()
 def test_eager_attention_gives_what_sdpa_gives(kind, overrides):
-    model = shared_toy(kind, overrides)
-    logits = {}
     for side in ("right", "left"):
-        inputs = inputs_of(kind, side=side)
-        # a row of padding that sees nothing has no defined value
-        real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
-        for implementation in ("eager", "sdpa"):
-            with attending(model, implementation):
-                logits[implementation] = model(**inputs).logits[real]
-        assert_close(logits["eager"], logits["sdpa"], f"eager against sdpa, padding on the {side}")
+        logits = logits_by_attention(shared_toy(kind, overrides), kind, side, "eager", "sdpa")
+        for way in logits:
+            assert_close(logits[way], logits["eager"], f"{way} against eager, padding on the {side}")
 
 
-@toys(activations=("silu",))
+@over({kind: single_values(kind) + cover(kind)[::12] for kind in KINDS})
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_eager_attention_gives_what_flex_attention_gives(kind, overrides, monkeypatch):
+    plain_flex_attention(monkeypatch)
+    logits = logits_by_attention(shared_toy(kind, overrides), kind, "left", "eager", "flex_attention")
+    assert_close(logits["flex_attention"], logits["eager"], "flex against eager, padding on the left")
+
+
+WINDOW = 3
+one_windowed_layer = over({
+    kind: [positions | {"num_hidden_layers": 1, "sliding_window": WINDOW} for positions in position_choices()]
+    for kind in KINDS
+})  # fmt: skip
+
+
+@one_windowed_layer
+@pytest.mark.parametrize("way", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_beyond_its_window_a_token_changes_nothing_and_within_it_all(kind, overrides, way, monkeypatch):
+    plain_flex_attention(monkeypatch)
+    model, ids, middle = shared_toy(kind, overrides), tokens(1, 9), 4
+    source = {"encoder_outputs": model.get_encoder()(tokens(1, 5))} if kind == "encoder_decoder" else {}
+    name = "decoder_input_ids" if source else "input_ids"
+    ids = ids % TARGET_VOCABULARY if source else ids
+    changed = ids.clone()
+    changed[0, middle] = ids[0, middle] % 20 + 5
+    with attending(model, way):
+        before, after = (model(**source, **{name: tokens_}).logits[0] for tokens_ in (ids, changed))
+    # a causal window counts the token itself, an encoder's is so many tokens to either side
+    inside = range(middle - WINDOW, middle + WINDOW + 1) if kind == "encoder" else range(middle, middle + WINDOW)
+    for place in range(9):
+        assert torch.equal(before[place], after[place]) is (place not in inside), f"token {middle} seen from {place}"
+
+
+@pytest.mark.parametrize("way", ["eager", "sdpa"])
+def test_the_window_of_an_encoder_decoder_holds_for_its_source_too(way):
+    model = shared_toy("encoder_decoder", {"encoder_layers": 1, "sliding_window": WINDOW})
+    ids, middle = tokens(1, 9), 4
+    changed = ids.clone()
+    changed[0, middle] = ids[0, middle] % 20 + 5
+    with attending(model, way):
+        before, after = (model.get_encoder()(ids_).last_hidden_state[0] for ids_ in (ids, changed))
+    for place in range(9):
+        assert torch.equal(before[place], after[place]) is (abs(place - middle) > WINDOW)
+
+
+@over({kind: position_choices() + axes(kind)["rope_parameters"][1:] for kind in KINDS})
+def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, overrides):
+    model, length = shared_toy(kind, overrides), 30
+    inputs = {"input_ids": tokens(1, length)}
+    if kind == "encoder_decoder":
+        inputs["decoder_input_ids"] = tokens(1, length, TARGET_VOCABULARY)
+    assert length > model.config.max_position_embeddings
+    if model.config.position_embedding_type in POSITION_TABLES:
+        with pytest.raises(ValueError, match=f"the input has {length} tokens, but max_position_embeddings=24"):
+            model(**inputs)
+        return
+    logits = model(**inputs).logits
+    assert logits.shape[1] == length
+    assert torch.isfinite(logits).all()
+    changed = dict(inputs)
+    for name, ids in inputs.items():
+        changed[name] = ids.clone()
+        changed[name][0, -2] = ids[0, -2] % 20 + 5
+    others = model(**changed).logits
+    assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
+
+
+@toys()
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
     model = sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)

@@ -1,6 +1,7 @@
 """What training needs: gradients, checkpointing, compilation, accumulation, adapters, other vocabularies."""
 
 import copy
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
+from vanillaformer.configuration import options
 
+from .axes import cover
 from .toys import (
     KINDS,
     SOURCE_VOCABULARY,
@@ -21,6 +24,7 @@ from .toys import (
     few_toys,
     inputs_of,
     labels_of,
+    over,
     relative_error,
     shared_toy,
     tokens,
@@ -32,30 +36,43 @@ from .toys import (
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
+SAME_FOR_ALL_KEYS = ("k_proj.bias", "k_norm.bias")
+
+
 def gradients(model: nn.Module, kind: str) -> dict[str, torch.Tensor]:
     model.zero_grad()
     model(**inputs_of(kind), labels=labels_of(kind)).loss.backward()
     return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
 
 
-@toys(activations=("gelu_new",))
+@toys()
 def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(kind, overrides):
     model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True).train()
+    if model.config.position_embedding_type == "relative":
+        model.set_attn_implementation("eager")  # sdpa has another kernel for a trained bias, but not while recording
     runs = []
     layer = next(module for name, module in model.named_modules() if name.endswith("layers.1.mlp"))
     layer.register_forward_pre_hook(lambda *args: runs.append(1))
     expected = gradients(model, kind)
+    largest = max(gradient.norm() for gradient in expected.values())
     assert len(runs) == 1
-    model.gradient_checkpointing_enable()
-    actual = gradients(model, kind)
-    assert len(runs) == 3, "nothing was recomputed"
     for name, gradient in expected.items():
-        # a key bias moves all scores of a query alike: its gradient is rounding, unless keys are turned
-        if gradient.norm() > 1e-5 * expected[name.replace("k_proj.bias", "v_proj.bias")].norm():
-            assert torch.isfinite(gradient).all(), name
-            assert relative_error(actual[name], gradient) <= 1e-5, name
-        else:
-            assert name.endswith("k_proj.bias"), f"{name} has no gradient"
+        assert torch.isfinite(gradient).all(), name
+        # what is added to all keys moves all scores of a query alike: its gradient is rounding, unless keys are turned
+        moves_nothing = name.endswith(SAME_FOR_ALL_KEYS) and gradient.norm() < 1e-5 * largest
+        assert gradient.norm() > 0 or moves_nothing, f"{name} has no gradient"
+    for reentrant in (False, True):
+        runs.clear()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        actual = gradients(model, kind)
+        assert len(runs) == 2, "nothing was recomputed"
+        for name, gradient in expected.items():
+            # of terms that cancel each other, much of what is left is their rounding
+            if not name.endswith(SAME_FOR_ALL_KEYS) or gradient.norm() > 1e-3 * largest:
+                assert relative_error(actual[name], gradient) <= 1e-5, f"{name}, reentrant={reentrant}"
+
+
+COMPILED = [{"position_embedding_type": scheme} for scheme in get_args(options.PositionEmbedding)]
 
 
 @every_kind
@@ -91,11 +108,15 @@ def test_a_few_steps_bring_the_loss_down(kind, overrides):
     assert losses[-1] < 0.7 * losses[0]
 
 
-@every_kind
-@pytest.mark.parametrize("positions", ["rotary", "learned"])
-def test_a_model_compiles_into_one_graph(kind, positions):
+def traceable(fields: dict[str, Any]) -> bool:
+    """Whether transformers' code for the rotary scaling asks for no length in Python."""
+    return "dynamic" not in str(fields.get("rope_parameters"))
+
+
+@over({kind: COMPILED + list(filter(traceable, cover(kind)))[::50] for kind in KINDS})
+def test_a_model_compiles_into_one_graph(kind, overrides):
     """`fullgraph` raises where Python would have to interrupt the graph."""
-    model, inputs = toy(kind, position_embedding_type=positions), inputs_of(kind)
+    model, inputs = toy(kind, **overrides), inputs_of(kind)
     labels = labels_of(kind)
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

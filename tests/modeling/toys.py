@@ -1,9 +1,11 @@
-"""Two-layer toys of every combination of options, with weights sharp enough that nothing hides behind a default.
+"""Two-layer toys of every option, with weights sharp enough that nothing hides behind a default.
 
-The option names come from the Literals of `configuration/options.py`: a new name is tested the day it appears.
+Which options there are, and which of them meet in one model, `axes.py` reads from the configs.
 """
 
 import itertools
+import json
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -12,51 +14,36 @@ from typing import Any, get_args
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from transformers import PreTrainedModel, masking_utils
+from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from vanillaformer import (
     BlockConfig,
-    VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.configuration import options
+from vanillaformer.modeling.norms import UNIT_OFFSET_NORMS
+from vanillaformer.modeling.residual import RESIDUALS, NormedResidual
+
+from .axes import (
+    CONFIGS,
+    FIRST_WORD,
+    PAD,
+    SOURCE_VOCABULARY,
+    TARGET_VOCABULARY,
+    config_of,
+    cover,
+    single_values,
+)
 
 KINDS: dict[str, tuple[type[BlockConfig], type[PreTrainedModel]]] = {
-    "encoder_decoder": (VanillaEncoderDecoderConfig, VanillaEncoderDecoderForConditionalGeneration),
-    "decoder": (VanillaDecoderConfig, VanillaDecoderForCausalLM),
-    "encoder": (VanillaEncoderConfig, VanillaEncoderForMaskedLM),
+    "encoder_decoder": (CONFIGS["encoder_decoder"], VanillaEncoderDecoderForConditionalGeneration),
+    "decoder": (CONFIGS["decoder"], VanillaDecoderForCausalLM),
+    "encoder": (CONFIGS["encoder"], VanillaEncoderForMaskedLM),
 }
-SOURCE_VOCABULARY, TARGET_VOCABULARY = 37, 29
-PAD, FIRST_WORD = 0, 4
-
-# Heads that share keys, a head width that is not hidden_size / heads, two vocabularies: a mix-up changes a shape.
-SMALL = {
-    "hidden_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "intermediate_size": 40,
-    "max_position_embeddings": 24,
-    "attention_bias": True,
-    "mlp_bias": True,
-    "scale_embedding": False,
-    "dropout": 0.0,
-}
-OF_KIND: dict[str, dict[str, Any]] = {
-    "encoder_decoder": {
-        "vocab_size": SOURCE_VOCABULARY,
-        "decoder_vocab_size": TARGET_VOCABULARY,
-        "share_encoder_decoder_embeddings": False,
-    },
-    "decoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 3},
-    "encoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD},
-}
-
 ACTIVATIONS = ("relu", "gelu_new", "silu")
 
 
@@ -71,7 +58,7 @@ def position_choices() -> list[dict[str, str]]:
 
 
 def combinations(activations: tuple[str, ...] = ACTIVATIONS) -> list[dict[str, str]]:
-    """Every combination of the block's options."""
+    """Every combination of norm, placement, feed-forward layer, positions and activation."""
     axes = itertools.product(
         get_args(options.Norm),
         get_args(options.NormPlacement),
@@ -85,62 +72,61 @@ def combinations(activations: tuple[str, ...] = ACTIVATIONS) -> list[dict[str, s
     ]
 
 
-# Switches outside the grid, each turned from the toy's value while all else stays.
-SWITCHES: dict[str, list[dict[str, Any]]] = {
-    "every kind": [
-        {"scale_embedding": True},
-        {"embedding_norm": True},
-        {"embedding_norm": False},
-        {"attention_bias": False},
-        {"attention_bias": False, "mlp_bias": False},
-        {"mlp_bias": False},
-        {"tie_word_embeddings": False},
-        {"num_key_value_heads": 4},
-        {"num_key_value_heads": 1},
-        {"norm_eps": 0.3},
-    ],
-    "encoder_decoder": [
-        {"encoder_layers": 1},
-        {"decoder_vocab_size": SOURCE_VOCABULARY, "share_encoder_decoder_embeddings": True},
-        {
-            "decoder_vocab_size": SOURCE_VOCABULARY,
-            "share_encoder_decoder_embeddings": True,
-            "tie_word_embeddings": False,
-        },
-    ],
-    "decoder": [{"type_vocab_size": 2}],
-    "encoder": [{"type_vocab_size": 0}, {"type_vocab_size": 3}],
-}
-
-
 def name_of(overrides: dict[str, Any]) -> str:
-    """A readable test id: option names alone where they speak for themselves."""
-    return "-".join(value if isinstance(value, str) else f"{key}={value}" for key, value in overrides.items())
+    """A readable test id: option names alone where they speak for themselves, a number for a whole config."""
+    if len(overrides) > 6:
+        return f"config-{zlib.crc32(json.dumps(overrides).encode()):08x}"
+    parts = []
+    for key, value in overrides.items():
+        if isinstance(value, dict):
+            value = value.get("rope_type", "by-type")
+        parts.append(value if isinstance(value, str) else f"{key}={value}")
+    return "-".join(parts)
 
 
-def toys(*kinds: str, activations: tuple[str, ...] = ACTIVATIONS) -> pytest.MarkDecorator:
-    """Parametrise a test over `kind` and `overrides`: every combination and every switch."""
-    cases = []
-    for kind in kinds or KINDS:
-        choices = combinations(activations) + SWITCHES["every kind"] + SWITCHES[kind]
-        cases += [pytest.param(kind, choice, id=f"{kind}-{name_of(choice)}") for choice in choices]
+def over(choices: dict[str, list[dict[str, Any]]]) -> pytest.MarkDecorator:
+    """Parametrise a test over `kind` and `overrides`."""
+    cases = [pytest.param(kind, c, id=f"{kind}-{name_of(c)}") for kind, some in choices.items() for c in some]
     return pytest.mark.parametrize(("kind", "overrides"), cases)
+
+
+def toys(*kinds: str) -> pytest.MarkDecorator:
+    """Parametrise a test over every value of every axis, and over configs in which every two of them meet."""
+    return over({kind: single_values(kind) + cover(kind) for kind in kinds or KINDS})
+
+
+def every_value(*kinds: str, every: int = 1) -> pytest.MarkDecorator:
+    """Parametrise a slower test over every value of every axis for itself, or one in so many of them."""
+    return over({kind: single_values(kind)[::every] for kind in kinds or KINDS})
+
+
+def some_toys(every: int, *kinds: str) -> pytest.MarkDecorator:
+    """Parametrise a slower test over one in so many of the configs in which every two values meet."""
+    return over({kind: cover(kind)[number % every :: every] for number, kind in enumerate(kinds or KINDS)})
+
+
+def few_choices() -> list[dict[str, Any]]:
+    """Each position scheme and each placement, in step."""
+    positions, placements = position_choices(), get_args(options.NormPlacement)
+    norms, feed_forwards = get_args(options.Norm), get_args(options.FeedForward)
+    return [
+        {
+            "norm": norms[number % len(norms)],
+            "norm_placement": placements[number % len(placements)],
+            "feed_forward": feed_forwards[number // 2 % len(feed_forwards)],
+            **positions[number % len(positions)],
+        }
+        for number in range(max(len(positions), len(placements)))
+    ]
 
 
 def few_toys(*kinds: str) -> pytest.MarkDecorator:
-    """Parametrise a slower test over `kind` and `overrides`: each position scheme, placements in turn."""
-    placements = itertools.cycle(get_args(options.NormPlacement))
-    norms, feed_forwards = itertools.cycle(get_args(options.Norm)), itertools.cycle(get_args(options.FeedForward))
-    choices = [
-        {"norm": next(norms), "norm_placement": next(placements), "feed_forward": next(feed_forwards)} | positions
-        for positions in position_choices()
-    ]
-    cases = [pytest.param(k, c, id=f"{k}-{name_of(c)}") for k in kinds or KINDS for c in choices]
-    return pytest.mark.parametrize(("kind", "overrides"), cases)
+    """Parametrise a slow test over `few_choices`."""
+    return over(dict.fromkeys(kinds or KINDS, few_choices()))
 
 
 def toy_config(kind: str, **overrides: Any) -> BlockConfig:
-    return KINDS[kind][0](**(SMALL | OF_KIND[kind] | overrides))
+    return config_of(kind, overrides)
 
 
 def toy(kind: str, model_class: type[PreTrainedModel] | None = None, **overrides: Any) -> PreTrainedModel:
@@ -149,13 +135,13 @@ def toy(kind: str, model_class: type[PreTrainedModel] | None = None, **overrides
 
 
 @cache
-def _shared_toy(kind: str, overrides: tuple[tuple[str, Any], ...]) -> PreTrainedModel:
-    return toy(kind, **dict(overrides)).requires_grad_(False)
+def _shared_toy(kind: str, overrides: str) -> PreTrainedModel:
+    return toy(kind, **json.loads(overrides)).requires_grad_(False)
 
 
 def shared_toy(kind: str, overrides: dict[str, Any]) -> PreTrainedModel:
     """The same toy for every test that asks for it: to be read, not changed."""
-    return _shared_toy(kind, tuple(overrides.items()))
+    return _shared_toy(kind, json.dumps(overrides))
 
 
 @contextmanager
@@ -169,20 +155,47 @@ def attending(model: PreTrainedModel, implementation: str) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
+def ways_to_attend(model: PreTrainedModel, *implementations: str) -> list[str]:
+    """Those of the attention implementations that can compute what the config says."""
+    return [name for name in implementations if model.config.attention_obstacle(name) is None]
+
+
+def plain_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run flex attention as plain torch operations: its compilation for a processor takes half a minute a shape."""
+
+    def uncompiled_mask(*args, _compile=None, **kwargs):
+        return create_block_mask(*args, **kwargs)
+
+    monkeypatch.setattr(masking_utils, "create_block_mask", uncompiled_mask)
+    monkeypatch.setattr(WrappedFlexAttention, "__init__", lambda self, training: None)
+    monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention)
+
+
+def is_bare(config: Any) -> bool:
+    """Whether nothing normalises the stream, so that every sublayer adds to its length."""
+    placement = getattr(config, "norm_placement", None)
+    return placement in RESIDUALS and not issubclass(RESIDUALS[placement], NormedResidual)
+
+
 @torch.no_grad()
 def sharpen(model: nn.Module, seed: int = 1, focus: float = 2.0) -> nn.Module:
     """Draw every parameter: attention selects, and no bias, norm weight or table is left at a default."""
     generator = torch.Generator().manual_seed(seed)
+    config = getattr(model, "config", None)
+    bare = is_bare(config)  # gentler maps and embeddings keep a stream in range that no norm does
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             noise = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
             if isinstance(module, nn.Linear) and name == "weight":
                 gain = focus if path.endswith(("q_proj", "k_proj")) else 1.0
+                gain *= 0.5 if bare and "layers." in path else 1.0
                 parameter.copy_(gain * noise / parameter.shape[1] ** 0.5)
             elif isinstance(module, nn.Embedding):
-                parameter.copy_(noise)
-            else:  # biases around 0, norm weights around 1
-                parameter.copy_(0.3 * noise + float(name == "weight"))
+                scaled = bare and config.scale_embedding and path.endswith("embed_tokens")
+                parameter.copy_(noise / config.hidden_size**0.5 if scaled else noise)
+            else:  # biases and what is added to 1 around 0, norm weights and factors on the stream around 1
+                around_0 = name == "bias" or isinstance(module, tuple(UNIT_OFFSET_NORMS.values()))
+                parameter.copy_(0.3 * noise + float(not around_0))
     return model
 
 

@@ -1,0 +1,245 @@
+"""Random configs over all fields: valid ones build, train, generate and come back; invalid ones are refused by name.
+
+`VANILLAFORMER_FUZZ` is the number of configs of either sort, `VANILLAFORMER_FUZZ_SEED` the seed they are drawn from.
+"""
+
+import copy
+import os
+import tempfile
+from collections.abc import Callable
+from random import Random
+from typing import Any, get_args
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from hypothesis import HealthCheck, Phase, given, note, seed, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaDecoderForSequenceClassification,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForSequenceClassification,
+    VanillaEncoderForTokenClassification,
+)
+from vanillaformer.configuration.rules import OF_SCHEME
+
+from .axes import CONFIGS, names_of, own_fields
+from .random_configs import KEYWORDS, LENGTH, NEW, random_fields
+from .toys import assert_close
+
+SEED = int(os.environ.get("VANILLAFORMER_FUZZ_SEED", "0"))
+VALID, INVALID = (int(os.environ.get("VANILLAFORMER_FUZZ", default)) for default in ("60", "300"))
+HEADS: dict[str, list[type[PreTrainedModel]]] = {
+    "encoder_decoder": [VanillaEncoderDecoderForConditionalGeneration],
+    "decoder": [VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification],
+    "encoder": [
+        VanillaEncoderForMaskedLM,
+        VanillaEncoderForSequenceClassification,
+        VanillaEncoderForTokenClassification,
+    ],
+}
+
+
+def inputs_for(model: PreTrainedModel, kind: str) -> dict[str, torch.Tensor]:
+    config = model.config
+    inputs = {"input_ids": torch.randint(0, config.vocab_size, (2, LENGTH))}
+    if kind == "encoder_decoder":
+        labels = torch.randint(0, config.target_vocab_size, (2, LENGTH - 1))
+    elif "SequenceClassification" in type(model).__name__:
+        labels = torch.randint(0, config.num_labels, (2,))
+    else:
+        most = config.num_labels if "TokenClassification" in type(model).__name__ else config.vocab_size
+        labels = torch.randint(0, most, (2, LENGTH))
+    return inputs | {"labels": labels}
+
+
+def check_generates(model: PreTrainedModel, ids: torch.Tensor) -> None:
+    """Generate with a cache, and compare the logits with those of a pass over all that was written."""
+    output = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=NEW, max_new_tokens=NEW,
+        use_cache=True, return_dict_in_generate=True, output_logits=True,
+    )  # fmt: skip
+    written = output.sequences
+    if model.config.is_encoder_decoder:
+        full = model(ids, decoder_input_ids=written[:, :-1], use_cache=False).logits
+    else:
+        full = model(written[:, :-1], use_cache=False).logits[:, LENGTH - 1 :]
+    assert full.shape[1] == NEW
+    logits = torch.stack(output.logits, dim=1)
+    if full.any():  # what is left of a stream of two dimensions may be nothing
+        assert_close(logits, full, "logits of the generated tokens", 1e-4)
+    else:
+        assert not logits.any()
+
+
+def check_works(kind: str, model_class: type[PreTrainedModel], fields: dict[str, Any]) -> None:
+    """Build, train a step, generate, save, load, and compare."""
+    torch.manual_seed(SEED)
+    model = model_class(CONFIGS[kind](**fields)).train()
+    inputs = inputs_for(model, kind)
+    loss = model(**inputs).loss
+    assert torch.isfinite(loss), "the loss is not finite"
+    loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, f"{name} has no gradient"
+        assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
+    model.eval().requires_grad_(False)
+    if model.can_generate():
+        # in float64: a norm over two or three dimensions can multiply the rounding of float32 by thousands
+        check_generates(copy.deepcopy(model).double(), inputs["input_ids"])
+    expected = model(**inputs).logits
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loaded = model_class.from_pretrained(folder).eval().requires_grad_(False)
+    for parameter in loaded.parameters():
+        parameter.data = parameter.data.clone()  # out of the file: kernels round by where in memory a tensor lies
+    assert torch.equal(loaded(**inputs).logits, expected), "the loaded model is another one"
+
+
+def is_valid(kind: str, fields: dict[str, Any]) -> bool:
+    try:
+        CONFIGS[kind](**fields)
+    except (ValueError, StrictDataclassError):
+        return False
+    return True
+
+
+def fuzz(examples: int) -> Callable:
+    """Run a test with so many numbers, from each of which it draws a config."""
+
+    def decorate(test: Callable) -> Callable:
+        runs = settings(
+            max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        )  # fmt: skip
+        return seed(SEED)(runs(given(st.integers(0, 2**63))(test)))
+
+    return decorate
+
+
+def drawn_fields(draw: Random) -> tuple[str, dict[str, Any]]:
+    """A kind of model and the fields of a config of it, which accepts them."""
+    kind = draw.choice(sorted(CONFIGS))
+    while not is_valid(kind, fields := random_fields(draw, kind)):
+        pass
+    return kind, fields
+
+
+@fuzz(VALID)
+@pytest.mark.filterwarnings("ignore")
+def test_a_valid_config_builds_trains_generates_and_comes_back(number):
+    draw = Random(number)
+    kind, fields = drawn_fields(draw)
+    model_class = draw.choice(HEADS[kind])
+    note(f"VANILLAFORMER_FUZZ_SEED={SEED}: {model_class.__name__} with {fields}")
+    check_works(kind, model_class, fields)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_field_is_drawn_and_most_configs_are_valid(kind):
+    drawn = [random_fields(Random(number), kind) for number in range(100)]
+    expected = {*own_fields(kind), *KEYWORDS} - (set() if kind == "encoder_decoder" else {"encoder_layer_types"})
+    assert {name for fields in drawn for name in fields} == expected
+    assert sum(is_valid(kind, fields) for fields in drawn) > 70
+
+
+def wrong_values(kind: str, name: str) -> list[Any]:
+    """Values that no config can have in this field."""
+    if name in WRONG:
+        return WRONG[name]
+    members = get_args(own_fields(kind)[name]) or (own_fields(kind)[name],)
+    nothing = [] if type(None) in members else [None]
+    if names := names_of(own_fields(kind)[name]):
+        return [*nothing, 3, 1.5, [], {}, "nonsense"] + ([] if True in names else [True])
+    if str in members:
+        return [*nothing, 3, [], "nonsense"]
+    if float in members:
+        return [*nothing, "1", [], -1.0, float("nan"), float("inf"), {}]
+    return [*nothing, 1.5, "1", [], -1, {}, (1,)]
+
+
+ROPE = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+WRONG: dict[str, list[Any]] = {
+    "attention_bias": [None, "q_proj", 3, ["q_proj", "q_proj"], ["out_proj"], {}, [3]],
+    "rotary_layers": [True, "yes", [], [1, 0], {}],
+    "layer_types": [5, True, [], "full_attention", ["nonsense"], [3], [None], [[]], {}],
+    "rope_parameters": [
+        3, "linear", [ROPE], {"rope_type": "spiral"}, {"rope_type": 3}, {"rope_type": ["linear"]},
+        ROPE | {"rope_theta": "big"}, ROPE | {"rope_theta": 0}, ROPE | {"rope_theta": None}, ROPE | {"factor": "big"},
+        ROPE | {"factor": None}, ROPE | {"factor": 0}, ROPE | {"factor": -1.0}, ROPE | {"factor": float("nan")},
+        ROPE | {"partial_rotary_factor": 2}, ROPE | {"partial_rotary_factor": "half"},
+        {"rope_type": "linear", "rope_theta": 1e4}, {"rope_type": "yarn", "rope_theta": 1e4},
+        {"rope_type": "longrope", "rope_theta": 1e4}, {"rope_type": "llama3", "rope_theta": 1e4},
+        {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": 3, "long_factor": "x", "factor": 2.0},
+        {"full_attention": 3, "sliding_attention": ROPE}, {"half_attention": ROPE},
+    ],
+    "eos_token_id": ["3", 3.5, [3, "x"], 10**6, -1, {}, [10**6]],
+    "pad_token_id": ["3", 3.5, [3], 10**6, -1],
+    "bos_token_id": ["3", 3.5, [3], 10**6, -1],
+    "decoder_start_token_id": ["3", 3.5, [3], 10**6, -1],
+    "relative_attention_num_buckets": [0, 1.5, "8", None],
+    "relative_attention_max_distance": [0, 1.5, "8", None],
+}  # fmt: skip
+WRONG["encoder_layer_types"] = WRONG["layer_types"]
+NO_WINDOW = ({"sliding_window": 1, "use_cache": True}, "sliding_window")  # where there is a cache
+# Names that are almost a field's, with the field; and fields that do not fit together
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"norm_placment": "pre"}, "norm_placement"),
+    ({"n_head": 4}, "num_attention_heads"),
+    ({"d_model": 16}, "hidden_size"),
+    ({"hidden_dropout_prob": 0.1}, "dropout"),
+    ({"num_attention_heads": 5, "num_key_value_heads": 2, "head_dim": 4}, "num_key_value_heads"),
+    ({"num_attention_heads": 7, "num_key_value_heads": 7, "head_dim": None, "hidden_size": 16}, "hidden_size"),
+    ({"norm_weight": False, "norm_unit_offset": True}, "norm_unit_offset"),
+    (
+        {"norm_placement": "post", "skip_first_norm": True, "block_layout": "sequential", "initialization": None},
+        "skip_first_norm",
+    ),
+    (
+        {"norm_placement": "post", "block_layout": "parallel", "skip_first_norm": False, "initialization": None},
+        "block_layout",
+    ),
+    ({"norm_placement": "pre", "initialization": "admin"}, "initialization"),
+    ({"sliding_window": None, "layer_types": ["sliding_attention"]}, "layer_types"),
+    NO_WINDOW,
+    ({"attn_logit_softcapping": 3.0, "attn_implementation": "sdpa"}, "attn_logit_softcapping"),
+]
+NO_POSITIONS = {"position_embedding_type": "none"} | {name: silent for name, (_, silent) in OF_SCHEME.items()}
+MISTAKES += [
+    (NO_POSITIONS | wrong, next(iter(wrong)))
+    for wrong in (
+        {"position_offset": 2}, {"sinusoidal_layout": "halves"}, {"rope_interleaved": True}, {"rotary_layers": [True]},
+        {"relative_attention_per_layer": True}, {"rope_theta": 1e4}, {"rope_parameters": ROPE},
+        {"rope_scaling": ROPE}, {"partial_rotary_factor": 0.5},
+    )
+]  # fmt: skip
+
+
+def spoiled_fields(draw: Random) -> tuple[str, dict[str, Any], str]:
+    """The fields of a valid config of which one is spoiled, and that one's name."""
+    kind, fields = drawn_fields(draw)
+    if draw.random() < 0.25:
+        wrong, name = draw.choice([mistake for mistake in MISTAKES if kind != "encoder" or mistake != NO_WINDOW])
+        if "position_embedding_type" in wrong:
+            fields.pop("rope_parameters", None)
+        return kind, fields | wrong, name
+    keywords = KEYWORDS if kind == "encoder_decoder" else KEYWORDS[:2]
+    name = draw.choice([*own_fields(kind), *keywords])
+    if name == "rope_parameters":
+        fields = {key: fields[key] for key in fields if key not in OF_SCHEME}
+        fields |= {"position_embedding_type": "rotary", "head_dim": 4, "initialization": None}
+    return kind, fields | {name: draw.choice(wrong_values(kind, name))}, name
+
+
+@fuzz(INVALID)
+@pytest.mark.filterwarnings("ignore")
+def test_an_invalid_config_is_refused_with_an_error_that_names_the_field(number):
+    kind, fields, name = spoiled_fields(Random(number))
+    note(f"VANILLAFORMER_FUZZ_SEED={SEED}: {kind}, spoiled {name} in {fields}")
+    with pytest.raises((ValueError, StrictDataclassError)) as info:
+        CONFIGS[kind](**fields)
+    assert name in str(info.value)
