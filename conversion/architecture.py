@@ -31,6 +31,7 @@ from vanillaformer.modeling import (
 )
 
 from .fields import LABELS, Field, Values, given, taken
+from .fitting import FITTED, steps_towards, with_fields
 from .function import LM_HEADS, SAME_ACTIVATION, differences, equal, function_of
 from .tensors import Table
 
@@ -194,22 +195,31 @@ class Architecture:
         return self.native_config_class()(**fields)
 
     def obstacles(self, config: BlockConfig, head: str) -> list[str]:
-        """Return what the native architecture cannot say of our config: the fields that do not come back the same."""
+        """Return what the native architecture cannot say of our config, however it is fitted: the fields."""
         if not isinstance(config, self.config_class):
             return [f"{self.name} is a {self.config_class.model_type}, not a {config.model_type}"]
         if head not in self.heads:
             return [f"{self.name} has no head {head!r}"]
         try:
-            native = self.to_native_config(config, head)
-            back = self.config_class(**without_none(taken(self.all_fields(head), native), LABEL_NAMES))
+            found = self.unlike(self.fitted(config, head), head)
         except Exception as error:  # whatever a foreign config's own checks raise
             return [f"{self.name}: {in_one_line(error)}"]
+        return [f"{name}={ours!r}, where {self.name} has {theirs!r}" for name, (ours, theirs) in found.items()]
+
+    def unlike(self, config: BlockConfig, head: str) -> dict[str, tuple[Any, Any]]:
+        """Return the fields of our config that do not come back the same from the native one, with both values."""
+        native = self.to_native_config(config, head)
+        back = self.config_class(**without_none(taken(self.all_fields(head), native), LABEL_NAMES))
         found = differences(function_of(config, head), function_of(back, head))
-        return [
-            f"{name}={ours!r}, where {self.name} has {theirs!r}"
-            for name, (ours, theirs) in found.items()
-            if name not in self.free
-        ]
+        return {name: values for name, values in found.items() if name not in self.free}
+
+    def fitted(self, config: BlockConfig, head: str) -> BlockConfig:
+        """Return a config that computes the same as ours and is as near to the native architecture as there is."""
+        for _ in FITTED:  # one step may make another possible
+            if not (steps := steps_towards(config, self.unlike(config, head))):
+                break
+            config = with_fields(config, **steps)
+        return config
 
     def native_model(self, config: BlockConfig, head: str, dtype: torch.dtype) -> PreTrainedModel:
         """Return a fresh native model for our config."""

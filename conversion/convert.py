@@ -12,6 +12,7 @@ from vanillaformer.configuration import BlockConfig
 
 from .architecture import OUR_CLASSES, Architecture
 from .architectures import ARCHITECTURES
+from .fitting import refilled, what_fits
 from .tensors import tensors_of, to_native_values, to_our_values, write
 from .weights import check_computed, copies, known, links
 
@@ -46,30 +47,42 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Pr
 def to_native(model: PreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
     """Return a transformers model of a native architecture with the weights of ours, which computes the same.
 
+    Biases that ours has not and the native one has are zeros.
+
     Args:
         model: One of our models.
-        architecture: A name out of `ARCHITECTURES`. Default: the one that the model's config fits.
+        architecture: A name out of `ARCHITECTURES`. Default: the one of `native_architectures`.
 
     Raises:
         ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
     """
     head = our_head(model)
     chosen = chosen_architecture(model.config, head, architecture)
-    native = chosen.native_model(model.config, head, model.dtype)
-    values = to_native_values(links(chosen, model, native, head), tensors_of(model), model.config)
-    write(native, values | copies(chosen, model, native, head))
+    config = chosen.fitted(model.config, head)
+    ours = refilled(model, config) if what_fits(model.config, config) else model
+    native = chosen.native_model(config, head, model.dtype)
+    values = to_native_values(links(chosen, ours, native, head), tensors_of(ours), config)
+    write(native, values | copies(chosen, ours, native, head))
     return like(native, model)
 
 
 def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
-    """Return the names that `to_native` accepts for models with this config and head.
+    """Return the names that `to_native` chooses from for models with this config and head.
+
+    These are the architectures that the config fits as it is. Where there are none, they are those that it fits once
+    biases are added, which are zeros, and where there are none either, those whose position table has other unused
+    rows in front as well.
 
     Args:
         config: One of our configs.
         head: `lm` for the language models, `pretraining` for BERT's, `sequence` and `token` for classifiers, `base`
             for the bare stack.
     """
-    return [name for name, architecture in ARCHITECTURES.items() if not architecture.obstacles(config, head)]
+    fitting = [name for name, architecture in ARCHITECTURES.items() if not architecture.obstacles(config, head)]
+    changes = {name: what_fits(config, ARCHITECTURES[name].fitted(config, head)) for name in fitting}
+    exact = [name for name in fitting if not changes[name]]
+    filled = [name for name in fitting if "position_offset" not in changes[name]]
+    return exact or filled or fitting
 
 
 def chosen_architecture(config: BlockConfig, head: str, name: str | None) -> Architecture:

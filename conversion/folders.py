@@ -152,8 +152,9 @@ def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
     Raises:
         ValueError: That is not so.
     """
+    loader: Any = model_class  # the checker does not see that the answer is a pair
     try:
-        model, report = model_class.from_pretrained(folder, output_loading_info=True)
+        model, report = loader.from_pretrained(folder, output_loading_info=True)
     except (SafetensorError, OSError, RuntimeError) as error:
         raise ValueError(f"{folder}: the weights cannot be read: {in_one_line(error)}") from error
     for what in ("missing_keys", "unexpected_keys"):

@@ -26,6 +26,7 @@ OF_HEADS = {
     "logit_scale": LM_HEADS,
     "final_logit_softcapping": LM_HEADS,
     "scale_decoder_outputs": LM_HEADS,
+    "head_act": LM_HEADS,
     "head_bias": ("lm", "sequence", "pretraining"),
     "classifier_pooling": CLASSIFIERS,
     "classifier_act": CLASSIFIERS,
@@ -72,7 +73,9 @@ def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
         form["final_norm"] = RESIDUALS[config.norm_placement].needs_final_norm
     if form.get("logit_scale", 1.0) is None:
         form["logit_scale"] = 1.0
-    for name in ("hidden_act", "classifier_act"):
+    if "head_act" in form and config.head_act is None:
+        form["head_act"] = config.hidden_act
+    for name in ("hidden_act", "head_act", "classifier_act"):
         if name in form:
             form[name] = SAME_ACTIVATION.get(form[name], form[name])
     return form | _layers(config)

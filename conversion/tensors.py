@@ -2,11 +2,12 @@
 
 A table's key is a name of ours, or a tuple of names where the native model keeps several in one tensor; its value is
 the native name, with the kind of correspondence if it is another than equality. Names of modules stand for their
-weight and bias, `{layer}` for the number of a layer. All kinds are linear, so a table carries gradients as well.
+weight and bias, `{layer}` for the number of a layer, `{head}` for that of a head (`HeadRow`). All kinds are linear, so
+a table carries gradients as well.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -85,6 +86,27 @@ class BufferRow(Same):
         return tensors[0].unsqueeze(0)
 
 
+@dataclass(frozen=True)
+class HeadRow(Same):
+    """The weight (K) of one head's norm, which ours has among all heads' (H, K); its links are added up (StableLM).
+
+    Args:
+        count: Our field with the number of heads.
+        head: Which of them.
+    """
+
+    count: str
+    head: int = 0
+
+    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
+        rows = tensor.new_zeros(getattr(config, self.count), *tensor.shape)
+        rows[self.head] = tensor
+        return (rows,)
+
+    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
+        return tensors[0][self.head]
+
+
 SAME = Same()
 Names = str | tuple[str, ...]
 Table = dict[Names, str | tuple[str, Same]]
@@ -105,8 +127,18 @@ class Link:
             return []
         return absent + ([self.native] if self.native not in native else [])
 
+    def by_head(self, config: BlockConfig | None) -> list["Link"]:
+        """Return a link for each head (the first, without a config) of a norm that the native model has by head."""
+        if not isinstance(self.kind, HeadRow):
+            return [self]
+        heads = range(1 if config is None else getattr(config, self.kind.count))
+        names = [self.native.replace("{head}", str(head)) for head in heads]
+        return [Link(self.ours, name, replace(self.kind, head=head)) for head, name in zip(heads, names)]
 
-def written_out(table: Table, layers: int = 1, ours: str = "", native: str = "") -> list[Link]:
+
+def written_out(
+    table: Table, layers: int = 1, ours: str = "", native: str = "", config: BlockConfig | None = None
+) -> list[Link]:
     """Return the links of a table for so many layers, with a prefix on either side's names."""
     links = []
     for names, target in table.items():
@@ -115,7 +147,8 @@ def written_out(table: Table, layers: int = 1, ours: str = "", native: str = "")
         for layer in range(layers if "{layer}" in native_name else 1):
             for suffix in [""] if our_names[0].endswith((".weight", ".bias")) else [".weight", ".bias"]:
                 full = tuple(f"{ours}{name}{suffix}".replace("{layer}", str(layer)) for name in our_names)
-                links.append(Link(full, f"{native}{native_name}{suffix}".replace("{layer}", str(layer)), kind))
+                full_native = f"{native}{native_name}{suffix}".replace("{layer}", str(layer))
+                links += Link(full, full_native, kind).by_head(config)
     return links
 
 
@@ -137,12 +170,12 @@ def present(links: Iterable[Link], ours: Collection[str], native: Collection[str
 
 def to_our_values(links: Iterable[Link], values: Tensors, config: BlockConfig, names: Collection[str]) -> Tensors:
     """Return what is ours, by name, of native values: weights or gradients of the tensors in `names`."""
-    return {
-        name: tensor
-        for link in links
-        for name, tensor in zip(link.ours, link.kind.to_ours(values[link.native], config))
-        if name in names
-    }
+    found: Tensors = {}
+    for link in links:
+        for name, tensor in zip(link.ours, link.kind.to_ours(values[link.native], config)):
+            if name in names:
+                found[name] = found[name] + tensor if isinstance(link.kind, HeadRow) and name in found else tensor
+    return found
 
 
 def to_native_values(links: Iterable[Link], values: Tensors, config: BlockConfig) -> Tensors:

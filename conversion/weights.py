@@ -3,6 +3,8 @@
 import torch
 from transformers import PreTrainedModel
 
+from vanillaformer.configuration import BlockConfig
+
 from .architecture import Architecture, Part
 from .fields import Values
 from .tensors import Link, Tensors, present, tensors_of, uncovered, written_out
@@ -23,7 +25,7 @@ def links(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedM
     found = written_out(architecture.heads[head].tensors)
     for part in architecture.parts:
         if part.when(ours.config):
-            found += part_links(architecture, part, head, getattr(ours.config, part.depth))
+            found += part_links(architecture, part, head, getattr(ours.config, part.depth), ours.config)
     found = present(found, tensors_of(ours), tensors_of(native))
     if left := uncovered(ours, [name for link in found for name in link.ours]):
         raise ValueError(f"{type(native).__name__} has no counterpart of our {', '.join(left)}")
@@ -33,10 +35,12 @@ def links(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedM
     return found
 
 
-def part_links(architecture: Architecture, part: Part, head: str, layers: int) -> list[Link]:
+def part_links(
+    architecture: Architecture, part: Part, head: str, layers: int, config: BlockConfig | None = None
+) -> list[Link]:
     """Return which tensors of a part of so many layers are which."""
     our_prefix, prefix = ("", "") if head == "base" else ("model.", architecture.prefix)
-    return written_out(part.table, layers, our_prefix + part.ours, prefix + part.native)
+    return written_out(part.table, layers, our_prefix + part.ours, prefix + part.native, config)
 
 
 def names(native_to_ours: dict[str, str], architecture: Architecture, head: str) -> dict[str, str]:

@@ -3,9 +3,12 @@
 convert.py runs/lm gpt2-folder --to gpt2     one of our models becomes a GPT2LMHeadModel
 convert.py runs/lm native-folder             ... or the native model that its config fits, if there is just one
 convert.py gpt2 our-folder --from            a native model, a folder or Hub id, becomes ours
+convert.py ckpt.pt our-folder --from-state-dict nanogpt
+                                             a state dict in a file becomes ours; fields that weights do not tell come
+                                             behind --set: num_attention_heads=8 hidden_act=gelu
 
 Both models compute logits on the same random input, and only if they agree the new folder appears. Tokenizer,
-generation config and model card come along.
+generation config and model card come along. A state dict comes without a model to compare with.
 """
 
 import argparse
@@ -15,8 +18,20 @@ from collections.abc import Sequence
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
-from vanillaformer.conversion import ARCHITECTURES
-from vanillaformer.conversion.folders import convert_folder
+from vanillaformer.conversion import ARCHITECTURES, from_state_dict
+from vanillaformer.conversion.folders import convert_folder, new_folder
+from vanillaformer.conversion.imports import SOURCES
+from vanillaformer.training.arguments import ModelArguments
+
+
+def import_file(source: str, destination: str, kind: str, fields: list[str]) -> None:
+    """Save our model with the weights in a file of a model outside transformers."""
+    with new_folder(destination) as folder:
+        options = ModelArguments(overrides=fields).config_overrides()
+        model = from_state_dict(source, kind, **options)
+        model.save_pretrained(folder)
+    print(f"{kind} -> {type(model).__name__}, {model.num_parameters():,} parameters")
+    print(f"written: {destination}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -29,10 +44,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         "--to", metavar="ARCH", choices=list(ARCHITECTURES), help=f"one of {', '.join(ARCHITECTURES)}"
     )
     direction.add_argument("--from", dest="back", action="store_true", help="the source is native: make it ours")
+    direction.add_argument("--from-state-dict", metavar="SOURCE", choices=list(SOURCES), help=", ".join(SOURCES))
+    parser.add_argument("--set", nargs="+", default=[], metavar="FIELD=VALUE", help="with --from-state-dict")
     arguments = parser.parse_args(argv)
+    if arguments.set and not arguments.from_state_dict:
+        parser.error("--set only applies to --from-state-dict")
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
     try:
+        if arguments.from_state_dict:
+            return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
         done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back)
     except ValueError as error:
         sys.exit(f"convert.py: {error}")

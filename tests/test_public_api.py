@@ -36,6 +36,14 @@ PUBLIC = {
         "preset",
         "tensor_parallel_plan",
     },
+    "vanillaformer.conversion": {
+        "ARCHITECTURES",
+        "Architecture",
+        "from_native",
+        "from_state_dict",
+        "native_architectures",
+        "to_native",
+    },
     "vanillaformer.modeling": {
         "AUTO_CLASSES",
         "VanillaDecoderForCausalLM",

@@ -12,6 +12,7 @@ from transformers import PreTrainedConfig
 
 from vanillaformer import PRESETS, BlockConfig
 from vanillaformer.configuration import options
+from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.tokenization.options import TokenizerAlgorithm
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +32,11 @@ def test_python_blocks_run_one_after_the_other(tmp_path):
 
 def test_every_preset_and_tokenizer_algorithm_is_named():
     missing = [name for name in (*PRESETS, *TokenizerAlgorithm.__args__) if f"`{name}`" not in README]
+    assert not missing
+
+
+def test_every_native_architecture_is_named():
+    missing = [name for name in ARCHITECTURES if f"`{name}`" not in README]
     assert not missing
 
 

@@ -54,10 +54,13 @@ def give_pooling(config: BlockConfig) -> Values:
     return {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"}
 
 
-# In front of the output layer stands the same activation as in the blocks, in front of the classifier any
+# The layer in front of the output layer is named for the one in front of the classifier
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
-    renamed(hidden_act=("hidden_activation", "classifier_activation")),
+    Field(
+        take=lambda config: {"head_act": config.classifier_activation},
+        give=lambda config: {"classifier_activation": config.head_act or config.hidden_act},
+    ),
 )
 CLASSIFIER_FIELDS = (
     renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),

@@ -34,7 +34,7 @@ def give_norms(config: BlockConfig) -> Values:
     return {
         "do_layer_norm_before": before,
         "_remove_final_layer_norm": before and config.final_norm is False,
-        "layer_norm_elementwise_affine": config.norm_weight,
+        "layer_norm_elementwise_affine": config.norm_weight or config.norm_bias,
     }
 
 
@@ -53,7 +53,7 @@ ARCHITECTURE = Architecture(
         renamed(hidden_act="activation_function", initializer_range="init_std"),
         Field(
             take=lambda config: {"attention_bias": config.enable_bias, "mlp_bias": config.enable_bias},
-            give=lambda config: {"enable_bias": config.mlp_bias},
+            give=lambda config: {"enable_bias": config.mlp_bias or bool(config.attention_bias)},
         ),
         Field(take_norms, give_norms),
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),

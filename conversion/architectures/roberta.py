@@ -31,8 +31,7 @@ ARCHITECTURE = Architecture(
     parts=(Part(STACK),),
     heads={
         "base": Head("RobertaModel", arguments=NO_POOLER),
-        # its activation is fixed, where ours is the blocks'
-        "lm": Head("RobertaForMaskedLM", PREDICTIONS, (constant(hidden_act="gelu"),)),
+        "lm": Head("RobertaForMaskedLM", PREDICTIONS, (constant(head_act="gelu"),)),
         "sequence": Head(
             "RobertaForSequenceClassification",
             {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"},

@@ -4,6 +4,7 @@ from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
 from ..architecture import Architecture, Part
 from ..fields import DERIVED_HEAD_DIM, Field, attention_biases, constant, rotary
+from ..tensors import HeadRow, Table
 from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM, PRE_NORMS, decoder_heads
 
 
@@ -15,6 +16,17 @@ LAYOUT = Field(
     take=lambda config: {"block_layout": "parallel_shared_norm" if config.use_parallel_residual else "sequential"},
     give=lambda config: {"use_parallel_residual": is_parallel(config)},
 )
+QUERY_KEY_NORM = Field(
+    take=lambda config: {"qk_norm": "each_head" if config.qk_layernorm else "none"},
+    give=lambda config: {"qk_layernorm": config.qk_norm == "each_head"},
+)
+HEAD_NORMS: Table = {
+    f"layers.{{layer}}.self_attn.{name}_norm.weight": (
+        f"layers.{{layer}}.self_attn.{name}_layernorm.norms.{{head}}.weight",
+        HeadRow(heads),
+    )
+    for name, heads in (("q", "num_attention_heads"), ("k", "num_key_value_heads"))
+}
 
 ARCHITECTURE = Architecture(
     name="stablelm",
@@ -26,6 +38,7 @@ ARCHITECTURE = Architecture(
         *GATED_FEED_FORWARD,
         LAYER_NORM,
         LAYOUT,
+        QUERY_KEY_NORM,
         GROUPED,
         DERIVED_HEAD_DIM,
         attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"),
@@ -37,7 +50,7 @@ ARCHITECTURE = Architecture(
         rotary(partial=True),
     ),
     parts=(
-        Part(ATTENTION | GATED | ENDS),
+        Part(ATTENTION | HEAD_NORMS | GATED | ENDS),
         Part(PRE_NORMS, when=lambda config: not is_parallel(config)),
         Part({"layers.{layer}.norm": "layers.{layer}.input_layernorm"}, when=is_parallel),
     ),

@@ -31,9 +31,15 @@ class LlamaCppEngine(Engine):
         self.path = folder / MODEL
         self.layers_on_gpu = 0 if device == "cpu" else -1
         self.made: Any = None
+        self.keeps_logits = False
 
-    def context(self, length: int) -> Any:
+    def context(self, length: int, keep_logits: bool = False) -> Any:
         """Return the model with an empty context of at least so many tokens.
+
+        Args:
+            length: How many.
+            keep_logits: Whether the logits behind all tokens are wanted, and not of the last one alone; they take much
+                room.
 
         Raises:
             ValueError: There are not so many positions.
@@ -41,7 +47,8 @@ class LlamaCppEngine(Engine):
         limit = self.config.max_position_embeddings
         if self.config.position_embedding_type in TABLES and length > limit:
             raise ValueError(f"{length} tokens are more than max_position_embeddings={limit}")
-        if self.made is None or self.made.n_ctx() < length:
+        if self.made is None or self.made.n_ctx() < length or (keep_logits and not self.keeps_logits):
+            self.keeps_logits = keep_logits
             size = max(SHORTEST, 2 ** (length - 1).bit_length())
             float32 = self.llama_cpp.GGML_TYPE_F32
             self.made = self.llama_cpp.Llama(
@@ -50,7 +57,7 @@ class LlamaCppEngine(Engine):
                 n_threads=torch.get_num_threads(),
                 n_threads_batch=torch.get_num_threads(),
                 n_gpu_layers=self.layers_on_gpu,
-                logits_all=True,
+                logits_all=keep_logits,
                 type_k=float32,  # float16 by default
                 type_v=float32,
                 verbose=False,
@@ -104,7 +111,7 @@ class LlamaCppEngine(Engine):
 
     def scores(self, prompt: list[int], more: list[int]) -> list[float]:
         row = prompt + more
-        llama = self.context(len(row))
+        llama = self.context(len(row), keep_logits=True)
         llama.eval(row)
         logits = torch.from_numpy(np.array(llama.scores[: len(row)])).log_softmax(-1)
         return [logits[len(prompt) - 1 + place, token].item() for place, token in enumerate(more)]

@@ -171,6 +171,11 @@ class GraphModel(PreTrainedModel, GenerationMixin):
                 "encoder_attention_mask": attention_mask,
             }
         else:
+            if attention_mask is None:  # `generate` drops one that masks nothing
+                cached = 0 if past_key_values is None else past_key_values.get_seq_length()
+                attention_mask = input_ids.new_ones(len(input_ids), cached + input_ids.shape[1])
+            if position_ids is None:
+                position_ids = (attention_mask.cumsum(-1) - 1)[:, -input_ids.shape[1] :]
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         past = {} if past_key_values is None else named_tensors(past_key_values)
         graph = "prefill" if past_key_values is None else "decode"
@@ -193,10 +198,9 @@ class GraphEncoder(nn.Module):
 
 def named_tensors(cache: Cache) -> dict[str, torch.Tensor]:
     """Return a cache's tensors by the graphs' names of them."""
+    parts: dict[str, Any] = {"": cache}
     if isinstance(cache, EncoderDecoderCache):
         parts = {".decoder": cache.self_attention_cache, ".encoder": cache.cross_attention_cache}
-    else:
-        parts = {"": cache}
     return {
         f"past_key_values.{number}{stack}.{name}": tensor
         for stack, part in parts.items()

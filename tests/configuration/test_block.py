@@ -393,8 +393,9 @@ def test_stacks_of_two_widths_share_no_embeddings():
 def test_a_tensor_parallel_plan_keeps_together_what_needs_all_heads():
     plan = tensor_parallel_plan(VanillaDecoderConfig(), TENSOR_PARALLEL_PLAN)
     assert plan == TENSOR_PARALLEL_PLAN
-    whole = tensor_parallel_plan(VanillaDecoderConfig(qk_norm="full"), TENSOR_PARALLEL_PLAN)
-    assert whole["layers.*.self_attn.q_proj"] == "colwise_gather_output"
+    for qk_norm in ("each_head", "full"):
+        whole = tensor_parallel_plan(VanillaDecoderConfig(qk_norm=qk_norm), TENSOR_PARALLEL_PLAN)
+        assert whole["layers.*.self_attn.q_proj"] == "colwise_gather_output"
     assert whole["layers.*.mlp.up_proj"] == "colwise"
     biased = tensor_parallel_plan(VanillaDecoderConfig(position_embedding_type="alibi"), TENSOR_PARALLEL_PLAN)
     assert "layers.*.mlp.up_proj" in biased

@@ -112,17 +112,22 @@ LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "stablelm": [
         GROUPED | HALF,
         GROUPED | TIED | {"use_qkv_bias": True, "use_parallel_residual": True} | WHOLE,
+        GROUPED | HALF | {"qk_layernorm": True},
     ],
     "phi": [GROUPED | HALF, DECODER | TIED | WHOLE | {"qk_layernorm": True}],
-    "cohere": [GROUPED, GROUPED | UNTIED | {"attention_bias": True, "logit_scale": 3.0, "head_dim": 8}],
+    "cohere": [
+        GROUPED,
+        GROUPED | UNTIED | {"attention_bias": True, "logit_scale": 3.0, "head_dim": 8},
+        GROUPED | {"use_qk_norm": True, "head_dim": 8},
+    ],
     "bert": [ENCODER, ENCODER | {"hidden_act": "relu", "type_vocab_size": 2}, ENCODER | UNTIED],
-    "roberta": [ENCODER, ENCODER | UNTIED | {"pad_token_id": 0}],
+    "roberta": [ENCODER, ENCODER | UNTIED | {"pad_token_id": 0}, ENCODER | {"hidden_act": "relu"}],
     "distilbert": [DISTILBERT, DISTILBERT | UNTIED | {"activation": "relu"}],
     "modernbert": [
         MODERNBERT | ROPES,
         MODERNBERT | ALL_FULL | UNTIED | {"norm_bias": True, "mlp_bias": True, "attention_bias": True},
         MODERNBERT | {"decoder_bias": False, "classifier_bias": True, "hidden_activation": "relu"}
-        | {"classifier_activation": "relu", "norm_eps": 1e-3},
+        | {"classifier_activation": "silu", "norm_eps": 1e-3},
     ],
     "marian": [
         SEQ2SEQ,

@@ -46,6 +46,7 @@ CHANGES: list[Change] = [
         )
         for value in (True, False)
     ),
+    *({"head_act": name} for name in ("relu", "gelu")),
     {"attention_scale": 0.3},
     {"attention_scale": 1.0},
     {"attn_logit_softcapping": 2.0},
@@ -153,13 +154,9 @@ REFUSED_NATIVE: list[tuple[str, Change, str]] = [
     ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm"),
     ("opt", {"word_embed_proj_dim": 12}, "word_embed_proj_dim"),
-    ("stablelm", {"qk_layernorm": True}, "qk_layernorm"),
-    ("cohere", {"use_qk_norm": True}, "use_qk_norm"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("bert", {"is_decoder": True}, "is_decoder"),
-    ("roberta", {"hidden_act": "relu"}, "hidden_act"),
     ("distilbert", {"sinusoidal_pos_embds": True}, "sinusoidal_pos_embds"),
-    ("modernbert", {"classifier_activation": "relu"}, "classifier_activation"),
     ("bart", {"encoder_attention_heads": 2}, "attention_heads"),
     ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads"),
     ("t5", {"pad_token_id": 50}, "pad_token_id=50"),
@@ -222,9 +219,9 @@ def test_the_only_fitting_architecture_is_chosen():
     ("name", "expected"),
     [
         ("transformer-base", []), ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
-        ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", []), ("opt", ["opt"]), ("gpt-neox", ["gpt_neox"]),
-        ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]), ("bert-base", ["bert"]),
-        ("modernbert", ["modernbert"]),
+        ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", ["gpt2"]), ("opt", ["opt"]),
+        ("gpt-neox", ["gpt_neox"]), ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]),
+        ("bert-base", ["bert"]), ("modernbert", ["modernbert"]),
     ],
 )  # fmt: skip
 def test_the_presets_are_what_they_are_called(name, expected):
@@ -284,8 +281,10 @@ def test_arguments_for_a_file_need_a_file():
 def test_padding_is_where_roberta_numbers_positions_from():
     fitting = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 1, pad_token_id=PAD)
     assert native_architectures(fitting) == ["roberta"]
-    shifted = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 2, pad_token_id=PAD)
-    assert any("position_offset=3" in text for text in ARCHITECTURES["roberta"].obstacles(shifted, "lm"))
+    other = VanillaEncoderConfig(vocab_size=41, position_offset=PAD + 2, pad_token_id=PAD)
+    assert native_architectures(other) == ["bert", "roberta"]  # with other rows
+    unpadded = VanillaEncoderConfig(vocab_size=41, position_offset=2, pad_token_id=None)
+    assert native_architectures(unpadded) == ["bert"]
 
 
 def test_a_config_of_another_kind_fits_nothing():

@@ -8,6 +8,7 @@ from vanillaformer import VanillaDecoderConfig
 from vanillaformer.conversion.tensors import (
     SAME,
     BufferRow,
+    HeadRow,
     HeadRows,
     Link,
     Rows,
@@ -34,6 +35,7 @@ KINDS = {
     "transposed-rows-bias": (TransposedRows(3), (6,)),
     "head-rows": (HeadRows(), (24, 8)),
     "head-rows-bias": (HeadRows(), (24,)),
+    "head-row": (HeadRow("num_attention_heads", 1), (4,)),
     "buffer-row": (BufferRow(), (1, 6)),
 }
 
@@ -53,6 +55,19 @@ def test_heads_are_taken_apart_one_by_one():
     assert query.tolist() == [0, 1, 2, 3, 12, 13, 14, 15]
     assert key.tolist() == [4, 5, 6, 7, 16, 17, 18, 19]
     assert value.tolist() == [8, 9, 10, 11, 20, 21, 22, 23]
+
+
+def test_rows_of_heads_are_put_together_again():
+    links = written_out({"norm.weight": ("norms.{head}.weight", HeadRow("num_attention_heads"))}, config=CONFIG)
+    assert [link.native for link in links] == ["norms.0.weight", "norms.1.weight"]
+    natives = {"norms.0.weight": torch.tensor([1.0, 2]), "norms.1.weight": torch.tensor([3.0, 4])}
+    ours = to_our_values(links, natives, CONFIG, {"norm.weight"})
+    assert ours["norm.weight"].tolist() == [[1, 2], [3, 4]]
+    back = to_native_values(links, ours, CONFIG)
+    assert {name: tensor.tolist() for name, tensor in back.items()} == {
+        "norms.0.weight": [1, 2],
+        "norms.1.weight": [3, 4],
+    }
 
 
 def test_a_table_is_written_out_for_layers_weights_and_biases():

@@ -1,0 +1,300 @@
+"""ONNX graphs, run by ONNX Runtime: equal to our models in tokens, scores and logits, whatever the batch's shape.
+
+Tracing a graph takes seconds: a few telling configs here, all values of all axes with `TEST_ENGINES=all`
+(`make test-engines`).
+"""
+
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from modeling.axes import Value, is_allowed, rope, single_values
+from modeling.toys import name_of, relative_error, toy, toy_config
+
+import vanillaformer.modeling as modeling
+from vanillaformer.configuration.options import Pooling
+from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
+from vanillaformer.conversion.exports.onnx_graphs import name_of as onnx_name
+from vanillaformer.conversion.exports.to_onnx import MODELS, RULES
+
+onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
+pytest.importorskip("onnxruntime", reason="pip install 'vanillaformer[onnx]'")
+pytest.importorskip("onnxscript", reason="pip install 'vanillaformer[onnx]'")
+all_engines = pytest.mark.skipif(os.environ.get("TEST_ENGINES") != "all", reason="make test-engines (takes minutes)")
+
+EXPORTER = EXPORTERS["onnx"]
+PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13]]
+NEW = 7
+
+# Cached keys that are turned, windows, grouped heads, norms of keys, soft caps, tables that are not shared
+DECODER = {
+    "norm": "rms_norm", "norm_placement": "sandwich", "feed_forward": "gated", "hidden_act": "silu",
+    "qk_norm": "head", "attn_logit_softcapping": 3.0, "final_logit_softcapping": 5.0, "sliding_window": 3,
+    "layer_types": ["sliding_attention", "full_attention"], "rope_parameters": rope("yarn"),
+    "tie_word_embeddings": False,
+}  # fmt: skip
+# Biases of attention scores in both stacks, different widths and depths
+TRANSLATOR = {
+    "position_embedding_type": "relative", "norm_placement": "post", "encoder_hidden_size": 20, "encoder_layers": 1,
+    "hidden_act": "gelu_new", "lm_head_bias": True, "num_key_value_heads": 2,
+}  # fmt: skip
+CLASSIFIER = {"position_embedding_type": "learned", "type_vocab_size": 2, "classifier_pooling": "mean"}
+
+
+def moderate(model):
+    """Sharp weights, but an end of text that the search meets only now and then."""
+    model.generation_config.eos_token_id = 3
+    return model
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    return exported(moderate(toy("decoder", **DECODER)), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return exported(moderate(toy("encoder_decoder", **TRANSLATOR)), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    model = toy("encoder", modeling.VanillaEncoderForSequenceClassification, num_labels=3, **CLASSIFIER)
+    return exported(model, tmp_path_factory)
+
+
+def exported(model, factory):
+    """A model, the folder of its graphs and what the check said."""
+    folder = factory.mktemp("onnx") / "out"
+    return model, folder, export(model, folder, "onnx")
+
+
+@pytest.fixture(scope="module", params=["decoder", "translator"])
+def generating(request):
+    return request.getfixturevalue(request.param)
+
+
+# -------------------------------------------------------------------------------------------------- search
+def test_greedy_tokens_and_scores_are_equal(generating):
+    _, folder, report = generating
+    assert "48 of 48 greedy tokens equal" in report
+    assert float(report.split("log-probabilities ")[1].split()[0]) < 1e-5
+    assert read_record(folder)["engine"] == "onnx"
+
+
+def ours(model, prompt, **options):
+    """What `generate` of our own model makes of one prompt."""
+    ids = torch.tensor([prompt])
+    made = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, top_k=0, **options)[0].tolist()
+    made = made[1 if model.config.is_encoder_decoder else len(prompt) :]
+    end = [place for place, token in enumerate(made) if token == 3]
+    return made[: end[0]] if end else made
+
+
+def test_prompts_of_different_lengths_do_not_touch_each_other(generating):
+    model, folder, _ = generating
+    engine = load_engine(folder)
+    together = engine.generate(PROMPTS, max_new_tokens=NEW)
+    assert together == [engine.generate([prompt], max_new_tokens=NEW)[0] for prompt in PROMPTS]
+    assert together == [ours(model, prompt) for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(("beams", "penalty"), [(2, 1.0), (4, 0.2)])
+def test_beam_search_is_transformers_own(generating, beams, penalty):
+    model, folder, _ = generating
+    found = load_engine(folder).generate(PROMPTS, max_new_tokens=NEW, num_beams=beams, length_penalty=penalty)
+    assert found == [ours(model, prompt, num_beams=beams, length_penalty=penalty) for prompt in PROMPTS]
+
+
+def test_sampling_draws_what_our_model_draws(generating):
+    model, folder, _ = generating
+    engine = load_engine(folder)
+    options = {"do_sample": True, "temperature": 1.5, "top_p": 0.9}
+    for seed in range(3):
+        before = torch.get_rng_state()
+        found = engine.generate(PROMPTS[:1], max_new_tokens=NEW, top_k=0, seed=seed, **options)
+        assert torch.equal(before, torch.get_rng_state())
+        torch.manual_seed(seed)
+        assert found == [ours(model, PROMPTS[0], **options)]
+
+
+def test_a_text_ends_at_its_end(generating):
+    _, folder, _ = generating
+    engine = load_engine(folder)
+    whole = engine.generate(PROMPTS, max_new_tokens=NEW)
+    ends = {token for row in whole for token in row[1:]} - {whole[0][0]}
+    engine.generation_config.eos_token_id = end = sorted(ends)[0]
+    expected = [row[: row.index(end)] if end in row else row for row in whole]
+    assert engine.generate(PROMPTS, max_new_tokens=NEW) == expected != whole
+
+
+def test_what_cannot_be_asked_is_refused(generating):
+    _, folder, _ = generating
+    engine = load_engine(folder)
+    with pytest.raises(ValueError, match="num_beams must be at least 1"):
+        engine.generate(PROMPTS, max_new_tokens=1, num_beams=0)
+    with pytest.raises(ValueError, match="row 1 has no tokens"):
+        engine.generate([[5], []], max_new_tokens=1)
+    with pytest.raises(ValueError, match="classifies nothing"):
+        engine.classify(PROMPTS)
+    with pytest.raises(ValueError, match="device='npu'"):
+        load_engine(folder, "npu")
+
+
+def test_graphs_have_usual_names(generating):
+    model, folder, _ = generating
+    inputs, outputs = (
+        {value.name for value in getattr(onnx.load(folder / "decode.onnx", load_external_data=False).graph, side)}
+        for side in ("input", "output")
+    )
+    stacks = [".decoder", ".encoder"] if model.config.is_encoder_decoder else [""]
+    cached = {f"{layer}{stack}.{part}" for layer in range(2) for stack in stacks for part in ("key", "value")}
+    assert inputs >= {f"past_key_values.{name}" for name in cached} | {"input_ids"}
+    assert outputs == {f"present.{name}" for name in cached} | {"logits"}
+
+
+def test_weights_are_stored_once(generating):
+    model, folder, _ = generating
+    stored = sum(path.stat().st_size for path in folder.glob("weights*"))
+    size = 4 * sum(parameter.numel() for parameter in model.parameters())
+    assert stored < 1.2 * size
+    assert {path.name for path in folder.iterdir()} >= {"decode.onnx", "prefill.onnx", "generation_config.json"}
+
+
+# ------------------------------------------------------------------------------------------ classification
+def test_logits_are_equal(classifier):
+    model, folder, report = classifier
+    assert "logits of 4 rows equal" in report
+    rows, types = [[5, 6, 7, 8], [9, 10]], [[0, 0, 1, 1], [1, 0]]
+    engine = load_engine(folder)
+    for given in (None, types):
+        found = torch.from_numpy(engine.classify(rows, given))
+        assert found.shape == (2, 3)
+        for number, row in enumerate(rows):
+            segments = {} if given is None else {"token_type_ids": torch.tensor([given[number]])}
+            assert relative_error(found[number], model(torch.tensor([row]), **segments).logits[0]) < 1e-5
+    assert not np.allclose(engine.classify(rows), engine.classify(rows, types))
+
+
+def test_a_classifier_refuses_the_rest(classifier):
+    engine = load_engine(classifier[1])
+    with pytest.raises(ValueError, match="generates nothing"):
+        engine.generate(PROMPTS, max_new_tokens=1)
+    with pytest.raises(ValueError, match="25 tokens are more than max_position_embeddings=24"):
+        engine.classify([[5] * 25])
+
+
+# ----------------------------------------------------------------------------------------------- obstacles
+@pytest.mark.parametrize(
+    ("kind", "field", "overrides"),
+    [
+        ("decoder", "rope_parameters", {"rope_parameters": rope("dynamic")}),
+        ("encoder", "rope_parameters", {"rope_parameters": rope("longrope"), "position_embedding_type": "rotary"}),
+        ("encoder", "max_position_embeddings", {"max_position_embeddings": 7}),
+        ("encoder_decoder", "decoder_start_token_id", {"decoder_start_token_id": None}),
+    ],
+)
+def test_obstacles_are_named(kind, field, overrides, tmp_path):
+    with pytest.raises(ValueError, match=rf"cannot be exported to onnx: {field}=.*, but "):
+        export(toy(kind, **overrides), tmp_path / "out", "onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_classifying_decoder_needs_padding():
+    config = toy_config("decoder", pad_token_id=None)
+    assert "pad_token_id=None" in EXPORTER.obstacles(modeling.VanillaDecoderForSequenceClassification, config)[0]
+    assert EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config) == []
+    assert {field for field, *_ in RULES} == {
+        "rope_parameters", "max_position_embeddings", "decoder_start_token_id", "pad_token_id",
+    }  # fmt: skip
+
+
+def test_a_model_without_a_head_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="it is none of VanillaEncoderDecoderForConditionalGeneration, "):
+        export(toy("decoder", modeling.VanillaDecoderModel), tmp_path / "out", "onnx")
+
+
+def test_without_the_libraries_the_extra_is_named(tmp_path, monkeypatch, classifier):
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(ImportError, match=r"pip install 'vanillaformer\[onnx\]'"):
+        export(toy("encoder"), tmp_path / "out", "onnx")
+    load_engine(classifier[1])  # running needs less than writing
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"onnx needs onnxruntime: pip install 'vanillaformer\[onnx\]'"):
+        load_engine(classifier[1])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("path", "is_input", "is_step", "name"),
+    [
+        ("input.past_key_values.layers.1.keys", True, False, "past_key_values.1.key"),
+        ("past_key_values.layers.0.values", False, False, "present.0.value"),
+        ("output.past_key_values.self_attention_cache.layers.0.keys", False, True, "present.0.decoder.key"),
+        ("input.past_key_values.cross_attention_cache.layers.3.values", True, True, "past_key_values.3.encoder.value"),
+        ("decoder_input_ids", True, True, "input_ids"),
+        ("attention_mask", True, True, "encoder_attention_mask"),
+        ("encoder_outputs.last_hidden_state", True, True, "encoder_hidden_states"),
+        ("attention_mask", True, False, "attention_mask"),
+        ("logits", False, True, "logits"),
+    ],
+)  # fmt: skip
+def test_names(path, is_input, is_step, name):
+    assert onnx_name(path, is_input, is_step) == name
+
+
+# ----------------------------------------------------------------------------------------------- all values
+@cache
+def packed(kind: str) -> list[Value]:
+    """Few configs in which every value of every axis stands once, those that are refused by length left out."""
+    rows: list[Value] = []
+    for value in single_values(kind):
+        if EXPORTER.obstacles(KIND_CLASS[kind], toy_config(kind, **value)):
+            continue
+        for row in rows:
+            if all(row.get(k, v) == v for k, v in value.items()) and is_allowed(kind, row | value):
+                row.update(value)
+                break
+        else:
+            rows.append(dict(value))
+    return rows
+
+
+KIND_CLASS = {
+    "decoder": modeling.VanillaDecoderForCausalLM,
+    "encoder": modeling.VanillaEncoderForMaskedLM,
+    "encoder_decoder": modeling.VanillaEncoderDecoderForConditionalGeneration,
+}
+PACKED = (
+    [(kind, json.dumps(row)) for kind in KIND_CLASS for row in packed(kind)] if "TEST_ENGINES" in os.environ else []
+)
+
+
+@all_engines
+@pytest.mark.parametrize(("kind", "row"), PACKED, ids=[name_of(json.loads(row)) for _, row in PACKED])
+def test_every_value_of_every_axis(kind, row, tmp_path: Path):
+    report = export(toy(kind, **json.loads(row)), tmp_path / "out", "onnx")
+    assert "48 of 48 greedy tokens equal" in report or "logits of 4 rows equal" in report
+
+
+POOLED = [
+    (cls, pooling)
+    for cls in MODELS
+    for pooling in get_args(Pooling)[: None if cls is modeling.VanillaEncoderForSequenceClassification else 1]
+    if cls not in KIND_CLASS.values()
+]
+
+
+@all_engines
+@pytest.mark.parametrize(("model_class", "pooling"), POOLED)
+def test_every_classifier(model_class, pooling, tmp_path):
+    is_decoder = "Decoder" in model_class.__name__
+    kind, options = ("decoder", {}) if is_decoder else ("encoder", {"classifier_pooling": pooling})
+    report = export(toy(kind, model_class, num_labels=3, **options), tmp_path / "out", "onnx")
+    assert "logits of 4 rows equal" in report

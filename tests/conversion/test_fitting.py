@@ -1,0 +1,147 @@
+"""Models that no architecture fits as they are, and that one fits with zeros where it has more: the same function."""
+
+import pytest
+import torch
+from modeling.toys import assert_close
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    preset,
+)
+from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
+from vanillaformer.conversion.fitting import shifted, what_fits
+from vanillaformer.conversion.tensors import tensors_of
+
+from .natives import PAD, V, poison, right_padding, words
+
+SMALL = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40, "vocab_size": V}
+SMALL |= {"dropout": 0.0, "attention_dropout": 0.0, "max_position_embeddings": 20}
+KINDS = {
+    "decoder": (VanillaDecoderForCausalLM, AutoModelForCausalLM),
+    "encoder": (VanillaEncoderForMaskedLM, AutoModelForMaskedLM),
+    "seq2seq": (VanillaEncoderDecoderForConditionalGeneration, AutoModelForSeq2SeqLM),
+}
+NO_BIASES = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
+# kind, preset, its changes, the native architecture, the fields that are fitted
+CASES = {
+    "nanogpt": ("decoder", "nanogpt", {}, "gpt2", {"attention_bias", "mlp_bias", "norm_bias"}),
+    "some-biases": ("decoder", "gpt2", {"attention_bias": ["v_proj"]}, "gpt2", {"attention_bias"}),
+    "no-norm-weights": ("decoder", "gpt2", {"norm_weight": False}, "gpt2", {"norm_weight"}),
+    "opt-mlp": ("decoder", "opt", {"attention_bias": False}, "opt", {"attention_bias"}),
+    "opt-attention": ("decoder", "opt", {"mlp_bias": False}, "opt", {"mlp_bias"}),
+    "opt-from-row-0": ("decoder", "opt", {"position_offset": 0, **NO_BIASES}, "opt", {"position_offset", "norm_bias"}),
+    "gpt2-from-row-2": ("decoder", "gpt2", {"position_offset": 2}, "gpt2", {"position_offset"}),
+    "bloom": ("decoder", "bloom", {**NO_BIASES, "intermediate_size": 96}, "bloom",
+              {"attention_bias", "mlp_bias", "norm_bias"}),
+    "llama": ("decoder", "llama-tiny", {"mlp_bias": True, "attention_bias": ["q_proj"]}, "llama", {"attention_bias"}),
+    "qwen2": ("decoder", "llama-tiny", {"attention_bias": ["k_proj"]}, "qwen2", {"attention_bias"}),
+    "roberta": ("encoder", "roberta", {"pad_token_id": 0}, "roberta", {"position_offset"}),
+    "bert-from-row-2": ("encoder", "roberta", {}, "bert", {"position_offset"}),
+    "bert": ("encoder", "bert-base", {**NO_BIASES, "lm_head_bias": False, "head_bias": False}, "bert",
+             {"attention_bias", "mlp_bias", "norm_bias", "lm_head_bias", "head_bias"}),
+    "bart-from-row-0": ("seq2seq", "bart", {"position_offset": 0}, "bart", {"position_offset"}),
+    "bart": ("seq2seq", "bart", NO_BIASES, "bart", {"attention_bias", "mlp_bias", "norm_bias"}),
+    "marian": ("seq2seq", "marian", {"attention_bias": False}, "marian", {"attention_bias"}),
+}  # fmt: skip
+cases = pytest.mark.parametrize("name", CASES)
+
+
+def ours_of(name: str) -> PreTrainedModel:
+    kind, preset_name, changes, _, _ = CASES[name]
+    sizes = {"num_key_value_heads": 2} if preset_name == "llama-tiny" else {}
+    model = KINDS[kind][0](preset(preset_name, **(SMALL | sizes | {"pad_token_id": PAD} | changes)))
+    poison(model)
+    return model.eval()
+
+
+def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    mask = right_padding(3, 9)
+    pad = model.config.pad_token_id
+    batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, pad), "attention_mask": mask}
+    return batch | {"decoder_input_ids": words(3, 7, V, seed=3)} if model.config.is_encoder_decoder else batch
+
+
+def assert_same(native: PreTrainedModel, ours: PreTrainedModel) -> None:
+    batch = batch_of(ours)
+    with torch.no_grad():
+        actual, expected = native(**batch).logits, ours(**batch).logits
+    keep = ... if ours.config.is_encoder_decoder else batch["attention_mask"] == 1
+    assert_close(actual[keep], expected[keep], "logits")
+
+
+@cases
+def test_the_native_model_computes_the_same_and_loads(name, tmp_path):
+    kind, _, _, architecture, fitted = CASES[name]
+    ours = ours_of(name)
+    config = ARCHITECTURES[architecture].fitted(ours.config, "lm")
+    assert set(what_fits(ours.config, config)) == fitted
+    native = to_native(ours, architecture)
+    assert_same(native, ours)
+    native.save_pretrained(tmp_path)
+    loaded, report = KINDS[kind][1].from_pretrained(tmp_path, output_loading_info=True)
+    assert [*report["missing_keys"], *report["unexpected_keys"], *report["mismatched_keys"]] == []
+    assert_same(loaded.eval(), ours)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0] != "encoder"])
+def test_greedy_tokens(name):
+    ours = ours_of(name)
+    prompt = words(2, 5, V)
+    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
+    settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD}
+    expected = ours.generate(prompt, **settings)
+    assert len(set(expected.flatten().tolist())) > 3, "the reference repeats itself: nothing is compared"
+    assert torch.equal(to_native(ours, CASES[name][3]).generate(prompt, **settings), expected)
+
+
+@cases
+def test_back_again_it_has_what_was_added_and_nothing_was_lost(name):
+    ours = ours_of(name)
+    before = {key: tensor.clone() for key, tensor in tensors_of(ours).items()}
+    back = from_native(to_native(ours, CASES[name][3]))
+    assert_same(back, ours)
+    old = tensors_of(ours)
+    assert all(torch.equal(old[key], tensor) for key, tensor in before.items()), "ours itself was changed"
+    for key, tensor in tensors_of(back).items():
+        if key not in old:
+            neutral = torch.ones_like if key.endswith("weight") else torch.zeros_like
+            assert torch.equal(tensor, neutral(tensor)), key
+        elif not key.endswith("embed_positions.weight"):
+            assert torch.equal(tensor, old[key]), key
+
+
+def test_rows_in_front_of_the_first_position_come_and_go():
+    table = torch.arange(8.0).view(4, 2)
+    assert shifted(table, 1, 3).tolist() == [[0, 0], [0, 0], [0, 0], [2, 3], [4, 5], [6, 7]]
+    assert shifted(table, 2, 0).tolist() == [[4, 5], [6, 7]]
+
+
+def test_what_fits_as_it_is_comes_before_what_is_fitted():
+    config = preset("gpt2", **SMALL)
+    assert ARCHITECTURES["opt"].obstacles(config, "lm") == []  # with other rows, too
+    assert native_architectures(config) == ["gpt2"]
+    assert native_architectures(preset("nanogpt", **SMALL)) == ["gpt2"]
+    assert native_architectures(preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
+    with pytest.raises(ValueError, match="gpt2, opt"):
+        to_native(VanillaDecoderForCausalLM(preset("gpt2", **SMALL, position_offset=3)))
+
+
+def test_a_bias_that_the_native_model_has_not_stands_in_the_way():
+    obstacles = ARCHITECTURES["qwen2"].obstacles(preset("llama-tiny", attention_bias=True), "lm")
+    assert len(obstacles) == 1
+    assert obstacles[0].startswith("attention_bias=")
+
+
+def test_rows_of_sines_are_not_unused():
+    config = preset("marian", position_offset=2)
+    assert any("position_offset=2" in text for text in ARCHITECTURES["marian"].obstacles(config, "lm"))
+
+
+def test_gradients_flow_into_what_was_added():
+    native = to_native(ours_of("nanogpt"))
+    batch = batch_of(ours_of("nanogpt"))
+    native(**batch, labels=batch["input_ids"]).loss.backward()
+    assert native.transformer.h[0].mlp.c_fc.bias.grad.norm() > 0

@@ -1,0 +1,346 @@
+"""State dicts of models outside transformers: the model that they come from against ours, states and gradients."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from modeling.toys import assert_close
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaDecoderModel,
+    VanillaEncoderDecoderModel,
+    VanillaEncoderModel,
+)
+from vanillaformer.conversion import from_state_dict, native_architectures, to_native
+from vanillaformer.conversion.imports import SOURCES
+
+from .natives import poison, right_padding, words
+
+V, D, H, LENGTH = 41, 24, 4, 20
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+
+
+# ---------------------------------------------------------------------------------------------- torch.nn.Transformer
+def torch_transformer(**options: Any) -> nn.Transformer:
+    sizes = {"d_model": D, "nhead": H, "num_encoder_layers": 3, "num_decoder_layers": 2, "dim_feedforward": 40}
+    model = nn.Transformer(**sizes, dropout=0.0, batch_first=True, **options)
+    poison(model)
+    return model
+
+
+TORCH = {
+    "post": ({}, {}),
+    "pre": ({"norm_first": True, "activation": "gelu"}, {"norm_placement": "pre", "hidden_act": "gelu"}),
+    "no-biases": ({"bias": False, "layer_norm_eps": 1e-3}, {"norm_eps": 1e-3}),
+}
+
+
+@pytest.mark.parametrize(("theirs", "fields"), TORCH.values(), ids=TORCH)
+def test_an_encoder_decoder_of_torch(theirs, fields):
+    reference = torch_transformer(**theirs)
+    ours = from_state_dict(reference.state_dict(), "torch.nn.Transformer", num_attention_heads=H, **fields)
+    assert type(ours) is VanillaEncoderDecoderModel
+    assert (ours.config.encoder_layers, ours.config.num_hidden_layers) == (3, 2)
+    source, target = torch.randn(3, 9, D), torch.randn(3, 7, D)
+    mask = right_padding(3, 9)
+    causal = nn.Transformer.generate_square_subsequent_mask(7)
+    hidden = {"src_key_padding_mask": mask == 0, "memory_key_padding_mask": mask == 0}
+    expected = reference(source, target, tgt_mask=causal, tgt_is_causal=True, **hidden)
+    actual = ours(inputs_embeds=source, attention_mask=mask, decoder_inputs_embeds=target).last_hidden_state
+    assert_close(actual, expected, "states")
+    weights = torch.randn_like(expected)
+    for states in (actual, expected):
+        (states * weights).sum().backward()
+    assert_close(ours.encoder.layers[0].mlp.up_proj.weight.grad, reference.encoder.layers[0].linear1.weight.grad, "")
+    fused = [getattr(ours.decoder.layers[1].cross_attn, f"{name}_proj").weight.grad for name in "qkv"]
+    their_grad = reference.decoder.layers[1].multihead_attn.in_proj_weight.grad
+    assert_close(torch.cat(fused), their_grad, "gradient of cross-attention", 1e-4)
+
+
+@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize("causal", [False, True])
+@torch.no_grad()
+def test_an_encoder_of_torch(causal, final_norm):
+    layer = nn.TransformerEncoderLayer(D, H, 40, 0.0, batch_first=True, norm_first=True)
+    reference = nn.TransformerEncoder(layer, 2, nn.LayerNorm(D) if final_norm else None, enable_nested_tensor=False)
+    poison(reference)
+    fields = {"num_attention_heads": H, "norm_placement": "pre", "causal": causal}
+    ours = from_state_dict(reference.state_dict(), "torch.nn.Transformer", **fields)
+    assert type(ours) is (VanillaDecoderModel if causal else VanillaEncoderModel)
+    x = torch.randn(2, 9, D)
+    mask = nn.Transformer.generate_square_subsequent_mask(9) if causal else None
+    assert_close(ours(inputs_embeds=x).last_hidden_state, reference(x, mask=mask, is_causal=causal), "states")
+
+
+def test_fresh_embeddings_have_the_size_asked_for():
+    state = torch_transformer().state_dict()
+    fields = {"vocab_size": 50, "decoder_vocab_size": 60, "position_embedding_type": "sinusoidal"}
+    ours = from_state_dict(state, "torch.nn.Transformer", num_attention_heads=H, **fields)
+    assert ours.encoder.embed_tokens.weight.shape == (50, D)
+    assert ours(input_ids=words(1, 5, 50), decoder_input_ids=words(1, 4, 60)).last_hidden_state.shape == (1, 4, D)
+
+
+# ------------------------------------------------------------------------------------------------ nanoGPT and minGPT
+class Attention(nn.Module):
+    def __init__(self, bias: bool):
+        super().__init__()
+        self.c_attn = nn.Linear(D, 3 * D, bias=bias)
+        self.c_proj = nn.Linear(D, D, bias=bias)
+        self.register_buffer("bias", torch.tril(torch.ones(LENGTH, LENGTH)).view(1, 1, LENGTH, LENGTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (H, -1)).transpose(1, 2) for part in self.c_attn(x).split(D, dim=-1))
+        scores = (q @ k.mT / math.sqrt(D // H)).masked_fill(self.bias[:, :, : x.shape[1], : x.shape[1]] == 0, -1e9)
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    def __init__(self, bias: bool, approximate: str):
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(D, bias=bias), nn.LayerNorm(D, bias=bias)
+        self.attn = Attention(bias)
+        self.mlp = nn.ModuleDict({"c_fc": nn.Linear(D, 4 * D, bias=bias), "c_proj": nn.Linear(4 * D, D, bias=bias)})
+        self.approximate = approximate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate=self.approximate))
+
+
+class Gpt(nn.Module):
+    """A GPT with the names that nanoGPT and minGPT give."""
+
+    def __init__(self, bias: bool = True, tied: bool = True, approximate: str = "none"):
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(V, D),
+                "wpe": nn.Embedding(LENGTH, D),
+                "h": nn.ModuleList(Block(bias, approximate) for _ in range(2)),
+                "ln_f": nn.LayerNorm(D, bias=bias),
+            }
+        )
+        self.lm_head = nn.Linear(D, V, bias=False)
+        if tied:
+            self.transformer.wte.weight = self.lm_head.weight
+        poison(self)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.transformer.wte(ids) + self.transformer.wpe.weight[: ids.shape[1]]
+        for block in self.transformer.h:
+            x = block(x)
+        return self.lm_head(self.transformer.ln_f(x))
+
+
+def checkpoint_of(model: Gpt, bias: bool) -> dict[str, Any]:
+    """What nanoGPT's train.py saves of a compiled model."""
+    arguments = {"n_layer": 2, "n_head": H, "n_embd": D, "block_size": LENGTH, "bias": bias, "vocab_size": V}
+    weights = {f"_orig_mod.{name}": tensor for name, tensor in model.state_dict().items()}
+    return {"model": weights, "model_args": arguments | {"dropout": 0.1}, "config": {}, "iter_num": 5}
+
+
+def assert_same_logits_and_gradients(ours: VanillaDecoderForCausalLM, reference: nn.Module) -> None:
+    ids = words(2, 9, V)
+    actual, expected = ours(ids).logits, reference(ids)
+    assert_close(actual, expected, "logits")
+    for logits in (actual, expected):
+        F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_checkpoint_of_nanogpt(bias, tmp_path):
+    reference = Gpt(bias)
+    torch.save(checkpoint_of(reference, bias), tmp_path / "ckpt.pt")
+    ours = from_state_dict(tmp_path / "ckpt.pt", "nanogpt")
+    assert (ours.config.num_attention_heads, ours.config.dropout) == (H, 0.1)
+    assert ours.config.tie_word_embeddings
+    assert not ours.training
+    assert_same_logits_and_gradients(ours, reference)
+    gradients = [getattr(ours.model.layers[0].self_attn, f"{name}_proj").weight.grad for name in "qkv"]
+    assert_close(torch.cat(gradients), reference.transformer.h[0].attn.c_attn.weight.grad, "attention", 1e-4)
+    assert_close(ours.lm_head.weight.grad, reference.lm_head.weight.grad, "tokens", 1e-4)
+    assert native_architectures(ours.config) == ["gpt2"]
+    assert_close(to_native(ours).eval()(words(2, 9, V)).logits, reference(words(2, 9, V)), "logits of GPT-2")
+
+
+def test_a_state_dict_of_mingpt_in_safetensors(tmp_path):
+    reference = Gpt(tied=False, approximate="tanh")
+    save_file(reference.state_dict(), tmp_path / "model.safetensors")
+    ours = from_state_dict(tmp_path / "model.safetensors", "mingpt", num_attention_heads=H)
+    assert not ours.config.tie_word_embeddings
+    assert_same_logits_and_gradients(ours, reference)
+    assert_close(ours.model.embed_tokens.weight.grad, reference.transformer.wte.weight.grad, "tokens", 1e-4)
+
+
+def test_no_weight_is_shared_with_the_state_dict():
+    state = Gpt().state_dict()
+    ours = from_state_dict(state, "nanogpt", num_attention_heads=H)
+    assert not {p.data_ptr() for p in ours.parameters()} & {tensor.data_ptr() for tensor in state.values()}
+    assert from_state_dict({k: t.bfloat16() for k, t in state.items()}, "nanogpt", num_attention_heads=H).dtype == (
+        torch.bfloat16
+    )
+
+
+# --------------------------------------------------------------------------------------------------- x-transformers
+X = {
+    "default": ({}, {}),
+    "llama": (
+        {"use_rmsnorm": True, "ff_glu": True, "ff_swish": True, "rotary_pos_emb": True, "attn_kv_heads": 2,
+         "ff_no_bias": True},
+        {"hidden_act": "silu"},
+    ),
+    "one-key-head": ({"attn_kv_heads": 1, "rotary_pos_emb": True, "rotary_emb_dim": 8}, {}),
+    "post": ({"pre_norm": False, "ff_no_bias": True}, {}),
+    "sandwich": ({"sandwich_norm": True, "ff_glu": True}, {}),
+    "alibi": ({"alibi_pos_bias": True, "alibi_num_heads": H}, {}),
+}  # fmt: skip
+X_WRAPPER = {"alibi": {"use_abs_pos_emb": False}}
+X_OPTIONS = {"alibi": {"position_embedding_type": "alibi"}}
+X_SIZES = {"dim": D, "depth": 2, "heads": H, "attn_dim_head": 8, "verbose": False}
+
+
+def x_wrapper(stack: str, name: str = "default", **wrapper: Any) -> nn.Module:
+    x = pytest.importorskip("x_transformers")
+    layers = getattr(x, stack)(**X_SIZES, **X[name][0])
+    wrapper = {"num_tokens": V, "max_seq_len": LENGTH, "attn_layers": layers} | X_WRAPPER.get(name, {}) | wrapper
+    model = x.TransformerWrapper(**wrapper)
+    poison(model)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", X)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_decoder_of_x_transformers(name, tied):
+    reference = x_wrapper("Decoder", name, tie_embedding=tied)
+    fields = X[name][1] | X_OPTIONS.get(name, {})
+    ours = from_state_dict(reference.state_dict(), "x-transformers", num_attention_heads=H, **fields)
+    assert type(ours) is VanillaDecoderForCausalLM
+    assert ours.config.tie_word_embeddings == tied
+    assert_same_logits_and_gradients(ours, reference)
+    grads = ours.model.layers[1].mlp.down_proj.weight.grad, reference.attn_layers.layers[3][1].ff[2].weight.grad
+    assert_close(*grads, "gradient of the feed-forward layer", 1e-4)
+
+
+@torch.no_grad()
+def test_an_encoder_of_x_transformers():
+    reference = x_wrapper("Encoder", return_only_embed=True, post_emb_norm=True)
+    ours = from_state_dict(reference.state_dict(), "x-transformers", num_attention_heads=H, causal=False)
+    assert type(ours) is VanillaEncoderModel
+    assert ours.config.embedding_norm
+    ids, mask = words(3, 9, V), right_padding(3, 9)
+    expected = reference(ids, mask=mask == 1)
+    assert_close(ours(ids, attention_mask=mask).last_hidden_state[mask == 1], expected[mask == 1], "states")
+
+
+@torch.no_grad()
+def test_a_bare_stack_of_x_transformers():
+    reference = x_wrapper("Decoder", "llama").attn_layers
+    ours = from_state_dict(reference.state_dict(), "x-transformers", num_attention_heads=H, hidden_act="silu")
+    assert type(ours) is VanillaDecoderModel
+    x = torch.randn(2, 9, D)
+    assert_close(ours(inputs_embeds=x).last_hidden_state, reference(x), "states")
+
+
+X_REFUSED = {
+    "gate_residual": r"residual_fn|gate|0\.2",
+    "rel_pos_bias": r"attn_layers\.rel_pos\.relative_attention_bias\.weight",
+    "attn_qk_norm_dim_scale": "qk_norm_q_scale",
+    "use_scalenorm": r"layers\.0\.0\.0\.g is one number",
+    "use_simple_rmsnorm": r"layers\.0\.0\.0\.",
+    "macaron": r"to_q",
+    "cross_attend": r"layers",
+}
+
+
+@pytest.mark.parametrize("option", X_REFUSED)
+def test_what_ours_has_not_is_refused_by_its_key(option):
+    x = pytest.importorskip("x_transformers")
+    options = {option: True} | ({"attn_qk_norm": True} if "qk_norm" in option else {})
+    model = x.TransformerWrapper(num_tokens=V, max_seq_len=LENGTH, attn_layers=x.Decoder(**X_SIZES, **options))
+    with pytest.raises(ValueError, match=X_REFUSED[option]):
+        from_state_dict(model.state_dict(), "x-transformers", num_attention_heads=H)
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+def test_what_weights_do_not_tell_must_be_said():
+    for source in SOURCES:
+        with pytest.raises(ValueError, match=f"num_attention_heads must be given.*{source}"):
+            from_state_dict(Gpt().state_dict(), source)
+
+
+def test_what_weights_tell_cannot_be_said_otherwise():
+    with pytest.raises(ValueError, match="hidden_size=32, but the nanogpt state dict has hidden_size=24"):
+        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hidden_size=32)
+    broken = checkpoint_of(Gpt(), True)
+    broken["model_args"]["block_size"] = 99
+    with pytest.raises(ValueError, match="max_position_embeddings=99"):
+        from_state_dict(broken, "nanogpt")
+    with pytest.raises(ValueError, match=r"hidden_act.*got 'gelv'"):
+        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hidden_act="gelv")
+
+
+def test_a_misspelled_field_is_refused():
+    with pytest.raises(ValueError, match="hidden_act"):
+        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hiden_act="relu")
+
+
+def test_unknown_sources_and_other_models_are_refused():
+    with pytest.raises(ValueError, match=r"source must be one of .*nanogpt.*got 'nanoGPT'"):
+        from_state_dict({}, "nanoGPT")
+    with pytest.raises(ValueError, match=r"transformer\.wte\.weight"):
+        from_state_dict(torch_transformer().state_dict(), "nanogpt", num_attention_heads=H)
+    with pytest.raises(ValueError, match=r"linear1\.weight"):
+        from_state_dict(Gpt().state_dict(), "torch.nn.Transformer", num_attention_heads=H)
+
+
+def test_a_tensor_too_many_or_too_few_is_named():
+    state = Gpt().state_dict()
+    with pytest.raises(ValueError, match=r"counterpart of the nanogpt tensors value_head\.weight"):
+        from_state_dict(state | {"value_head.weight": torch.ones(2)}, "nanogpt", num_attention_heads=H)
+    del state["transformer.h.1.mlp.c_proj.weight"]
+    with pytest.raises(ValueError, match=r"transformer\.h\.1\.mlp\.c_proj\.weight"):
+        from_state_dict(state, "nanogpt", num_attention_heads=H)
+
+
+def test_a_tensor_of_another_shape_is_named():
+    state = Gpt().state_dict()
+    state["transformer.h.1.ln_1.weight"] = torch.ones(D + 1)
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attn_residual\.norm\.weight"):
+        from_state_dict(state, "nanogpt", num_attention_heads=H)
+
+
+def test_a_prefix_takes_a_part_of_a_larger_model():
+    state = {f"body.{name}": tensor for name, tensor in torch_transformer().state_dict().items()}
+    state["head.weight"] = torch.ones(2, D)
+    ours = from_state_dict(state, "torch.nn.Transformer", prefix="body.", num_attention_heads=H)
+    assert torch.equal(ours.encoder.norm.weight, state["body.encoder.norm.weight"])
+    with pytest.raises(ValueError, match=r"prefix='boody\.'"):
+        from_state_dict(state, "torch.nn.Transformer", prefix="boody.", num_attention_heads=H)
+
+
+class Evil:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("run",)
+
+
+def test_nothing_in_a_file_is_run(tmp_path, capsys):
+    torch.save({"model": Gpt().state_dict(), "config": Evil()}, tmp_path / "evil.pt")
+    with pytest.raises(ValueError, match=r"evil\.pt cannot be read as tensors"):
+        from_state_dict(tmp_path / "evil.pt", "nanogpt", num_attention_heads=H)
+    assert "run" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["broken.pt", "broken.safetensors", "missing.pt"])
+def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
+    if name.startswith("broken"):
+        (tmp_path / name).write_bytes(b"no tensors")
+    with pytest.raises(ValueError, match=name):
+        from_state_dict(tmp_path / name, "nanogpt", num_attention_heads=H)
+    torch.save([1, 2], tmp_path / "list.pt")
+    with pytest.raises(ValueError, match=r"list\.pt must hold tensors by name, got a list"):
+        from_state_dict(tmp_path / "list.pt", "nanogpt", num_attention_heads=H)
