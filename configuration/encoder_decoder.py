@@ -109,7 +109,8 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     @property
     def encoder_inner_width(self) -> int:
         """Inner width of the encoder's feed-forward layers."""
-        return self.encoder_intermediate_size or self.intermediate_size
+        own = self.encoder_intermediate_size
+        return self.intermediate_size if own is None else own  # type: ignore[return-value] - filled by then
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""

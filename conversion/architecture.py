@@ -216,7 +216,7 @@ class Architecture:
     def fitted(self, config: BlockConfig, head: str) -> BlockConfig:
         """Return a config that computes the same as ours and is as near to the native architecture as there is."""
         for _ in FITTED:  # one step may make another possible
-            if not (steps := steps_towards(config, self.unlike(config, head))):
+            if not (steps := steps_towards(config, self.unlike(config, head), head)):
                 break
             config = with_fields(config, **steps)
         return config

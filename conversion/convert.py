@@ -12,7 +12,7 @@ from vanillaformer.configuration import BlockConfig
 
 from .architecture import OUR_CLASSES, Architecture
 from .architectures import ARCHITECTURES
-from .fitting import refilled, what_fits
+from .fitting import effort, refilled, what_fits
 from .tensors import tensors_of, to_native_values, to_our_values, write
 from .weights import check_computed, copies, known, links
 
@@ -47,7 +47,8 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Pr
 def to_native(model: PreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
     """Return a transformers model of a native architecture with the weights of ours, which computes the same.
 
-    Biases that ours has not and the native one has are zeros.
+    Biases that ours has not and the native one has are zeros. Where its sinusoidal table has the columns of ours in
+    another order, the dimensions of its weights and hidden states have that order too; its logits are the same.
 
     Args:
         model: One of our models.
@@ -70,8 +71,9 @@ def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
     """Return the names that `to_native` chooses from for models with this config and head.
 
     These are the architectures that the config fits as it is. Where there are none, they are those that it fits once
-    biases are added, which are zeros, and where there are none either, those whose position table has other unused
-    rows in front as well.
+    biases are added, which are zeros; where there are none either, those whose position table has other unused rows in
+    front as well; and last, those whose sinusoidal table has the same columns in another order, which the model's
+    dimensions then have too.
 
     Args:
         config: One of our configs.
@@ -79,10 +81,8 @@ def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
             for the bare stack.
     """
     fitting = [name for name, architecture in ARCHITECTURES.items() if not architecture.obstacles(config, head)]
-    changes = {name: what_fits(config, ARCHITECTURES[name].fitted(config, head)) for name in fitting}
-    exact = [name for name in fitting if not changes[name]]
-    filled = [name for name in fitting if "position_offset" not in changes[name]]
-    return exact or filled or fitting
+    efforts = {name: effort(config, ARCHITECTURES[name].fitted(config, head)) for name in fitting}
+    return [name for name in fitting if efforts[name] == min(efforts.values())]
 
 
 def chosen_architecture(config: BlockConfig, head: str, name: str | None) -> Architecture:

@@ -1,7 +1,7 @@
 """What a model of ours may become without computing anything else, so that a native architecture can hold it.
 
-Biases that it has not are zeros, norm weights ones, and the first position's row of a learned table may be another:
-those before it nothing reads.
+Biases that it has not are zeros, norm weights ones, the first position's row of a learned table may be another, since
+those before it nothing reads, and the model's dimensions may stand in another order (`dimensions.py`).
 """
 
 import copy
@@ -13,16 +13,22 @@ from transformers import PreTrainedModel
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.configuration.fields import PROJECTIONS
 
+from .dimensions import COLUMNS, reordered
 from .tensors import tensors_of, write
 
 SWITCHES = ("mlp_bias", "norm_bias", "norm_weight", "lm_head_bias", "head_bias")
-FITTED = (*SWITCHES, "attention_bias", "position_offset")
+# From what changes a model least to what changes it most
+KINDS_OF_STEPS = ((*SWITCHES, "attention_bias"), ("position_offset",), ("sinusoidal_layout",))
+FITTED = tuple(name for names in KINDS_OF_STEPS for name in names)
 
 Differences = dict[str, tuple[Any, Any]]
 
 
-def steps_towards(config: BlockConfig, differences: Differences) -> dict[str, Any]:
-    """Return the fields of ours that can become more like the native ones, given how they differ, with new values."""
+def steps_towards(config: BlockConfig, differences: Differences, head: str) -> dict[str, Any]:
+    """Return the fields of ours that can become more like the native ones, given how they differ, with new values.
+
+    The order of the dimensions can be another only below a head, which does not give it out.
+    """
     steps = {name: True for name in SWITCHES if differences.get(name) == (False, True)}
     if "attention_bias" in differences:
         ours, theirs = differences["attention_bias"]
@@ -31,6 +37,10 @@ def steps_towards(config: BlockConfig, differences: Differences) -> dict[str, An
             steps["attention_bias"] = both
     if "position_offset" in differences and config.position_embedding_type == "learned":
         steps["position_offset"] = differences["position_offset"][1]
+    if "sinusoidal_layout" in differences and head != "base":
+        layouts = differences["sinusoidal_layout"]
+        if all(layout in COLUMNS for layout in layouts):
+            steps["sinusoidal_layout"] = layouts[1]
     return steps
 
 
@@ -47,9 +57,18 @@ def what_fits(config: BlockConfig, fitted: BlockConfig) -> list[str]:
     return [name for name in FITTED if getattr(config, name, None) != getattr(fitted, name, None)]
 
 
+def effort(config: BlockConfig, fitted: BlockConfig) -> int:
+    """Return how much was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered."""
+    changed = what_fits(config, fitted)
+    return max((kind for kind, names in enumerate(KINDS_OF_STEPS, 1) if {*names} & {*changed}), default=0)
+
+
 def refilled(model: PreTrainedModel, config: BlockConfig) -> PreTrainedModel:
-    """Return our model with a config that was fitted: the same function, more tensors."""
+    """Return our model with a config that was fitted: the same function, more tensors or reordered ones."""
     values = tensors_of(model)
+    layouts = model.config.sinusoidal_layout, config.sinusoidal_layout
+    if layouts[0] != layouts[1]:
+        values = {name: reordered(name, tensor, *layouts) for name, tensor in values.items()}
     fitted = type(model)._from_config(config, dtype=model.dtype)
     filled = {}
     for name, tensor in tensors_of(fitted).items():

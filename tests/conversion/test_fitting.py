@@ -12,8 +12,14 @@ from vanillaformer import (
     preset,
 )
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
-from vanillaformer.conversion.fitting import shifted, what_fits
+from vanillaformer.conversion.dimensions import reordered
+from vanillaformer.conversion.fitting import effort, shifted, what_fits, with_fields
+from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.tensors import tensors_of
+from vanillaformer.scripts import demo
+from vanillaformer.tokenization import train
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.models import build_model, set_generation
 
 from .natives import PAD, V, poison, right_padding, words
 
@@ -25,6 +31,8 @@ KINDS = {
     "seq2seq": (VanillaEncoderDecoderForConditionalGeneration, AutoModelForSeq2SeqLM),
 }
 NO_BIASES = {"attention_bias": False, "mlp_bias": False, "norm_bias": False}
+TWO = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 31}
+REORDERED = {"attention_bias", "sinusoidal_layout"}
 # kind, preset, its changes, the native architecture, the fields that are fitted
 CASES = {
     "nanogpt": ("decoder", "nanogpt", {}, "gpt2", {"attention_bias", "mlp_bias", "norm_bias"}),
@@ -45,6 +53,13 @@ CASES = {
     "bart-from-row-0": ("seq2seq", "bart", {"position_offset": 0}, "bart", {"position_offset"}),
     "bart": ("seq2seq", "bart", NO_BIASES, "bart", {"attention_bias", "mlp_bias", "norm_bias"}),
     "marian": ("seq2seq", "marian", {"attention_bias": False}, "marian", {"attention_bias"}),
+    "paper": ("seq2seq", "transformer-base", {}, "marian", REORDERED),
+    "paper-two-vocabularies": ("seq2seq", "transformer-base", TWO, "marian", REORDERED),
+    "paper-untied": ("seq2seq", "transformer-big", TWO | {"tie_word_embeddings": False}, "marian", REORDERED),
+    "paper-uneven": ("seq2seq", "transformer-tiny", {"encoder_layers": 3, "encoder_intermediate_size": 32,
+                     "attention_bias": True, "lm_head_bias": True}, "marian", {"sinusoidal_layout"}),
+    "paper-pre": ("seq2seq", "transformer-base", {"norm_placement": "pre", "mlp_bias": False, "norm_bias": False},
+                  "pegasus", REORDERED | {"mlp_bias", "norm_bias"}),
 }  # fmt: skip
 cases = pytest.mark.parametrize("name", CASES)
 
@@ -61,7 +76,9 @@ def batch_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     mask = right_padding(3, 9)
     pad = model.config.pad_token_id
     batch = {"input_ids": words(3, 9, V).masked_fill(mask == 0, pad), "attention_mask": mask}
-    return batch | {"decoder_input_ids": words(3, 7, V, seed=3)} if model.config.is_encoder_decoder else batch
+    if model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = words(3, 7, model.config.target_vocab_size, seed=3)
+    return batch
 
 
 def assert_same(native: PreTrainedModel, ours: PreTrainedModel) -> None:
@@ -86,12 +103,13 @@ def test_the_native_model_computes_the_same_and_loads(name, tmp_path):
     assert_same(loaded.eval(), ours)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0] != "encoder"])
-def test_greedy_tokens(name):
+def test_greedy_and_beam_tokens(name, beams):
     ours = ours_of(name)
     prompt = words(2, 5, V)
     settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(prompt)}
-    settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD}
+    settings |= {"no_repeat_ngram_size": 2, "pad_token_id": PAD, "num_beams": beams}
     expected = ours.generate(prompt, **settings)
     assert len(set(expected.flatten().tolist())) > 3, "the reference repeats itself: nothing is compared"
     assert torch.equal(to_native(ours, CASES[name][3]).generate(prompt, **settings), expected)
@@ -105,12 +123,14 @@ def test_back_again_it_has_what_was_added_and_nothing_was_lost(name):
     assert_same(back, ours)
     old = tensors_of(ours)
     assert all(torch.equal(old[key], tensor) for key, tensor in before.items()), "ours itself was changed"
+    layouts = ours.config.sinusoidal_layout, back.config.sinusoidal_layout
+    assert (layouts[0] != layouts[1]) == ("sinusoidal_layout" in CASES[name][4])
     for key, tensor in tensors_of(back).items():
         if key not in old:
             neutral = torch.ones_like if key.endswith("weight") else torch.zeros_like
             assert torch.equal(tensor, neutral(tensor)), key
         elif not key.endswith("embed_positions.weight"):
-            assert torch.equal(tensor, old[key]), key
+            assert torch.equal(tensor, reordered(key, old[key], *layouts) if len({*layouts}) > 1 else old[key]), key
 
 
 def test_rows_in_front_of_the_first_position_come_and_go():
@@ -127,6 +147,32 @@ def test_what_fits_as_it_is_comes_before_what_is_fitted():
     assert native_architectures(preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
     with pytest.raises(ValueError, match="gpt2, opt"):
         to_native(VanillaDecoderForCausalLM(preset("gpt2", **SMALL, position_offset=3)))
+
+
+def test_what_is_reordered_comes_after_all_that_is_filled_in():
+    config = preset("transformer-base", **SMALL)
+    efforts = [
+        effort(config, with_fields(config, **fields))
+        for fields in (
+            {}, {"mlp_bias": False}, {"position_offset": 2, "mlp_bias": False},
+            {"sinusoidal_layout": "halves", "mlp_bias": False},
+        )
+    ]  # fmt: skip
+    assert efforts == [0, 1, 2, 3]
+
+
+def test_the_demos_model_is_a_marian_of_transformers(tmp_path):
+    tokenizer = train(["Monday, March 3, 2031", "am 3. März 2031"] * 20, algorithm="bpe", vocab_size=80)
+    options = dict(zip(demo.RECIPE, demo.RECIPE[1:]))
+    arguments = ModelArguments(preset=options["--preset"], overrides=[options["--set"]])
+    model = build_model("translation", arguments, tokenizer, length=64, seed=1)
+    assert native_architectures(model.config) == ["marian"]
+    set_generation(model, "translation", length=64)
+    model.save_pretrained(tmp_path / "demo")
+    tokenizer.save_pretrained(tmp_path / "demo")
+    done = convert_folder(str(tmp_path / "demo"), tmp_path / "native")
+    assert done.target == "MarianMTModel"
+    assert done.error <= 1e-5
 
 
 def test_a_bias_that_the_native_model_has_not_stands_in_the_way():

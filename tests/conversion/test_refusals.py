@@ -218,7 +218,8 @@ def test_the_only_fitting_architecture_is_chosen():
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("transformer-base", []), ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
+        ("transformer-base", ["marian"]), ("transformer-big", ["marian"]), ("transformer-tiny", ["marian"]),
+        ("marian", ["marian"]), ("bart", ["bart"]), ("t5", ["t5"]), ("t5-v1.1", ["t5"]),
         ("gpt", ["openai-gpt"]), ("gpt2", ["gpt2"]), ("nanogpt", ["gpt2"]), ("opt", ["opt"]),
         ("gpt-neox", ["gpt_neox"]), ("bloom", ["bloom"]), ("gemma2", ["gemma2"]), ("olmo2", ["olmo2"]),
         ("bert-base", ["bert"]), ("modernbert", ["modernbert"]),
