@@ -109,8 +109,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     @property
     def encoder_inner_width(self) -> int:
         """Inner width of the encoder's feed-forward layers."""
-        own = self.encoder_intermediate_size
-        return self.intermediate_size if own is None else own  # type: ignore[return-value] - filled by then
+        return self.encoder_intermediate_size or int(self.intermediate_size)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, without sizes of one side that are `None`: transformers would take that for a size."""

@@ -3,8 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig, VanillaEncoderConfig
-from vanillaformer.configuration import VanillaEncoderDecoderConfig
+from vanillaformer.configuration import (
+    BlockConfig,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+)
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
