@@ -127,9 +127,7 @@ def stack_parameters(config: BlockConfig, sizes: Sizes, cross: bool) -> Counts:
     """Return the parameters of one stack; a decoder that shares its table with the encoder has none."""
     layers, d = config.num_hidden_layers, config.hidden_size
     shared = cross and config.share_encoder_decoder_embeddings
-    attentions = attention_parameters(config, d) + (
-        attention_parameters(config, config.encoder_width) if cross else 0
-    )
+    attentions = attention_parameters(config, d) + (attention_parameters(config, config.encoder_width) if cross else 0)
     final = RESIDUALS[config.norm_placement].needs_final_norm if config.final_norm is None else config.final_norm
     norms = layers * residual_parameters(config, 3 if cross else 2) - config.skip_first_norm * norm_parameters(
         config, d

@@ -5,7 +5,7 @@ the 1 that some norms add to their weight.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,14 @@ Fields = dict[str, Any]
 Rule = tuple[str, Callable[[Any], bool], str]
 
 TANH_GELU = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
+TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
+LENGTH_DEPENDENT = ("dynamic", "longrope")  # scalings of rotary positions
 STANDING_STILL = 1e30  # a divisor of frequencies that leaves none
 
 
-def plainly_stacked(config: Any) -> Iterator[str]:
-    """Say which fields make a stack that is neither of the two shapes."""
-    rules: list[Rule] = [
+def common_rules() -> list[Rule]:
+    """Return which fields make a stack that is neither of the two shapes, and what both have instead."""
+    return [
         ("norm_placement", lambda c: c.norm_placement != "pre", "'pre'"),
         ("final_norm", lambda c: c.final_norm is False, "a norm at the end"),
         ("embedding_norm", lambda c: c.embedding_norm, "no norm of the embeddings"),
@@ -34,60 +36,52 @@ def plainly_stacked(config: Any) -> Iterator[str]:
         ("lm_head_bias", lambda c: c.lm_head_bias, "no bias of the logits"),
         ("type_vocab_size", lambda c: c.type_vocab_size > 0, "no token types"),
     ]
-    return refusals(config, rules)
 
 
-def unlike_llama(config: Any) -> Iterator[str]:
-    """Say which fields Llama has otherwise."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    rules: list[Rule] = [
+def llama_rules() -> list[Rule]:
+    """Return which fields Llama has otherwise, and how."""
+
+    def rope(config: Any) -> dict[str, Any]:
+        return getattr(config, "rope_parameters", None) or {}
+
+    return [
         ("norm", lambda c: c.norm != "rms_norm", "'rms_norm'"),
         ("norm_bias", lambda c: c.norm_bias, "no bias in a norm"),
         ("feed_forward", lambda c: c.feed_forward != "gated", "'gated'"),
         ("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "'silu'"),
         ("position_embedding_type", lambda c: c.position_embedding_type != "rotary", "'rotary'"),
         ("rotary_layers", lambda c: c.rotary_layers is not None, "rotation in every layer"),
-        ("rope_parameters", lambda c: rope.get("partial_rotary_factor", 1.0) != 1.0, "heads that are turned whole"),
+        ("rope_parameters", lambda c: rope(c).get("partial_rotary_factor", 1.0) != 1.0, "heads that are turned whole"),
         (
             "rope_parameters",
-            lambda c: rope.get("rope_type") in ("dynamic", "longrope"),
+            lambda c: rope(c).get("rope_type") in LENGTH_DEPENDENT,
             "scalings that do not depend on the input's length",
         ),
     ]
-    return refusals(config, rules)
 
 
-def unlike_gpt2(config: Any) -> Iterator[str]:
-    """Say which fields GPT-2 has otherwise."""
-    rules: list[Rule] = [
+def gpt2_rules() -> list[Rule]:
+    """Return which fields GPT-2 has otherwise, and how."""
+    return [
         ("norm", lambda c: c.norm != "layer_norm", "'layer_norm'"),
         ("feed_forward", lambda c: c.feed_forward != "plain", "'plain'"),
         ("hidden_act", lambda c: c.hidden_act not in TANH_GELU, "'gelu_new'"),
-        (
-            "position_embedding_type",
-            lambda c: c.position_embedding_type not in ("learned", "sinusoidal", "none"),
-            "a table, 'learned' or 'sinusoidal', or 'none'",
-        ),
+        ("position_embedding_type", lambda c: c.position_embedding_type not in TABLES, f"one of {', '.join(TABLES)}"),
         ("head_dim", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size, "hidden_size / heads"),
     ]
-    return refusals(config, rules)
 
 
-def refusals(config: Any, rules: list[Rule]) -> Iterator[str]:
-    found = ((name, has) for name, stands_in_the_way, has in rules if stands_in_the_way(config))
-    return (f"{name}={getattr(config, name)!r} ({has})" for name, has in found)
-
-
-def architecture_of(config: Any) -> tuple[str | None, list[str]]:
-    """Return the shape of a decoder, `llama` or `gpt2`, or `None` and what each of the two has otherwise."""
-    common = list(plainly_stacked(config))
-    if common:
-        return None, [f"of both: {', '.join(common)}"]
-    reasons = {"llama": list(unlike_llama(config)), "gpt2": list(unlike_gpt2(config))}
-    for name, found in reasons.items():
-        if not found:
-            return name, []
-    return None, [f"of {name}: {', '.join(found)}" for name, found in reasons.items()]
+def architecture_of(config: Any) -> tuple[str, list[str]]:
+    """Return which shape a decoder has, `llama` or `gpt2`, or comes nearest to, and what is then in the way."""
+    found = {
+        name: [(field, has) for field, stands_in_the_way, has in rules if stands_in_the_way(config)]
+        for name, rules in {"llama": llama_rules(), "gpt2": gpt2_rules()}.items()
+    }
+    nearest = min(found, key=lambda name: len(found[name]))
+    common = [(field, has) for field, stands_in_the_way, has in common_rules() if stands_in_the_way(config)]
+    reasons = [f"{field}={getattr(config, field)!r}, but llama and gpt2 have {has}" for field, has in common]
+    reasons += [f"{field}={getattr(config, field)!r}, but {nearest} has {has}" for field, has in found[nearest]]
+    return nearest, reasons
 
 
 def array(tensor: torch.Tensor) -> np.ndarray:

@@ -8,9 +8,9 @@ import torch
 
 from .engine import Engine, Rows, load_generation_config
 from .exporter import KINDS, config_of, read_record
+from .gguf_tensors import TABLES
 
 MODEL = "model.gguf"
-TABLES = ("learned", "sinusoidal", "none")  # which a file has a table of positions for
 SHORTEST = 512  # context, in tokens
 
 
@@ -49,7 +49,7 @@ class LlamaCppEngine(Engine):
             raise ValueError(f"{length} tokens are more than max_position_embeddings={limit}")
         if self.made is None or self.made.n_ctx() < length or (keep_logits and not self.keeps_logits):
             self.keeps_logits = keep_logits
-            size = max(SHORTEST, 2 ** (length - 1).bit_length())
+            size = max(length, min(limit, max(SHORTEST, 2 ** (length - 1).bit_length())))
             float32 = self.llama_cpp.GGML_TYPE_F32
             self.made = self.llama_cpp.Llama(
                 str(self.path),

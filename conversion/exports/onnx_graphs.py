@@ -108,8 +108,8 @@ def trace_graph(model: Any, inputs: dict[str, Any], axes: dict[str, Any], quanti
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Hold back what torch's exporter says about itself; what goes wrong is an exception."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnx_ir", "onnxscript", "transformers")]
+    """Hold back what the exporters say about themselves; what goes wrong is an exception."""
+    loggers = [logging.getLogger(name) for name in ("", "torch.onnx", "onnx_ir", "onnxscript", "transformers")]
     levels = [logger.level for logger in loggers]
     try:
         for logger in loggers:

@@ -69,6 +69,7 @@ class OnnxExporter(Exporter):
     runtime = "onnxruntime"
     extra = "onnx"
     packages = ("onnxruntime", "onnx", "onnxscript")
+    quantizations = ("float32", "int8")
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         if model_class not in MODELS:
@@ -88,7 +89,7 @@ class OnnxExporter(Exporter):
         target_tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self.require()
-        save(trace(model), folder)
+        save(trace(model, quantizer_of(quantization)), folder)
 
     def load(self, folder: Path, device: str = "cpu") -> Engine:
         try:
@@ -96,3 +97,12 @@ class OnnxExporter(Exporter):
         except ImportError as error:
             raise ImportError(f"onnx needs onnxruntime: pip install 'vanillaformer[{self.extra}]'") from error
         return OnnxEngine(onnxruntime, Path(folder), device)
+
+
+def quantizer_of(quantization: str) -> Any:
+    """Return what rounds the weights to 8 bits, and activations while it runs; `None` to keep them."""
+    if quantization == "float32":
+        return None
+    from transformers.exporters import OnnxRuntimeDynamicConfig, OnnxRuntimeQuantizer
+
+    return OnnxRuntimeQuantizer(OnnxRuntimeDynamicConfig(per_channel=True))

@@ -182,6 +182,18 @@ def test_logits_are_equal(classifier):
     assert not np.allclose(engine.classify(rows), engine.classify(rows, types))
 
 
+def test_weights_of_8_bits_take_less_room_and_answer_alike(tmp_path):
+    model = toy("encoder", modeling.VanillaEncoderForTokenClassification, hidden_size=64, intermediate_size=96)
+    report = export(model, tmp_path / "out", "onnx", quantization="int8")
+    assert 1e-4 < float(report.split("relative error of ")[1]) < 0.3
+    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    kinds = {tensor.data_type for tensor in graph.initializer if len(tensor.dims) == 2 and max(tensor.dims) > 37}
+    assert onnx.TensorProto.INT8 in kinds
+    assert read_record(tmp_path / "out")["quantization"] == "int8"
+    with pytest.raises(ValueError, match="quantization='int4': onnx has 'float32', 'int8'"):
+        export(model, tmp_path / "other", "onnx", quantization="int4")
+
+
 def test_a_classifier_refuses_the_rest(classifier):
     engine = load_engine(classifier[1])
     with pytest.raises(ValueError, match="generates nothing"):
