@@ -62,16 +62,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    model = load_model(arguments.source)
-    tokenizer, target_tokenizer = load_tokenizers(arguments.source)
-    checked = export(
-        model,
-        arguments.target,
-        arguments.engine,
-        tokenizer=tokenizer,
-        target_tokenizer=target_tokenizer,
-        quantization=arguments.quantization,
-    )
+    try:
+        model = load_model(arguments.source)
+        tokenizer, target_tokenizer = load_tokenizers(arguments.source)
+        checked = export(
+            model,
+            arguments.target,
+            arguments.engine,
+            tokenizer=tokenizer,
+            target_tokenizer=target_tokenizer,
+            quantization=arguments.quantization,
+        )
+    except (ValueError, ImportError) as error:
+        sys.exit(f"export.py: {error}")
     without = "" if tokenizer is not None else ", without a tokenizer"
     print(f"{arguments.target}: {type(model).__name__} for {arguments.engine}{without}; checked: {checked}")
 

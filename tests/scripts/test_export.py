@@ -77,14 +77,14 @@ def test_without_a_tokenizer(trained, tmp_path, capsys):
 def test_only_a_model_with_a_head(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "num_hidden_layers": 1}
     VanillaDecoderModel(VanillaDecoderModel.config_class(**sizes)).save_pretrained(tmp_path / "bare")
-    with pytest.raises(ValueError, match="VanillaDecoderModel cannot be exported to ctranslate2: it is none of"):
+    with pytest.raises(SystemExit, match="VanillaDecoderModel cannot be exported to ctranslate2: it is none of"):
         export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])
     assert not (tmp_path / "e").exists()
 
 
 @pytest.mark.parametrize("source", ["nowhere/at/all", "./nowhere"])
 def test_no_model(source, tmp_path):
-    with pytest.raises(ValueError, match=f"SRC {source} is no model"):
+    with pytest.raises(SystemExit, match=f"SRC {source} is no model"):
         export.main([source, str(tmp_path / "e"), "--engine", "ctranslate2"])
 
 
