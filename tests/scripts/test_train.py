@@ -150,8 +150,8 @@ def test_classifier_goes_on_from_the_pooler_of_pre_training(trained, tmp_path: P
     train("classification", tmp_path, "--model_name_or_path", str(trained("mlm+nsp")), *frozen)
     old, new = weights(trained("mlm+nsp")), weights(tmp_path)
     for name in ("dense.weight", "dense.bias"):
-        assert torch.equal(new[f"transform.{name}"], old[f"pooler.{name}"])
-        assert not torch.equal(new[f"transform.{name}"], old[f"transform.{name}"])
+        assert torch.equal(new[f"pooler.{name}"], old[f"pooler.{name}"])
+        assert not torch.equal(new[f"pooler.{name}"], old[f"transform.{name}"])
 
 
 def test_pre_training_goes_on_from_a_masked_language_model(trained, tmp_path: Path) -> None:
