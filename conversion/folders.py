@@ -1,15 +1,18 @@
 """Convert a saved model to a saved model: weights checked, tokenizer, generation config and card carried over."""
 
 import json
+import os
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+import transformers
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
@@ -17,6 +20,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling import AUTO_CLASSES
 
+from .architecture import in_one_line
 from .convert import from_native, to_native
 
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
@@ -80,23 +84,37 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         ValueError: `path` is a file or a folder with something in it, or cannot be made.
     """
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists already and is not empty: choose another folder")
+    check_free(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}") from error
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop cleans up as Ctrl-C does
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main_thread else None  # as Ctrl-C
     try:
         yield partial
-        partial.chmod(0o755)
+        partial.chmod(0o777 & ~umask())  # a temporary folder is its owner's alone
         if path.exists():
             path.rmdir()
         partial.rename(path)
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_free(path: Path) -> None:
+    """Raise for a path where there is something already, other than an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists already and is not an empty folder: choose another one")
+
+
+def umask() -> int:
+    """Return which permissions new files do not get."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def local_folder(source: str) -> Path:
@@ -140,8 +158,6 @@ def load_ours(folder: Path) -> PreTrainedModel:
 
 def load_any(folder: Path) -> PreTrainedModel:
     """Return the native model of a folder with the head that it was saved with."""
-    import transformers
-
     config = AutoConfig.from_pretrained(folder)
     return load(getattr(transformers, config.architectures[0]), folder)
 
@@ -162,11 +178,6 @@ def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
             names = ", ".join(sorted(report[what])[:5])
             raise ValueError(f"{folder}: {what.replace('_', ' ')} in the weights of {model_class.__name__}: {names}")
     return model.eval()
-
-
-def in_one_line(error: Exception) -> str:
-    """Return what an error says, without line breaks."""
-    return " ".join(str(error).split())
 
 
 @torch.no_grad()

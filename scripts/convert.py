@@ -15,10 +15,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
+from vanillaformer.conversion.architecture import in_one_line
 from vanillaformer.conversion.folders import convert_folder, new_folder
 from vanillaformer.conversion.imports import SOURCES
 from vanillaformer.training.arguments import ModelArguments
@@ -55,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if arguments.from_state_dict:
             return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
         done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back)
-    except ValueError as error:
-        sys.exit(f"convert.py: {error}")
+    except (ValueError, StrictDataclassError) as error:  # the latter from a config whose fields do not hold
+        sys.exit(f"convert.py: {in_one_line(error)}")
     print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
     print(f"logits on random input: relative error {done.error:.1e}")
     print(f"carried over: {', '.join(done.carried) or 'no tokenizer found'}")

@@ -53,9 +53,10 @@ def test_every_field_of_the_block_is_in_the_list_of_parts(field):
     assert f"`{field}`" in PARTS or field in of_transformers | common
 
 
-def test_the_list_of_parts_has_an_example_that_runs():
+def test_the_list_of_parts_has_an_example_that_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", PARTS, re.DOTALL)
     exec(block, {})
+    assert f"'embeddings': {37000 * 512}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"(?:scripts|configuration|modeling)/\w+\.py", README))))

@@ -4,8 +4,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 import vanillaformer.modeling as modeling
 from vanillaformer.tokenization import save_pair
 
+from ..folders import check_free, new_folder
 from .checks import check
 from .engine import Engine, Kind
 
@@ -79,9 +78,7 @@ class Exporter:
         quantization = self.quantizations[0] if quantization is None else quantization
         self.refuse(model, target, quantization)
         self.require()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
+        with new_folder(target) as work:
             if tokenizer is not None:
                 save_pair(tokenizer, target_tokenizer or tokenizer, work)
             self.write(model, work, quantization, tokenizer, target_tokenizer or tokenizer)
@@ -89,13 +86,6 @@ class Exporter:
                 model.generation_config.save_pretrained(work)
             self.write_record(model, work, quantization)
             checked = self.compare(model, work, exact=quantization in self.exact)
-            work.chmod(0o777 & ~umask())  # a temporary folder is its owner's alone
-            if target.exists():
-                target.rmdir()
-            work.rename(target)
-        except BaseException:
-            shutil.rmtree(work, ignore_errors=True)
-            raise
         return checked
 
     def compare(self, model: Any, folder: Path, exact: bool) -> str:
@@ -114,8 +104,7 @@ class Exporter:
             )
         if obstacles := self.obstacles(type(model), model.config):
             raise ValueError(f"{type(model).__name__} cannot be exported to {self.name}: {'; '.join(obstacles)}")
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise ValueError(f"{target} exists already and is not an empty folder")
+        check_free(target)
 
     def require(self) -> list[Any]:
         """Return the engine's Python modules.
@@ -168,10 +157,3 @@ def model_class_of(record: dict[str, Any]) -> Any:
 def config_of(record: dict[str, Any]) -> Any:
     """Return the config that an exported model had."""
     return model_class_of(record).config_class.from_dict(record["config"])
-
-
-def umask() -> int:
-    """Return which permissions new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -2,6 +2,7 @@
 
 import json
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_a_translation_model_keeps_both_tokenizers(tmp_path):
 def test_an_existing_folder_is_not_overwritten(ours, tmp_path):
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "precious.txt").write_text("x")
-    with pytest.raises(ValueError, match="native exists already and is not empty"):
+    with pytest.raises(ValueError, match="native exists already and is not an empty folder"):
         convert_folder(str(ours), tmp_path / "native")
     assert files(tmp_path / "native") == ["precious.txt"]
 
@@ -111,6 +112,18 @@ def test_a_stop_leaves_no_half_folder(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         stopped()
     assert files(tmp_path) == []
+
+
+def test_a_folder_is_made_in_a_thread_too(tmp_path):
+    """Signals can be caught in the main thread alone."""
+
+    def make() -> None:
+        with new_folder(tmp_path / "new") as folder:
+            (folder / "file").write_text("x")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(make).result()
+    assert files(tmp_path / "new") == ["file"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The program that converts saved models, as a user calls it."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +72,15 @@ def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path):
     (line,) = wrong.stderr.strip().splitlines()
     assert "vocab_size=51, but the nanogpt state dict has vocab_size=50" in line
     assert not (tmp_path / "wrong").exists()
+
+
+def test_a_config_that_does_not_hold_is_one_line(ours, tmp_path):
+    shutil.copytree(ours, tmp_path / "ours")
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"norm_placement": "sideways"}))
+    result = run(tmp_path / "ours", tmp_path / "native")
+    assert result.returncode == 1
+    (line,) = result.stderr.strip().splitlines()
+    assert "norm_placement" in line
+    assert "sideways" in line
+    assert not (tmp_path / "native").exists()
