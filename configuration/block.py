@@ -92,6 +92,7 @@ class BlockConfig(BlockRules, PreTrainedConfig):
         attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
             kernel, which makes training two to three times slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
+        layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020).
         initialization: How fresh weights are drawn (`modeling/initialization.py` has the table). Default: what the
             placement was published with, or the model type's.
         initializer_range: Standard deviation of the normal initialisations.
@@ -154,6 +155,7 @@ class BlockConfig(BlockRules, PreTrainedConfig):
     dropout: float | int = probability(default=0.0)
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
+    layer_drop: float | int = probability(default=0.0)
     initialization: Initialization | None = None
     initializer_range: float | int = non_negative(default=0.02)
     lm_head_bias: bool = False

@@ -10,10 +10,10 @@ from vanillaformer.modeling.residual import RESIDUALS
 
 # Fields that change how a model is trained, started or called, but not what it computes from its weights
 NOT_FUNCTION = {
-    "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "initialization",
-    "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures", "dtype",
-    "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label", "label2id",
-    "problem_type",
+    "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop",
+    "initialization", "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures",
+    "dtype", "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label",
+    "label2id", "problem_type",
 }  # fmt: skip
 
 LM_HEADS = ("lm", "pretraining")

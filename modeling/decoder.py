@@ -31,6 +31,7 @@ class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationM
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _pp_plan: dict = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
+    predicts_next = True
 
     def __init__(self, config: VanillaDecoderConfig):
         super().__init__(config)

@@ -73,6 +73,9 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
         self.shape_logits = build_logit_shape(config)
         self.post_init()
 
+    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.transform(hidden_states)
+
     @can_return_tuple
     def forward(
         self,
@@ -93,7 +96,7 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
             inputs_embeds=inputs_embeds,
             **kwargs,
         )
-        loss, logits = self.score_tokens(self.transform(outputs.last_hidden_state), labels, **kwargs)
+        loss, logits = self.score_tokens(outputs.last_hidden_state, labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -147,6 +150,9 @@ class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
         self.loss_type = "ForMaskedLM"  # by the class's name transformers would find none
         self.post_init()
 
+    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.transform(hidden_states)
+
     @can_return_tuple
     def forward(
         self,
@@ -179,7 +185,7 @@ class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
         )
         states = outputs.last_hidden_state
         pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, states, attention_mask)))
-        loss, logits = self.score_tokens(self.transform(states), labels, **kwargs)
+        loss, logits = self.score_tokens(states, labels, **kwargs)
         if next_sentence_label is not None:
             pair_loss = self.score_pairs(pair_logits, next_sentence_label, labels, kwargs.get("num_items_in_batch"))
             loss = pair_loss if loss is None else loss + pair_loss

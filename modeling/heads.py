@@ -2,15 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 
 from vanillaformer.configuration import BlockConfig
 
 from .dropout import keep
+
+IGNORED = -100  # the label that is not scored
 
 
 def scale_logits(logits: torch.Tensor, scale: float) -> torch.Tensor:
@@ -36,19 +37,73 @@ def build_logit_shape(config: BlockConfig) -> Callable[[torch.Tensor], torch.Ten
 class TokenScores:
     """Mixin of the language models: `lm_head`, `shape_logits` and `loss_function` behind one call.
 
-    What the head computes and for which rows is decided here alone, so that rows without a label can be left out or
-    the loss be taken in chunks without touching a model.
+    What the head computes and for which rows is decided here alone. Three keywords of every language model's `forward`
+    end here; training gives them, because most of what a head computes is never looked at there:
+
+    - `labelled_only`: compute logits only of positions that a label is for, in their order, as (N, V).
+    - `return_logits=False`: return the loss alone.
+    - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
+
+    The loss does not depend on the first two.
     """
 
     lm_head: nn.Module
     shape_logits: Callable[[torch.Tensor], torch.Tensor]
     loss_function: Callable[..., torch.Tensor]
+    predicts_next = False  # whether the label of a position is the token of the one behind it
+
+    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the states that the output layer takes."""
+        return hidden_states
 
     def score_tokens(
-        self, hidden_states: torch.Tensor, labels: torch.Tensor | None, **kwargs: Unpack[TransformersKwargs]
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V)."""
-        logits = self.shape_logits(self.lm_head(hidden_states))
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        *,
+        labelled_only: bool = False,
+        return_logits: bool = True,
+        label_smoothing: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V)."""
         if labels is None:
-            return None, logits
-        return self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs), logits
+            return None, self.logits(hidden_states)
+        targets = self.targets(labels)
+        if labelled_only:
+            wanted = targets != IGNORED  # (B, T)
+            hidden_states, targets = hidden_states[wanted], targets[wanted]
+        logits = self.logits(hidden_states)
+        if labelled_only or label_smoothing:
+            loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
+        else:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+        return loss, logits if return_logits else None
+
+    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the logits (..., V) of states (..., D)."""
+        return self.shape_logits(self.lm_head(self.before_head(hidden_states)))
+
+    def targets(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return what each position predicts (B, T): its label, or that of the next one, -100 behind the last."""
+        return nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:] if self.predicts_next else labels
+
+
+def smoothed_loss(
+    logits: torch.Tensor,
+    targets: torch.Tensor,
+    label_smoothing: float = 0.0,
+    *,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    **_: Any,
+) -> torch.Tensor:
+    """Return the cross-entropy of logits (N, V) with targets (N), of which -100 does not count.
+
+    Its mean, or its sum divided by `num_items_in_batch`, the number of targets in all the batches of a step.
+    """
+    logits, targets = logits.float(), targets.to(logits.device)
+    options: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": label_smoothing}
+    if num_items_in_batch is None:
+        return nn.functional.cross_entropy(logits, targets, **options)
+    total = nn.functional.cross_entropy(logits, targets, reduction="sum", **options)
+    return total / torch.as_tensor(num_items_in_batch, device=total.device)

@@ -15,6 +15,8 @@ from transformers.masking_utils import (
     create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
+    find_packed_sequence_indices,
+    packed_sequence_mask_function,
 )
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -32,6 +34,7 @@ from .attention import Attention
 from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block
 from .embeddings import InputEmbeddings
+from .layer_drop import build_layer_drop
 from .residual import build_final_norm
 
 BIDIRECTIONAL_MASKS = {
@@ -69,6 +72,7 @@ class Stack(VanillaPreTrainedModel):
             build_block(own, layer_idx, self.is_causal, self.has_cross_attention)
             for layer_idx in range(own.num_hidden_layers)
         )
+        self.layer_drop = build_layer_drop(own.layer_drop)
         self.norm = build_final_norm(own)
         self.gradient_checkpointing = False
         self.post_init()
@@ -146,6 +150,20 @@ def places(hidden_states: torch.Tensor, cache: Cache | None, layer_idx: int) -> 
     return torch.arange(length, device=device) + offset, torch.arange(seen, device=device) + seen_offset
 
 
+def same_document(
+    position_ids: torch.Tensor | None, attention_mask: torch.Tensor | dict | None, rows: int
+) -> Callable | None:
+    """Return which tokens may see each other in rows of packed documents, `None` where there are none.
+
+    As in transformers' causal masks: without a padding mask, a document begins where positions (B or 1, T) do not go
+    on.
+    """
+    if position_ids is None or attention_mask is not None:
+        return None
+    documents = find_packed_sequence_indices(position_ids.expand(rows, -1))
+    return None if documents is None else packed_sequence_mask_function(documents)
+
+
 class EncoderStack(Stack):
     """Every token sees every other: the encoder of Vaswani et al. 2017 and BERT."""
 
@@ -163,10 +181,12 @@ class EncoderStack(Stack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding."""
+        given_positions = position_ids
         hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
-        masks = self.masks(hidden_states, attention_mask)
+        visible = same_document(given_positions, attention_mask, hidden_states.shape[0])
+        masks = self.masks(hidden_states, attention_mask, and_mask_function=visible)
         inputs = self.layer_inputs(hidden_states, position_ids, masks)
-        for layer, (position_bias, own) in zip(self.layers, inputs):
+        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
             # positional: gradient checkpointing saves what it differentiates
             hidden_states = layer(hidden_states, position_bias, position_ids=position_ids, **own, **kwargs)
         return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
@@ -202,7 +222,7 @@ class DecoderStack(Stack):
             hidden_states, attention_mask, past_key_values=past_key_values, position_ids=given_positions
         )
         inputs = self.layer_inputs(hidden_states, position_ids, masks, past_key_values)
-        for layer, (position_bias, own) in zip(self.layers, inputs):
+        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
             hidden_states = layer(
                 hidden_states,
                 position_bias,
@@ -256,7 +276,7 @@ class CrossDecoderStack(Stack):
         encoder_attention_mask = create_bidirectional_mask(
             self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
         )
-        for layer, (position_bias, own) in zip(self.layers, inputs):
+        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
             hidden_states = layer(
                 hidden_states,
                 position_bias,

@@ -4,18 +4,22 @@ Without arguments: a small encoder that tells the language of a name (countries,
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import DataCollatorWithPadding
 
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.data import load_data
+from vanillaformer.training.bad_rows import Facts
+from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.labels import label_names
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
-from vanillaformer.training.preprocessing import classification_rows
+from vanillaformer.training.preprocessing import classification_rows, encode_texts
 from vanillaformer.training.run_arguments import ClassifierTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.stream_loading import load_texts
+from vanillaformer.training.streaming import StreamedRows
 from vanillaformer.training.trainers import RunTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, ClassifierTrainingArguments)
@@ -26,19 +30,27 @@ def train(argv: Sequence[str] | None = None) -> Run:
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
     kind = check_preset("classification", model_arguments)
     run = start("train_classifier", argv, settings, model_arguments, data, tokenizer_arguments)
-    texts = load_data(data, "classification")
+    facts: Facts = {}
+    texts, stream = load_texts(data, "classification", settings, facts)
     example = texts["validation"][0]["text"]
     if run.finished:
         return announce(run, "classification", example=example, already=True)
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
     tokenizer, labels = tokenizers[0], label_names(texts)
-    rows = classification_rows(texts, tokenizer, max_length=data.max_length, num_proc=data.preprocessing_num_workers)
+    options = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}
+    with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
+        rows = classification_rows(texts, tokenizer, max_length=data.max_length, **options)
+    run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
+    train_rows: Any = rows["train"]
+    if stream is not None:
+        train_rows = StreamedRows(stream, encode_texts(tokenizer, data.max_length), long_texts=data.long_texts)
+        del rows["train"]
     sizes = {"length": data.max_length, "labels": labels}
     model = build_model("classification", model_arguments, tokenizer, **sizes, seed=settings.seed)
     trainer = RunTrainer(
         model=model,
         args=settings,
-        train_dataset=rows["train"],
+        train_dataset=train_rows,
         eval_dataset=rows["validation"],
         data_collator=DataCollatorWithPadding(tokenizer),
         processing_class=tokenizer,

@@ -14,7 +14,8 @@ from datasets import DatasetDict
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.data import load_data
+from vanillaformer.training.bad_rows import Facts
+from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.metrics import (
     language_model_metrics,
     pretraining_metrics,
@@ -22,11 +23,14 @@ from vanillaformer.training.metrics import (
     token_scores,
 )
 from vanillaformer.training.models import build_model, check_preset, set_generation
+from vanillaformer.training.packing import PackedCollator, PackedMasking, check_attention, packed_rows
 from vanillaformer.training.preprocessing import causal_blocks, masked_blocks
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.sentence_pairs import sentence_pairs
+from vanillaformer.training.stream_loading import load_texts
+from vanillaformer.training.streaming import stream_blocks
 from vanillaformer.training.trainers import RowMasking, RunTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, LanguageModelTrainingArguments)
@@ -38,12 +42,27 @@ def make_rows(
     tokenizer: PreTrainedTokenizerBase,
     data: DataArguments,
     settings: LanguageModelTrainingArguments,
+    facts: Facts,
 ) -> DatasetDict:
     """Return the rows of token ids that the objective asks for."""
     make = causal_blocks if settings.objective == "causal" else masked_blocks
+    if data.packing and settings.objective == "mlm+nsp":
+        raise ValueError("--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments")
+    if data.packing:
+        make = partial(packed_rows, masked=settings.objective == "masked", long_texts=data.long_texts, facts=facts)
     if settings.objective == "mlm+nsp":
         make = partial(sentence_pairs, seed=settings.seed)
     return make(texts, tokenizer, block_size=data.block_size, num_proc=data.preprocessing_num_workers)
+
+
+def make_collator(
+    tokenizer: PreTrainedTokenizerBase, data: DataArguments, settings: LanguageModelTrainingArguments
+) -> Any:
+    """Return what makes batches of such rows."""
+    if settings.objective == "causal":
+        return PackedCollator(tokenizer) if data.packing else DataCollatorForLanguageModeling(tokenizer, mlm=False)
+    masking = PackedMasking if data.packing else RowMasking
+    return masking(tokenizer, mlm_probability=settings.mlm_probability, mask_seed=settings.seed)
 
 
 def train(argv: Sequence[str] | None = None) -> Run:
@@ -54,24 +73,32 @@ def train(argv: Sequence[str] | None = None) -> Run:
     run = start("train_language_model", argv, settings, model_arguments, data, tokenizer_arguments)
     if run.finished:
         return announce(run, job, example=example, already=True)
-    texts = load_data(data, "language_model")
+    if data.streaming and job == "mlm+nsp":
+        raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
+    facts: Facts = {}
+    texts, stream = load_texts(data, "language_model", settings, facts)
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
     tokenizer = tokenizers[0]
-    rows = make_rows(texts, tokenizer, data, settings)
+    with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
+        rows = make_rows(texts, tokenizer, data, settings, facts)
+    run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
+    train_rows: Any = rows["train"]
+    if stream is not None:
+        train_rows = stream_blocks(stream, tokenizer, data.block_size, masked=not causal)
+        del rows["train"]
     model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed)
     set_generation(model, job, length=data.block_size)
-    collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
-    if not causal:
-        collator = RowMasking(tokenizer, mlm_probability=settings.mlm_probability, mask_seed=settings.seed)
+    if data.packing:
+        check_attention(model)
     metrics: tuple[Any, Any] = language_model_metrics(), token_scores(causal=causal)
     if job == "mlm+nsp":
         metrics = pretraining_metrics(), pretraining_scores
     trainer = RunTrainer(
         model=model,
         args=settings,
-        train_dataset=rows["train"],
+        train_dataset=train_rows,
         eval_dataset=rows["validation"],
-        data_collator=collator,
+        data_collator=make_collator(tokenizer, data, settings),
         processing_class=tokenizer,
         compute_metrics=metrics[0],
         preprocess_logits_for_metrics=metrics[1],

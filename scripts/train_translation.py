@@ -4,17 +4,21 @@ Without arguments: a small model on the embedded corpus (dates, times, numbers a
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformers import DataCollatorForSeq2Seq
 
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.data import load_data
+from vanillaformer.training.bad_rows import Facts
+from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.metrics import translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
-from vanillaformer.training.preprocessing import translation_rows
+from vanillaformer.training.preprocessing import encode_pairs, translation_rows
 from vanillaformer.training.run_arguments import TranslationTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.stream_loading import load_texts
+from vanillaformer.training.streaming import StreamedRows
 from vanillaformer.training.trainers import TranslationTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, TranslationTrainingArguments)
@@ -25,14 +29,22 @@ def train(argv: Sequence[str] | None = None) -> Run:
     model_arguments, data, tokenizer, settings = parse(ARGUMENTS, argv, description=__doc__)
     kind = check_preset("translation", model_arguments)
     run = start("train_translation", argv, settings, model_arguments, data, tokenizer)
-    texts = load_data(data, "translation")
+    facts: Facts = {}
+    texts, stream = load_texts(data, "translation", settings, facts)
     example = texts["validation"][0]["source"]
     if run.finished:
         return announce(run, "translation", example=example, already=True)
     columns = texts["train"]["source"], texts["train"]["target"]
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
     lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
-    rows = translation_rows(texts, source, target, **lengths, num_proc=data.preprocessing_num_workers)
+    handling = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}
+    with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
+        rows = translation_rows(texts, source, target, **lengths, **handling)
+    run.details["data"] = describe_data(facts, rows, (source, target), settings, sample=stream is not None)
+    train_rows: Any = rows["train"]
+    if stream is not None:
+        train_rows = StreamedRows(stream, encode_pairs(source, target, *lengths.values()), long_texts=data.long_texts)
+        del rows["train"]
     longest = max(lengths.values())
     model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
     set_generation(model, "translation", length=data.max_target_length, num_beams=settings.num_beams)
@@ -40,7 +52,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     trainer = TranslationTrainer(
         model=model,
         args=settings,
-        train_dataset=rows["train"],
+        train_dataset=train_rows,
         eval_dataset=rows["validation"],
         data_collator=DataCollatorForSeq2Seq(source, model=model),
         compute_metrics=scores if settings.predict_with_generate else None,

@@ -20,6 +20,7 @@ LAYERS = [
     {"norms", "dropout", "feed_forward", "positions", "attention", "pooling", "initialization", "heads"},
     {"residual", "embeddings", "base"},
     {"block"},
+    {"layer_drop"},
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
     {"auto"},

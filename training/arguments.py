@@ -57,8 +57,36 @@ class DataArguments:
             "documents of several sentences: paragraph (blank lines between documents) or document (the file is one)."
         },
     )
+    split_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Column of --train_file, or of the Hub data set, that says which split a row belongs to: train, "
+            "validation (or valid, val, dev) or test."
+        },
+    )
     validation_fraction: float = field(
         default=0.05, metadata={"help": "Part of the training data held out when there is no validation data."}
+    )
+    test_fraction: float = field(
+        default=0.0, metadata={"help": "Part of the training data held out for the test (default: none)."}
+    )
+    hold_out: Literal["random", "end"] = field(
+        default="random",
+        metadata={
+            "help": "What is held out: rows of distinct texts (sources) drawn at random, or the end: the last rows, "
+            "or of a single text (--sample_by document) the last characters."
+        },
+    )
+    drop_leaked_rows: bool = field(
+        default=False,
+        metadata={"help": "Leave out training rows whose text (source) also occurs in validation or test data."},
+    )
+    bad_rows: Literal["error", "skip"] = field(
+        default="error",
+        metadata={
+            "help": "Rows without a text or a known label, or that cannot be read: the first is an error, or all are "
+            "left out and counted."
+        },
     )
     split_seed: int = field(
         default=0,
@@ -76,6 +104,35 @@ class DataArguments:
     max_target_length: int = field(default=128, metadata={"help": "Target tokens kept, special tokens included."})
     max_length: int = field(default=128, metadata={"help": "Classifier: tokens kept, special tokens included."})
     block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read the training data while training, again and again for --max_steps steps, in place of "
+            "loading it first. Without validation data its first rows are held out: --max_validation_samples, or 1000."
+        },
+    )
+    streaming_buffer: int = field(
+        default=10_000,
+        metadata={"help": "--streaming: rows among which the next one is drawn; 0 keeps the order of the data."},
+    )
+    tokenizer_samples: int = field(
+        default=50_000,
+        metadata={"help": "--streaming: a tokenizer is trained, and labels are looked for, in so many first rows."},
+    )
+    packing: bool = field(
+        default=False,
+        metadata={
+            "help": "Language model: put whole texts into rows of --block_size, none of which sees another, in place "
+            "of cutting the stream of all texts."
+        },
+    )
+    long_texts: Literal["cut", "skip", "error"] = field(
+        default="cut",
+        metadata={
+            "help": "Texts of more tokens than --max_length, --max_source_length or --max_target_length, with "
+            "--packing than --block_size: cut them, leave their rows out, or stop. They are counted in any case."
+        },
+    )
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
         default="13a", metadata={"help": "Translation: sacrebleu's tokenization; zh or char for Chinese, Japanese."}
     )

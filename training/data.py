@@ -1,25 +1,22 @@
 """Loading data for a task: embedded, from the Hub or from local files, always to the same columns."""
 
 from collections.abc import Callable, Mapping
-from random import Random
+from pathlib import Path
 
-import numpy as np
-import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, load_dataset
 
 from .arguments import DataArguments, Task
+from .bad_rows import ROW, Facts, RowCheck, number_rows, with_texts
 from .corpora import cldr_translation, language_names, standard_library
 from .files import check_columns, check_file, read_file, read_parallel
 from .labels import encode_labels
-from .reporting import report
+from .splits import SPLITS, by_column, cap, hold_out, without_leaks
 
 COLUMNS: dict[Task, tuple[str, ...]] = {
     "translation": ("source", "target"),
     "language_model": ("text",),
     "classification": ("text", "label"),
 }
-# What Hub data sets call their splits.
-SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 EMBEDDED: dict[Task, Callable[[DataArguments], DatasetDict]] = {
     "translation": lambda arguments: cldr_translation(
         arguments.source_locale, arguments.target_locale, size=arguments.embedded_size, seed=arguments.split_seed
@@ -29,16 +26,17 @@ EMBEDDED: dict[Task, Callable[[DataArguments], DatasetDict]] = {
 }
 
 
-def load_data(arguments: DataArguments, task: Task) -> DatasetDict:
+def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) -> DatasetDict:
     """Return the splits `train`, `validation` and, where there is one, `test`, with the task's columns.
 
     translation: `source`, `target`. language_model: `text`. classification: `text`, `label` (a `ClassLabel`).
     Column names of the input are mapped to these; other columns are dropped. Without validation data a part of the
-    distinct training sources (texts) is held out, by `split_seed`: rows with the same source stay together.
+    training data is held out: of the distinct sources (texts), so that rows with the same one stay together.
 
     Args:
         arguments: Where the data is and how much of it to use.
         task: What it is for.
+        facts: Where to note, by split, what was left out and what also occurs in the training data.
 
     Raises:
         ValueError: Naming the file, column, row or option at fault and what there is instead.
@@ -46,26 +44,37 @@ def load_data(arguments: DataArguments, task: Task) -> DatasetDict:
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
     _check_numbers(arguments)
+    if arguments.packing and task != "language_model":
+        raise ValueError("--packing is for language models: other tasks have one text in a row")
+    check = RowCheck(arguments.bad_rows == "skip", {} if facts is None else facts)
     if arguments.train_file is not None:
-        dataset = _local(arguments, task)
+        dataset = _local(arguments, task, check)
     else:
-        _check_no_files(arguments)
+        check_no_files(arguments)
         embedded = arguments.dataset == "embedded"
-        dataset = EMBEDDED[task](arguments).select_columns(list(COLUMNS[task])) if embedded else _hub(arguments, task)
+        dataset = _embedded(arguments, task) if embedded else _hub(arguments, task, check)
     if task == "classification":
-        dataset = encode_labels(dataset)
-    if "validation" not in dataset:
-        dataset = _hold_out(dataset, COLUMNS[task][0], arguments)
-    caps = {"train": arguments.max_train_samples, "validation": arguments.max_validation_samples}
-    caps["test"] = arguments.max_test_samples
-    return DatasetDict(
-        {split: _cap(dataset[split], caps[split], arguments.split_seed) for split in SPLITS if split in dataset}
-    )
+        dataset = encode_labels(dataset, check)
+    dataset = DatasetDict({split: rows.select_columns(list(COLUMNS[task])) for split, rows in dataset.items()})
+    column, seed = COLUMNS[task][0], arguments.split_seed
+    dataset = hold_out(dataset, column, arguments)
+    for split in ("validation", "test"):
+        if split in dataset:
+            dataset[split] = cap(dataset[split], getattr(arguments, f"max_{split}_samples"), seed)
+    dataset = without_leaks(dataset, column, drop=arguments.drop_leaked_rows, facts=check.facts)
+    dataset["train"] = cap(dataset["train"], arguments.max_train_samples, seed)
+    return DatasetDict({split: dataset[split] for split in SPLITS if split in dataset})
 
 
 # ---------------------------------------------------------------------------------------------- where data is from
-def _local(arguments: DataArguments, task: Task) -> DatasetDict:
-    options = _column_options(arguments, task)
+def _embedded(arguments: DataArguments, task: Task) -> DatasetDict:
+    if arguments.split_column is not None:
+        raise ValueError(f"--split_column {arguments.split_column} needs --train_file or a --dataset on the Hub")
+    return EMBEDDED[task](arguments).select_columns(list(COLUMNS[task]))
+
+
+def local_files(arguments: DataArguments, task: Task) -> dict[str, list[Path]]:
+    """Return the file of each split, or its two parallel ones, all of which exist and fit the task."""
     files = {}
     for split in SPLITS:  # look at every file before reading any
         name, target = getattr(arguments, f"{split}_file"), getattr(arguments, f"{split}_target_file")
@@ -74,57 +83,89 @@ def _local(arguments: DataArguments, task: Task) -> DatasetDict:
         if name is not None:
             files[split] = [check_file(f"{split}_file", name)]
             files[split] += [check_file(f"{split}_target_file", target)] if target is not None else []
-            _check_text_files(split, [path.suffix.lower() == ".txt" for path in files[split]], task)
-    loaded = {}
-    for split, paths in files.items():
-        if len(paths) == 2:
-            rows = read_parallel(paths[0], paths[1], options)
-        elif paths[0].suffix.lower() == ".txt":
-            rows = read_file(paths[0], {}, sample_by=arguments.sample_by).rename_columns(
-                {"text": arguments.text_column}
-            )
-        else:
-            rows = read_file(paths[0], options)
-        loaded[split] = _task_columns(str(paths[0]), rows, options, task)
+            check_text_files(split, [path.suffix.lower() == ".txt" for path in files[split]], task)
+            _check_split_column(arguments, split, files[split][0].suffix.lower())
+    return files
+
+
+def _local(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict:
+    options = column_options(arguments, task)
+    loaded: dict[str, Dataset] = {}
+    for split, paths in local_files(arguments, task).items():
+        where, rows = str(paths[0]), number_rows(_read(paths, options, arguments))
+        parts = {split: rows}
+        if arguments.split_column is not None:
+            check_columns(where, rows.column_names, {"split_column": arguments.split_column})
+            parts = by_column(check, where, rows, arguments.split_column)
+        loaded |= {name: _task_columns(check, name, where, part, options, task) for name, part in parts.items()}
     return DatasetDict(loaded)
 
 
-def _hub(arguments: DataArguments, task: Task) -> DatasetDict:
+def _read(paths: list[Path], options: Mapping[str, str], arguments: DataArguments) -> Dataset:
+    """Read a split's file, or its two parallel ones."""
+    if len(paths) == 2:
+        return read_parallel(paths[0], paths[1], options)
+    if paths[0].suffix.lower() == ".txt":
+        rows = read_file(paths[0], {}, sample_by=arguments.sample_by)
+        return rows.rename_columns({"text": arguments.text_column})
+    columns = {**options} if arguments.split_column is None else {**options, "split_column": arguments.split_column}
+    return read_file(paths[0], columns, skip_bad=arguments.bad_rows == "skip")
+
+
+def _hub(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict:
     where = " ".join(filter(None, (arguments.dataset, arguments.dataset_config)))
     try:
         found = load_dataset(arguments.dataset, arguments.dataset_config)
     except Exception as error:  # network, missing data set, missing configuration ...
         raise ValueError(f"--dataset {where} cannot be loaded: {error}") from error
-    chosen = {split: next((n for n in names if n in found), None) for split, names in SPLITS.items()}
-    if chosen["train"] is None:
+    options = column_options(arguments, task)
+    if arguments.split_column is not None:
+        parts = _one_split(check, where, found, arguments.split_column)
+    else:
+        parts = {split: (n, number_rows(found[n])) for split, names in SPLITS.items() for n in names if n in found}
+    if "train" not in parts:
         raise ValueError(f"--dataset {where} has no split 'train'; its splits are: {', '.join(found)}")
-    options = _column_options(arguments, task)
     return DatasetDict(
         {
-            split: _task_columns(f"--dataset {where}, split {name}", found[name], options, task)
-            for split, name in chosen.items()
-            if name is not None
+            split: _task_columns(check, split, f"--dataset {where}, split {name}", rows, options, task)
+            for split, (name, rows) in parts.items()
         }
     )
 
 
+def _one_split(check: RowCheck, where: str, found: DatasetDict, column: str) -> dict[str, tuple[str, Dataset]]:
+    """Return the splits that a column of the only split, or of `train`, names."""
+    name = "train" if "train" in found else next(iter(found))
+    if len(found) > 1:
+        raise ValueError(f"--split_column {column}: --dataset {where} has splits already: {', '.join(found)}")
+    where = f"--dataset {where}, split {name}"
+    check_columns(where, found[name].column_names, {"split_column": column})
+    parts = by_column(check, where, number_rows(found[name]), column)
+    return {split: (name, rows) for split, rows in parts.items()}
+
+
 # ------------------------------------------------------------------------------------------------------- checks
 def _check_numbers(arguments: DataArguments) -> None:
-    if not 0 < arguments.validation_fraction < 1:
-        raise ValueError(f"--validation_fraction {arguments.validation_fraction}: it must lie between 0 and 1")
+    validation, test = arguments.validation_fraction, arguments.test_fraction
+    if not 0 < validation < 1:
+        raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
+    if not 0 <= test < 1:
+        raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
+    if validation + test >= 1:
+        raise ValueError(f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on")
     for split in SPLITS:
         cap = getattr(arguments, f"max_{split}_samples")
         if cap is not None and cap < 1:
             raise ValueError(f"--max_{split}_samples {cap}: it must be at least 1")
 
 
-def _check_no_files(arguments: DataArguments) -> None:
+def check_no_files(arguments: DataArguments) -> None:
     for option in ("validation_file", "test_file", "train_target_file", "validation_target_file", "test_target_file"):
         if getattr(arguments, option) is not None:
             raise ValueError(f"--{option} needs --train_file")
 
 
-def _check_text_files(split: str, is_text: list[bool], task: Task) -> None:
+def check_text_files(split: str, is_text: list[bool], task: Task) -> None:
     """Text files have no columns: two parallel ones make translation data, one makes language-model data."""
     if len(is_text) == 2 and (task != "translation" or not all(is_text)):
         raise ValueError(f"--{split}_target_file is for translation from two .txt files")
@@ -136,7 +177,19 @@ def _check_text_files(split: str, is_text: list[bool], task: Task) -> None:
         raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
 
 
-def _column_options(arguments: DataArguments, task: Task) -> dict[str, str]:
+def _check_split_column(arguments: DataArguments, split: str, suffix: str) -> None:
+    """One file with a column that says which split a row belongs to."""
+    if arguments.split_column is None:
+        return
+    if split != "train":
+        raise ValueError(
+            f"--split_column {arguments.split_column} finds the splits in --train_file: give no --{split}_file"
+        )
+    if suffix == ".txt":
+        raise ValueError(f"--split_column {arguments.split_column}: a .txt file has no columns")
+
+
+def column_options(arguments: DataArguments, task: Task) -> dict[str, str]:
     """Return the names of the columns needed, by the option that sets each."""
     options = {f"{column}_column": getattr(arguments, f"{column}_column") for column in COLUMNS[task]}
     if len(set(options.values())) < len(options):
@@ -145,51 +198,17 @@ def _column_options(arguments: DataArguments, task: Task) -> dict[str, str]:
 
 
 # ---------------------------------------------------------------------------------------------------------- rows
-def _task_columns(where: str, rows: Dataset, options: Mapping[str, str], task: Task) -> Dataset:
+def _task_columns(
+    check: RowCheck, split: str, where: str, rows: Dataset, options: Mapping[str, str], task: Task
+) -> Dataset:
     """Keep the needed columns under the task's names, and look at every row."""
     if any("." in name for name in options.values()):
         rows = rows.flatten()
-    check_columns(where, rows.column_names, options)
-    rows = rows.select_columns(list(options.values())).rename_columns(dict(zip(options.values(), COLUMNS[task])))
+    check_columns(where, [name for name in rows.column_names if name != ROW], options)
+    rows = rows.select_columns([*options.values(), ROW]).rename_columns(dict(zip(options.values(), COLUMNS[task])))
     for column in COLUMNS[task]:
         if column != "label":
-            rows = _without_blanks(where, rows, column, drop=task == "language_model")
+            rows = with_texts(check, split, where, rows, column, drop_blank=task == "language_model")
     if not len(rows):
         raise ValueError(f"{where} has no rows")
     return rows
-
-
-def _without_blanks(where: str, rows: Dataset, column: str, *, drop: bool) -> Dataset:
-    """Drop rows without text, or say which is the first."""
-    if rows.features[column].dtype not in ("string", "large_string"):
-        raise ValueError(f"{where}: column {column!r} must hold text, not {rows.features[column].dtype}")
-    texts = rows.with_format("arrow")[column]
-    blank = np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(texts), ""), True), dtype=bool)
-    if not blank.any():
-        return rows
-    if drop:
-        report(f"{where}: {blank.sum()} of {len(rows)} texts are blank and left out.")
-        return rows.select(np.flatnonzero(~blank))
-    raise ValueError(
-        f"{where}, row {blank.argmax() + 1}: the {column} is empty ({blank.sum()} such rows); fill it in or remove it"
-    )
-
-
-def _hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
-    """Take a fraction of the distinct texts of the column out of the training split for validation."""
-    texts = list(dataset["train"][column])
-    distinct = list(dict.fromkeys(texts))
-    if len(distinct) < 2:
-        raise ValueError(
-            f"a validation part cannot be split from {len(distinct)} distinct {column}: give --validation_file"
-        )
-    count = min(max(1, round(len(distinct) * arguments.validation_fraction)), len(distinct) - 1)
-    held_out = set(Random(arguments.split_seed).sample(distinct, count))
-    outside = np.array([text in held_out for text in texts])
-    parts = {"train": np.flatnonzero(~outside), "validation": np.flatnonzero(outside)}
-    return DatasetDict({**dataset, **{split: dataset["train"].select(rows) for split, rows in parts.items()}})
-
-
-def _cap(rows: Dataset, cap: int | None, seed: int) -> Dataset:
-    """Keep `cap` rows drawn by the seed, in their order."""
-    return rows if cap is None or cap >= len(rows) else rows.select(sorted(Random(seed).sample(range(len(rows)), cap)))

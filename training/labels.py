@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
+from .bad_rows import RowCheck
 from .reporting import report
 
 
@@ -16,41 +18,51 @@ def label_names(dataset: DatasetDict) -> list[str]:
     return list(feature.names)
 
 
-def encode_labels(dataset: DatasetDict) -> DatasetDict:
+def encode_labels(dataset: DatasetDict, check: RowCheck | None = None) -> DatasetDict:
     """Turn the column `label` of every split into a `ClassLabel` with the classes of the training split.
 
     Labels may be a `ClassLabel` already, or strings, integers or booleans; their names are sorted (as numbers, when
     all are). A test split of a Hub data set whose labels are withheld (all -1) is left out.
 
+    Args:
+        dataset: The splits.
+        check: What to do about rows with a missing label, a kind of label not listed above, or a label that does not
+            occur in the training split; by default the first is an error.
+
     Raises:
-        ValueError: For a missing label, a kind of label not listed above, fewer than two classes, a label that does
-            not occur in the training split.
+        ValueError: For such a row, unless they are skipped; or for fewer than two classes.
     """
-    if "test" in dataset and set(dataset["test"]["label"]) == {-1}:
+    check = check or RowCheck()
+    if "test" in dataset and all(label == -1 for label in dataset["test"]["label"]):
         report("The test split has no labels: it is left out.")
         dataset = DatasetDict({name: rows for name, rows in dataset.items() if name != "test"})
-    named = {split: _as_names(split, rows) for split, rows in dataset.items()}
+    known = {split: _without_unreadable(check, split, rows) for split, rows in dataset.items()}
     feature = dataset["train"].features["label"]
-    names = feature.names if isinstance(feature, ClassLabel) else _sorted(set(named["train"]))
+    names = feature.names if isinstance(feature, ClassLabel) else _sorted(set(_as_names(known["train"])))
     if len(names) < 2:
-        raise ValueError(f"column 'label' has one value only, {names[0]!r}: nothing to classify")
-    return DatasetDict({split: _replace(split, dataset[split], labels, names) for split, labels in named.items()})
+        found = f"one value only, {names[0]!r}" if names else "no label"
+        raise ValueError(f"column 'label' has {found}: nothing to classify")
+    return DatasetDict({split: _encode(check, split, rows, names) for split, rows in known.items()})
 
 
-def _as_names(split: str, rows: Dataset) -> list[str]:
-    """Return each row's label as text."""
+def _without_unreadable(check: RowCheck, split: str, rows: Dataset) -> Dataset:
+    """Leave out rows whose label is none."""
     feature, labels = rows.features["label"], list(rows["label"])
-    for number, label in enumerate(labels, start=1):
-        if label is None or label == "" or not isinstance(label, (str, int)):
-            raise ValueError(f"{split} data, row {number}: {label!r} is not a label (a name or an integer is)")
     if not isinstance(feature, ClassLabel):
-        return [str(label) for label in labels]
-    outside = next((n for n, label in enumerate(labels, start=1) if not 0 <= label < feature.num_classes), None)
-    if outside is not None:
-        raise ValueError(
-            f"{split} data, row {outside}: label {labels[outside - 1]} is not one of the {feature.num_classes} classes"
-        )
-    return [feature.names[label] for label in labels]
+        bad = [label is None or label == "" or not isinstance(label, (str, int)) for label in labels]
+        text = "{!r} is not a label (a name or an integer is)"
+    else:
+        bad = [label is None or not 0 <= label < feature.num_classes for label in labels]
+        text = f"label {{!r}} is not one of the {feature.num_classes} classes"
+    return check.drop(split, f"{split} data", rows, np.array(bad), lambda index: text.format(labels[index]))
+
+
+def _as_names(rows: Dataset) -> list[str]:
+    """Return each row's label as text."""
+    feature = rows.features["label"]
+    if isinstance(feature, ClassLabel):
+        return [feature.names[label] for label in rows["label"]]
+    return [str(label) for label in rows["label"]]
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
@@ -61,13 +73,18 @@ def _sorted(names: Iterable[str]) -> list[str]:
     return sorted(found, key=key) if all(key(name)[0] == 0 for name in found) else found
 
 
-def _replace(split: str, rows: Dataset, labels: list[str], names: list[str]) -> Dataset:
-    index = {name: number for number, name in enumerate(names)}
-    for number, label in enumerate(labels, start=1):
-        if label not in index:
-            raise ValueError(
-                f"{split} data, row {number}: label {label!r} does not occur in the training data, "
-                f"which has {', '.join(names[:20])}"
-            )
-    encoded = [index[label] for label in labels]
+def _encode(check: RowCheck, split: str, rows: Dataset, names: list[str]) -> Dataset:
+    """Replace names by ids, and leave out rows with a name that is not among them."""
+    index, labels = {name: number for number, name in enumerate(names)}, _as_names(rows)
+    listed = ", ".join(names[:20])
+    rows = check.drop(
+        split,
+        f"{split} data",
+        rows,
+        np.array([label not in index for label in labels]),
+        lambda row: f"label {labels[row]!r} does not occur in the training data, which has {listed}",
+    )
+    if not len(rows):
+        raise ValueError(f"{split} data: no row has one of the labels {listed}")
+    encoded = [index[label] for label in labels if label in index]
     return rows.remove_columns("label").add_column("label", encoded, feature=ClassLabel(names=names))

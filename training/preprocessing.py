@@ -2,16 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
+from .bad_rows import Facts, RowCheck
+from .caching import cached_map
 from .reporting import report
 
 Batch = dict[str, list[Any]]
+LongTexts = Literal["cut", "skip", "error"]
 
 
 def translation_rows(
@@ -22,6 +25,8 @@ def translation_rows(
     max_source_length: int,
     max_target_length: int,
     num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+    facts: Facts | None = None,
 ) -> DatasetDict:
     """Tokenise `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
 
@@ -29,41 +34,39 @@ def translation_rows(
         dataset: Splits with the columns `source` and `target`.
         source_tokenizer: Tokenizer of the source.
         target_tokenizer: Tokenizer of the target; the source's when None.
-        max_source_length: Longer sources are cut, and how many were is reported.
-        max_target_length: Longer targets are cut, likewise.
+        max_source_length: Longest source in tokens, special tokens included.
+        max_target_length: Longest target, likewise.
         num_proc: Processes to work with.
+        long_texts: Whether longer ones are cut, left out with their row, or an error. How many there are is reported.
+        facts: Where to note it.
     """
-    target_tokenizer = target_tokenizer or source_tokenizer
-    _check_length("max_source_length", max_source_length, source_tokenizer)
-    _check_length("max_target_length", max_target_length, target_tokenizer)
-
-    rows = partial(
-        _translation_batch,
-        tokenizers=(source_tokenizer, target_tokenizer),
-        lengths=(max_source_length, max_target_length),
-    )
+    rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
     tokenised = map_splits(dataset, rows, num_proc)
-    tokenised = _report_cut(tokenised, "source_cut", f"sources were cut to {max_source_length} tokens")
-    return _report_cut(tokenised, "target_cut", f"targets were cut to {max_target_length} tokens")
+    longest = {"source": max_source_length, "target": max_target_length}
+    return judge_long(dataset, tokenised, longest, long_texts, facts)
 
 
 def classification_rows(
-    dataset: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, max_length: int, num_proc: int | None = None
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+    facts: Facts | None = None,
 ) -> DatasetDict:
     """Tokenise `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
-    They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, and how many is reported.
-    The names of the classes stay with the column `labels`.
+    They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
+    many there are is reported. The names of the classes stay with the column `labels`.
     """
-    _check_length("max_length", max_length, tokenizer)
+    encode = encode_texts(tokenizer, max_length)
     for split, rows in dataset.items():
         if not isinstance(rows.features["label"], ClassLabel):
             raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
     dataset = dataset.rename_column("label", "labels")
-    tokenised = map_splits(
-        dataset, partial(_text_batch, tokenizer=tokenizer, length=max_length), num_proc, keep=["labels"]
-    )
-    return _report_cut(tokenised, "text_cut", f"texts were cut to {max_length} tokens")
+    tokenised = map_splits(dataset, encode, num_proc, keep=["labels"])
+    return judge_long(dataset, tokenised, {"text": max_length}, long_texts, facts)
 
 
 def causal_blocks(
@@ -74,13 +77,7 @@ def causal_blocks(
     No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). A
     tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
     """
-    if block_size < 2:
-        raise ValueError(f"block_size={block_size}: a block needs two tokens, one to see and one to predict")
-    if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
-    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
-    join = partial(_joined_batch, tokenizer=tokenizer, start=start, end=[tokenizer.eos_token_id])
-    tokenised = map_splits(dataset, join, num_proc)
+    tokenised = map_splits(dataset, encode_causal(tokenizer, block_size), num_proc)
     return DatasetDict({split: _cut(rows, block_size, smallest=2) for split, rows in tokenised.items()})
 
 
@@ -91,18 +88,48 @@ def masked_blocks(
 
     No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads).
     """
-    if block_size < 3:
-        raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
-    check_encoder_tokenizer(tokenizer)
+    tokenised = map_splits(dataset, encode_masked(tokenizer, block_size), num_proc)
     frame = partial(_framed_batch, start=tokenizer.cls_token_id, end=tokenizer.sep_token_id)
-    join = partial(_joined_batch, tokenizer=tokenizer, start=[], end=[tokenizer.sep_token_id])
-    tokenised = map_splits(dataset, join, num_proc)
     return DatasetDict(
         {
             split: _cut(rows, block_size - 2, smallest=1).map(frame, batched=True, desc=f"Framing {split} data")
             for split, rows in tokenised.items()
         }
     )
+
+
+# ------------------------------------------------------------------------------------- what to do to batches of texts
+def encode_pairs(
+    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
+) -> Callable[[Batch], Batch]:
+    """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
+    _check_length("max_source_length", source_length, source)
+    _check_length("max_target_length", target_length, target)
+    return partial(_translation_batch, tokenizers=(source, target), lengths=(source_length, target_length))
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to rows, with the flag `text_cut`."""
+    _check_length("max_length", length, tokenizer)
+    return partial(_text_batch, tokenizer=tokenizer, length=length)
+
+
+def encode_causal(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to the pieces of the stream that causal blocks are cut from."""
+    if block_size < 2:
+        raise ValueError(f"block_size={block_size}: a block needs two tokens, one to see and one to predict")
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
+    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
+    return partial(_joined_batch, tokenizer=tokenizer, start=start, end=[tokenizer.eos_token_id])
+
+
+def encode_masked(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to the pieces of the stream that masked blocks are cut from."""
+    if block_size < 3:
+        raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
+    check_encoder_tokenizer(tokenizer)
+    return partial(_joined_batch, tokenizer=tokenizer, start=[], end=[tokenizer.sep_token_id])
 
 
 def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -164,9 +191,8 @@ def map_splits(
     mapped = {}
     for split, rows in dataset.items():
         old = [name for name in rows.column_names if name not in (keep or [])]
-        workers = None if num_proc is None else min(num_proc, len(rows))
-        mapped[split] = rows.map(
-            function, batched=True, remove_columns=old, num_proc=workers, desc=f"Tokenising {split} data"
+        mapped[split] = cached_map(
+            rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenising {split} data"
         )
     return DatasetDict(mapped)
 
@@ -187,13 +213,54 @@ def _cut(rows: Dataset, size: int, *, smallest: int) -> Dataset:
     return Dataset(pa.table({"input_ids": blocks}))
 
 
-def _report_cut(dataset: DatasetDict, column: str, what: str) -> DatasetDict:
-    """Report how many rows of each split have a flag set, and drop the flag."""
-    for split, rows in dataset.items():
-        count = sum(rows[column])
-        if count:
-            report(f"{split} data: {count} of {len(rows)} {what}.")
-    return dataset.remove_columns(column)
+def judge_long(
+    texts: DatasetDict,
+    rows: DatasetDict,
+    longest: dict[str, int],
+    long_texts: LongTexts,
+    facts: Facts | None,
+    how: str = "cut to",
+) -> DatasetDict:
+    """Report how many texts of each split were too long, as the flag `<column>_cut` of a row says, and drop the flags.
+
+    Args:
+        texts: The texts, one for each row.
+        rows: The rows made of them, cut.
+        longest: Tokens that a text may have, by its column.
+        long_texts: Keep the rows, leave them out, or raise an error.
+        facts: Where to note how many.
+        how: What cutting them means.
+
+    Raises:
+        ValueError: Naming the first such text, if it is an error; or when no row is left.
+    """
+    check = RowCheck(facts={} if facts is None else facts)
+    judged = {}
+    for split, part in rows.items():
+        cuts = {column: np.asarray(part.with_format("arrow")[f"{column}_cut"], dtype=bool) for column in longest}
+        for column, cut in cuts.items():
+            if long_texts == "error" and cut.any():
+                raise ValueError(_first_long(texts[split], split, column, cut, longest[column]))
+            if cut.any():
+                what = "left out, having more than" if long_texts == "skip" else how
+                report(f"{split} data: {cut.sum()} of {len(part)} {column}s were {what} {longest[column]} tokens.")
+            check.note(split, f"{column}s {'left out as too long' if long_texts == 'skip' else 'cut'}", int(cut.sum()))
+        kept = ~np.logical_or.reduce(list(cuts.values()))
+        if long_texts == "skip" and not kept.any():
+            raise ValueError(f"{split} data: --long_texts skip leaves no row")
+        chosen = part.select(np.flatnonzero(kept)) if long_texts == "skip" and not kept.all() else part
+        judged[split] = chosen.remove_columns([f"{column}_cut" for column in longest])
+    return DatasetDict(judged)
+
+
+def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longest: int) -> str:
+    first = int(cut.argmax())
+    start = texts[first][column][:40]
+    return (
+        f"{split} data, row {first + 1} ({start!r} ...): the {column} has more than {longest} tokens "
+        f"({cut.sum()} such rows); --long_texts cut or skip, or more tokens (--max_length, --max_source_length, "
+        "--max_target_length, --block_size)"
+    )
 
 
 def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) -> None:

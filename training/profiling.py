@@ -3,6 +3,8 @@
 from itertools import islice
 from typing import Any
 
+from torch.utils.data import IterableDataset
+
 from vanillaformer.modeling.admin import profile_admin
 
 from .reporting import report
@@ -37,6 +39,9 @@ def first_batch(trainer: RunTrainer) -> dict[str, Any]:
     The Trainer's own loader would draw from the global random state, and give each process rows of its own.
     """
     dataset: Any = trainer.train_dataset
+    if isinstance(dataset, IterableDataset):
+        rows = list(islice(dataset, trainer.args.train_batch_size))
+        return dict(trainer._prepare_inputs(trainer.data_collator(rows)))
     order = trainer._get_train_sampler()  # with a generator of its own
     numbers = range(len(dataset)) if order is None else order
     rows = [dataset[number] for number in islice(numbers, trainer.args.train_batch_size)]

@@ -4,14 +4,26 @@ import sys
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+
+from .adaptation import AdaptationArguments
+from .averaging import AveragingArguments
+from .batching import BatchArguments
+from .guards import GuardArguments
+from .losses import LossArguments
+from .optimizers import OPTIMIZERS, OptimizerArguments
+
+TOPICS = (AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments, AdaptationArguments)
 
 Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
 
 
 @dataclass
-class RunDefaults:
+class RunDefaults(
+    AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments, AdaptationArguments
+):
     """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
 
     To be put before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
@@ -64,7 +76,16 @@ class RunDefaults:
             self.load_best_model_at_end = False
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
+        for topic in TOPICS:
+            topic.check(self)
+        if self.bf16 and not torch.accelerator.is_available():  # type: ignore[attr-defined]
+            self.use_cpu = True  # transformers wants to be told
+        optimizer = self.optim
+        if optimizer in OPTIMIZERS:
+            self.optim = "adamw_torch"  # transformers accepts only its own
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
+        if optimizer in OPTIMIZERS:
+            self.optim = optimizer
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
 
@@ -120,6 +141,10 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
     def __post_init__(self) -> None:
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
+        if self.scheduled_sampling != "none" and self.objective != "causal":
+            raise ValueError(
+                f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
+            )
         if self.output_dir is None:
             self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
         if self.metric_for_best_model == "perplexity":
@@ -139,3 +164,8 @@ class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
         default="group_by_length",
         metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
     )
+
+    def __post_init__(self) -> None:
+        if self.scheduled_sampling != "none":
+            raise ValueError(f"--scheduled_sampling {self.scheduled_sampling}: a classifier feeds itself no tokens")
+        super().__post_init__()

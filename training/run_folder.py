@@ -14,7 +14,16 @@ RECORD = "run.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 # What a run leaves in its folder, and all that starting anew may delete there.
 PRODUCTS = (
-    *("checkpoint-*", "target_tokenizer", RECORD, "README.md", "all_results.json", "*.png", "training_args.bin"),
+    *(
+        "checkpoint-*",
+        "target_tokenizer",
+        "adapter",
+        RECORD,
+        "README.md",
+        "all_results.json",
+        "*.png",
+        "training_args.bin",
+    ),
     *("config.json", "generation_config.json", "model*.safetensors*", "trainer_state.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
 )
@@ -89,8 +98,13 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the latest checkpoint that was written to its end, or None."""
+    return next((path for _, path in sorted(checkpoints(folder).items(), reverse=True)), None)
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints that were written to their end, by step."""
     found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := CHECKPOINT.fullmatch(path.name))}
-    return next((found[step] for step in sorted(found, reverse=True) if is_complete(found[step])), None)
+    return {step: path for step, path in found.items() if is_complete(path)}
 
 
 def is_complete(checkpoint: Path) -> bool:
@@ -111,7 +125,7 @@ def clear(folder: Path) -> None:
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
         return json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise ValueError(f"{folder / RECORD} is damaged ({error}): start anew with --overwrite_output_dir") from error

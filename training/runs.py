@@ -18,8 +18,10 @@ from transformers.utils import logging as transformers_logging
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import DataArguments, ModelArguments, TokenizerArguments
+from .averaging import AverageCheckpoints
 from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
 from .cards import loading_code, model_card
+from .guards import make_writable
 from .models import HEADS, Job
 from .plots import loss_curve
 from .profiling import profile_new_model
@@ -34,7 +36,10 @@ COMPARED = (
     *("objective", "mlm_probability", "num_train_epochs", "max_steps", "seed", "data_seed", "learning_rate"),
     *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2"),
     *("adam_epsilon", "max_grad_norm", "label_smoothing_factor", "train_sampling_strategy", "bf16", "fp16"),
-    *("metric_for_best_model", "load_best_model_at_end"),
+    *("metric_for_best_model", "load_best_model_at_end", "average_checkpoints", "ema_decay", "ema_warmup"),
+    *("tokens_per_batch", "muon_momentum", "muon_lr_factor", "r_drop", "scheduled_sampling", "scheduled_sampling_k"),
+    *("scheduled_sampling_floor", "early_stopping_patience", "early_stopping_threshold", "nan_loss"),
+    *("freeze", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
 
 
@@ -60,7 +65,9 @@ def start(
         for group, values in groups.items()
     }
     chosen = training.to_dict()
-    rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
+    rows: Any = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
+    if training.tokens_per_batch is not None:
+        rows = None  # as many as have so many tokens
     settings["training"] = {name: chosen[name] for name in COMPARED if name in chosen} | {"rows_per_step": rows}
     run = Run(Path(training.output_dir), command_line(program, argv), {"program": {"name": program}, **settings})
     resume = training.resume_from_checkpoint
@@ -71,7 +78,7 @@ def start(
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
         if training.should_save and not run.finished:
-            run.folder.mkdir(parents=True, exist_ok=True)
+            make_writable(run.folder)
             run.write()
     if not run.finished:
         report(f"Run {run.folder}: " + (f"going on from {run.checkpoint}" if run.checkpoint else "from the beginning"))
@@ -133,6 +140,8 @@ def train_and_save(
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     replace_callbacks(trainer)
+    if trainer.args.average_checkpoints:
+        trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
     if tokenizers[0] is not tokenizers[1]:
         trainer.add_callback(SaveTargetTokenizer(tokenizers[1]))
     sizes = {split: len(part) for split, part in rows.items()}
@@ -144,7 +153,7 @@ def train_and_save(
     if "test" in rows:
         run.metrics |= trainer.evaluate(rows["test"], metric_key_prefix="test", **test_options)  # type: ignore[arg-type]
     run.metrics |= {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
-    run.details = {"rows": sizes, "steps": trainer.state.global_step}
+    run.details |= {"rows": sizes, "steps": trainer.state.global_step}
     trainer.save_metrics("all", run.metrics, combined=False)
     trainer.save_state()
     if trainer.is_world_process_zero():
@@ -227,7 +236,8 @@ def _describe(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
     report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
     device, processes = trainer.args.device.type, trainer.args.world_size
     where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
-    report(f"Model: {type(model).__name__}, {model.num_parameters():,} parameters, on {where}")
+    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
+    report(f"Model: {name}, {model.num_parameters():,} parameters, on {where}")
 
 
 def _card(run: Run, job: Job, trainer: RunTrainer, data: DataArguments, code: str) -> ModelCard:

@@ -6,66 +6,25 @@ the same on any number of processes, and a resumed run ends at the same weights 
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
 import torch
+from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
-from torch.utils.data import Sampler
-from transformers import DataCollatorForLanguageModeling, Seq2SeqTrainer, Trainer, TrainerCallback
-from transformers.trainer_pt_utils import get_length_grouped_indices
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+from transformers import DataCollatorForLanguageModeling, Seq2SeqTrainer, TrainerCallback
+
+from .adaptation import AdaptingTrainer
+from .averaging import AveragingTrainer
+from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, mixed, row_lengths
+from .guards import GuardedTrainer
+from .losses import gold_probability, training_loss, with_own_predictions
+from .optimizers import OPTIMIZERS, decaying_names
 
 EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always the same
-
-
-class RandomEpochs(Sampler[int]):
-    """Rows in an order drawn anew for every epoch from seed and epoch.
-
-    Args:
-        count: Number of rows.
-        seed: Seed of all the orders.
-    """
-
-    def __init__(self, count: int, seed: int):
-        self.count, self.seed, self.epoch = count, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the order that the next iteration follows."""
-        self.epoch = epoch
-
-    def order(self, generator: torch.Generator) -> list[int]:
-        """Draw the order of one epoch."""
-        return torch.randperm(self.count, generator=generator).tolist()
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.order(torch.Generator().manual_seed(_mixed(self.seed, self.epoch))))
-
-
-class LengthGroupedEpochs(RandomEpochs):
-    """The same, with rows of similar length together, and the batches in random order.
-
-    Args:
-        lengths: Length of each row.
-        batch_size: Rows in one step of all processes together.
-        seed: Seed of all the orders.
-    """
-
-    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
-        super().__init__(len(lengths), seed)
-        self.lengths, self.batch_size = lengths, batch_size
-
-    def order(self, generator: torch.Generator) -> list[int]:
-        # transformers groups rows by hundreds of batches, sorted: left so, all long rows would be followed by all
-        # short ones, again and again, and the loss would swing with them.
-        rows = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
-        whole = len(rows) // self.batch_size * self.batch_size
-        batches = torch.tensor(rows[:whole]).view(-1, self.batch_size)
-        shuffled = batches[torch.randperm(len(batches), generator=generator)]
-        return shuffled.flatten().tolist() + rows[whole:]
 
 
 class RowMasking(DataCollatorForLanguageModeling):
@@ -100,19 +59,22 @@ class RowMasking(DataCollatorForLanguageModeling):
         return inputs, labels
 
     def _mask_row(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seed = crc32(row.numpy().tobytes(), _mixed(self.mask_seed, self.epoch))
+        seed = crc32(row.numpy().tobytes(), mixed(self.mask_seed, self.epoch))
         self.generator = torch.Generator().manual_seed(seed)
         return super().torch_mask_tokens(row)
 
 
-class RunTrainer(Trainer):
-    """`Trainer` with reproducible batches, which leaves the model card to the run."""
+class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer):
+    """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
-        self.sampler: RandomEpochs | None = None
+        self.sampler: RandomEpochs | TokenBatches | None = None
         super().__init__(*arguments, **keywords)
+        self.label_smoother = None  # `compute_loss` smooths, and in training only
+        self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
         self.add_callback(_SetEpoch(self))
 
+    # ------------------------------------------------------------------------------------------------------ batches
     def set_epoch(self, epoch: int) -> None:
         """Choose the order and the masks of an epoch."""
         if self.sampler is not None:
@@ -120,23 +82,82 @@ class RunTrainer(Trainer):
         if isinstance(self.data_collator, RowMasking):
             self.data_collator.set_epoch(epoch)
 
+    def get_train_dataloader(self) -> DataLoader:
+        tokens = self.args.tokens_per_batch
+        if tokens is None:
+            return super().get_train_dataloader()
+        rows: Any = self._remove_unused_columns(self.train_dataset, description="training")
+        self.sampler = TokenBatches(
+            row_lengths(rows),
+            tokens,
+            self._order_seed(),
+            accumulation=self.args.gradient_accumulation_steps,
+            processes=self.args.world_size,
+            process=self.args.process_index,
+        )
+        loader: DataLoader = DataLoader(
+            rows,
+            batch_sampler=self.sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # The batches are this process's already: told that there is one process, accelerate does not divide them again.
+        return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
+
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
         if self.args.train_sampling_strategy == "random":
-            self.sampler = RandomEpochs(len(rows), seed)
+            self.sampler = RandomEpochs(len(rows), self._order_seed())
         elif self.args.train_sampling_strategy == "group_by_length":
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            self.sampler = LengthGroupedEpochs(row_lengths(rows), batch_size, seed)
+            self.sampler = LengthGroupedEpochs(row_lengths(rows).sum(axis=1).tolist(), batch_size, self._order_seed())
         else:
             return super()._get_train_sampler(train_dataset)
         return self.sampler
+
+    def _order_seed(self) -> int:
+        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+
+    # --------------------------------------------------------------------------------------- optimizer and loss
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return decaying_names(model, super().get_decay_parameter_names(model))
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        build = OPTIMIZERS.get(self.args.optim)
+        if self.optimizer is None and build is not None:
+            trained: Any = self.model if model is None else model
+            self.optimizer = build(trained, set(self.get_decay_parameter_names(trained)), self.args)
+        return super().create_optimizer(model)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        if return_outputs or not model.training or num_items_in_batch is None:
+            return super().compute_loss(model, inputs, return_outputs)
+        inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
+        loss = training_loss(
+            model,
+            inputs,
+            label_smoothing=self.args.label_smoothing_factor,
+            r_drop=self.args.r_drop,
+            items=num_items_in_batch,
+        )
+        # Each process's gradient is a part of the sum, of which torch takes the mean
+        return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
         masks = self.data_collator
         with masks.evaluation() if isinstance(masks, RowMasking) else contextlib.nullcontext():
             return super().evaluation_loop(*arguments, **keywords)
 
+    # -------------------------------------------------------------------------------------------------------- others
     def _issue_warnings_after_load(self, load_result: Any) -> None:
         # A saved model has each shared tensor once, under one of its names: the others are not missing.
         model: Any = self.model
@@ -160,17 +181,3 @@ class _SetEpoch(TrainerCallback):
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.trainer.set_epoch(int(state.epoch or 0))
-
-
-def row_lengths(rows: Dataset) -> list[int]:
-    """Return the number of tokens of each row, source and target together."""
-    columns = [name for name in ("input_ids", "labels") if isinstance(rows[0].get(name), list)]
-    lengths = [0] * len(rows)
-    for column in columns:
-        lengths = [length + len(ids) for length, ids in zip(lengths, rows[column])]
-    return lengths
-
-
-def _mixed(seed: int, epoch: int) -> int:
-    """Return one seed for the pair, unlike `seed + epoch`, which other runs would share."""
-    return crc32(b"%d %d" % (seed, epoch))

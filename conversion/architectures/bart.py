@@ -69,6 +69,15 @@ def give_tie(config: BlockConfig) -> Values:
     return {"tie_word_embeddings": config.tie_word_embeddings}
 
 
+LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
+
+
+def take_layer_drop(config: PreTrainedConfig) -> Values:
+    # ours is the same on both sides; where theirs is not, it says something about their training alone
+    rates = {getattr(config, name) or 0.0 for name in LAYER_DROPS}
+    return {"layer_drop": rates.pop()} if len(rates) == 1 else {}
+
+
 # One switch for the tables of source and target and the output layer
 ONE_TIE = Field(take_tie, give_tie)
 
@@ -89,6 +98,7 @@ SEQ2SEQ: tuple[Field, ...] = (
     ),
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),
+    Field(take_layer_drop, lambda config: dict.fromkeys(LAYER_DROPS, config.layer_drop)),
     ALL_KEY_VALUE_HEADS,
     DERIVED_HEAD_DIM,
     constant(norm_eps=1e-5, attention_bias=True, initialization="normal"),

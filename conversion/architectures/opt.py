@@ -49,6 +49,7 @@ ARCHITECTURE = Architecture(
         DERIVED_HEAD_DIM,
         same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
         same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
+        renamed(layer_drop="layerdrop"),
         renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
         renamed(hidden_act="activation_function", initializer_range="init_std"),
         Field(

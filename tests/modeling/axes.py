@@ -153,7 +153,7 @@ NEEDS: dict[tuple[str, Any], Value] = {
 APART = {
     "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "vocab_size",
     "decoder_vocab_size", "relative_attention_max_distance", "dropout", "attention_dropout", "activation_dropout",
-    "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+    "layer_drop", "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id", "classifier_pooling", "classifier_act", "classifier_norm", "classifier_dropout",
 }  # fmt: skip
 

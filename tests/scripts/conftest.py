@@ -1,9 +1,21 @@
 """One tiny run of each kind for all tests of a worker."""
 
+import os
 from pathlib import Path
 
+import datasets
 import pytest
 from script_runs import PROGRAMS, train
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    """Keep what is loaded and tokenised in a folder of these tests, in the processes they start too."""
+    folder = tmp_path_factory.mktemp("datasets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(os.environ, "HF_DATASETS_CACHE", str(folder))
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder)
+        yield
 
 
 @pytest.fixture(scope="session")

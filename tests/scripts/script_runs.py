@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from transformers import TrainerCallback
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training import runs
 from vanillaformer.training.run_folder import Run
+from vanillaformer.training.trainers import RunTrainer
 
 COMMON = """
     --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64 dropout=0.1
@@ -92,9 +94,49 @@ def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
     PROGRAMS[job][0].train(argv)
 
 
+def train_until_killed_while_saving(job: str, folder: str, files: int, argv: Sequence[str]) -> None:
+    """Run a training program that is killed when it opens a checkpoint's file for writing, the so-manieth of them."""
+    torch.set_num_threads(1)
+    left = [files]
+
+    def die(event: str, details: tuple[Any, ...]) -> None:
+        if event != "open" or not str(details[0]).startswith(folder) or "w" not in (details[1] or ""):
+            return
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(die)
+    PROGRAMS[job][0].train(argv)
+
+
+def killed(target: Any, *details: Any) -> None:
+    """Run a function in a process of its own, which has to be killed."""
+    process = processes().Process(target=target, args=details)
+    process.start()
+    process.join(timeout=120)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def kill_in_step(job: str, step: int, argv: list[str]) -> None:
+    killed(train_until_killed, job, step, argv)
+
+
 def train_as_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
     """Run a training program as one of several processes, as torchrun starts them."""
     torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     PROGRAMS[job][0].train(argv)
+
+
+def train_as_spoiled_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """The same, where the loss of the second process is no number at step 3."""
+    compute = RunTrainer.compute_loss
+
+    def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
+        loss = compute(trainer, model, *details, **keywords)
+        return loss * float("nan") if model.training and rank == 1 and trainer.state.global_step == 2 else loss
+
+    RunTrainer.compute_loss = spoiled  # type: ignore[method-assign]
+    train_as_rank(job, rank, size, port, argv)

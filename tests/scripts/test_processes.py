@@ -5,9 +5,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-from script_runs import arguments, losses, processes, train, train_as_rank, weights
+from script_runs import arguments, losses, processes, train, train_as_rank, train_as_spoiled_rank, weights
 
 # Half the rows per process; without dropout, whose draws cannot agree.
 ALONE = "--set", "dropout=0"
@@ -25,6 +26,16 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def train_together(job: str, folder: Path, *options: str, target: Any = train_as_rank) -> None:
+    port, argv = free_port(), arguments(job, folder, *HALVED, *options)
+    ranks = [processes().Process(target=target, args=(job, rank, 2, port, argv)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=200)
+    assert [process.exitcode for process in ranks] == [0, 0]
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -46,11 +57,29 @@ def test_torchrun(tmp_path: Path) -> None:
 @pytest.mark.parametrize("job", ["causal", "masked", "classification"])
 def test_two_processes(job: str, tmp_path: Path) -> None:
     train(job, tmp_path / "alone", *ALONE)
-    port, argv = free_port(), arguments(job, tmp_path / "two", *HALVED)
-    ranks = [processes().Process(target=train_as_rank, args=(job, rank, 2, port, argv)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=200)
-    assert [process.exitcode for process in ranks] == [0, 0]
+    train_together(job, tmp_path / "two")
     assert_same_training(tmp_path / "alone", tmp_path / "two")
+
+
+@pytest.mark.parametrize("technique", ["--ema_decay 0.5", "--average_checkpoints 2", "--freeze embed_tokens"])
+def test_techniques_of_two_processes(technique: str, tmp_path: Path) -> None:
+    train("causal", tmp_path / "alone", *ALONE, *technique.split())
+    train_together("causal", tmp_path / "two", *technique.split())
+    for part in ("", "checkpoint-6"):
+        ours, theirs = weights(tmp_path / "alone" / part), weights(tmp_path / "two" / part)
+        for name, value in ours.items():
+            assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
+
+
+def test_layer_drop_of_two_processes(tmp_path: Path) -> None:
+    """Whose gradients lack layers that the other one's have."""
+    train_together("causal", tmp_path, "--set", "layer_drop=0.5", "num_hidden_layers=3")
+    assert json.loads((tmp_path / "run.json").read_text())["finished"]
+
+
+def test_all_processes_skip_the_step_that_one_cannot_take(tmp_path: Path) -> None:
+    options = ["--nan_loss", "skip", "--eval_steps", "1", "--max_steps", "4", "--save_total_limit", "9"]
+    train_together("causal", tmp_path, *options, target=train_as_spoiled_rank)
+    steps = [weights(tmp_path / f"checkpoint-{step}") for step in (2, 3, 4)]
+    assert all((steps[1][name] == value).all() for name, value in steps[0].items())
+    assert any((steps[2][name] != value).any() for name, value in steps[1].items())

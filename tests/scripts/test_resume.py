@@ -1,7 +1,6 @@
 """A run that is killed goes on where it was, and ends where it would have ended."""
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -9,19 +8,15 @@ from script_runs import (
     PROGRAMS,
     arguments,
     assert_equal_weights,
+    kill_in_step,
+    killed,
     losses,
-    processes,
     train,
-    train_until_killed,
+    train_until_killed_while_saving,
     weights,
 )
 
-
-def kill_in_step(job: str, step: int, argv: list[str]) -> None:
-    process = processes().Process(target=train_until_killed, args=(job, step, argv))
-    process.start()
-    process.join(timeout=120)
-    assert process.exitcode == -signal.SIGKILL
+from vanillaformer.training.run_folder import is_complete
 
 
 @pytest.mark.parametrize("job", PROGRAMS)
@@ -36,6 +31,30 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
         assert_equal_weights(whole / part, tmp_path / part)
     assert losses(tmp_path)[3:] == losses(whole)[3:]
     assert (tmp_path / "tokenizer.json").read_bytes() == (whole / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("files", [1, 2, 3])
+def test_killed_while_it_saves(files: int, trained, tmp_path: Path, capfd) -> None:
+    unfinished = tmp_path / "checkpoint-4"
+    killed(train_until_killed_while_saving, "causal", str(unfinished), files, arguments("causal", tmp_path))
+    assert unfinished.exists()
+    assert not is_complete(unfinished)
+    train("causal", tmp_path)
+    assert f"going on from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
+    for part in ("", "checkpoint-4", "checkpoint-6"):
+        assert_equal_weights(trained("causal") / part, tmp_path / part)
+
+
+def test_killed_before_the_last_file(trained, tmp_path: Path) -> None:
+    unfinished = tmp_path / "checkpoint-4"
+    state = str(unfinished / "trainer_state.json")
+    killed(train_until_killed_while_saving, "causal", state, 1, arguments("causal", tmp_path))
+    names = {path.name for path in (trained("causal") / "checkpoint-4").iterdir()}
+    there = {path.name for path in unfinished.iterdir()}
+    assert names - there <= {"trainer_state.json"}  # everything else is written before it
+    assert not is_complete(unfinished)
+    train("causal", tmp_path)
+    assert_equal_weights(trained("causal"), tmp_path)
 
 
 @pytest.mark.parametrize("job", ["classification", "masked", "mlm+nsp"])

@@ -1,49 +1,7 @@
-import pytest
 import torch
-from datasets import Dataset
 from transformers import DataCollatorForLanguageModeling
 
-from vanillaformer.training.trainers import LengthGroupedEpochs, RandomEpochs, RowMasking, row_lengths
-
-LENGTHS = [(7 * index) % 40 + 1 for index in range(1000)]
-
-
-@pytest.mark.parametrize("make", [lambda seed: RandomEpochs(1000, seed), lambda s: LengthGroupedEpochs(LENGTHS, 8, s)])
-def test_order_is_a_permutation_that_seed_and_epoch_decide(make) -> None:
-    first, again, other = make(1), make(1), make(2)
-    torch.manual_seed(3)
-    orders = [list(first)]
-    torch.manual_seed(4)
-    assert list(again) == orders[0]
-    first.set_epoch(1)
-    orders += [list(first), list(other)]
-    assert all(sorted(order) == list(range(1000)) for order in orders)
-    assert orders[0] != orders[1] != orders[2] != orders[0]
-    first.set_epoch(0)
-    assert list(first) == orders[0]
-    assert len(first) == 1000
-
-
-def test_batches_hold_rows_of_similar_length_in_random_order() -> None:
-    order = list(LengthGroupedEpochs(LENGTHS, 8, 0))
-    batches = [[LENGTHS[row] for row in order[start : start + 8]] for start in range(0, 1000, 8)]
-    padding = sum(max(batch) * len(batch) - sum(batch) for batch in batches) / sum(LENGTHS)
-    assert padding < 0.1
-    longest = torch.tensor([max(batch) for batch in batches], dtype=torch.float)
-    following = torch.corrcoef(torch.stack([longest[:-1], longest[1:]]))[0, 1]
-    assert abs(following) < 0.3  # sorted batches would have 0.9
-
-
-def test_incomplete_batch_comes_last() -> None:
-    order = list(LengthGroupedEpochs(LENGTHS[:21], 8, 0))
-    assert sorted(order) == list(range(21))
-
-
-def test_row_lengths() -> None:
-    pairs = Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [[1], [2, 3, 4]]})
-    assert row_lengths(pairs) == [3, 4]
-    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]], "labels": [0, 1]})) == [2, 1]
-    assert row_lengths(Dataset.from_dict({"input_ids": [[1, 2], [3]]})) == [2, 1]
+from vanillaformer.training.trainers import RowMasking
 
 
 def masking(tokenizer, **options) -> RowMasking:

@@ -1,0 +1,255 @@
+"""Techniques of training, in whole runs: they do what they say, and a resumed run ends as an uninterrupted one."""
+
+import errno
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from script_runs import arguments, assert_equal_weights, kill_in_step, train, weights
+from transformers import AutoModelForSeq2SeqLM, TrainerCallback
+
+from vanillaformer.scripts import train_language_model
+from vanillaformer.training import runs
+from vanillaformer.training.trainers import RunTrainer
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "run.json").read_text())["metrics"]
+
+
+def history(folder: Path, name: str) -> list[float]:
+    entries = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [entry[name] for entry in entries if name in entry]
+
+
+def test_average_checkpoints(tmp_path: Path, capfd) -> None:
+    options = ["--average_checkpoints", "2", "--save_total_limit", "1"]
+    train("translation", tmp_path, *options)
+    assert "The model is the average of 2 checkpoints: steps 4, 6." in capfd.readouterr().out
+    before, after = weights(tmp_path / "checkpoint-4"), weights(tmp_path / "checkpoint-6")
+    for name, value in weights(tmp_path).items():
+        assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert metrics(tmp_path)["eval_loss"] not in history(tmp_path, "eval_loss")[:-1]  # scored anew
+    whole, killed = tmp_path, tmp_path / "killed"
+    kill_in_step("translation", 5, arguments("translation", killed, *options))
+    train("translation", killed, *options)
+    assert_equal_weights(whole, killed)
+
+
+class Steps(TrainerCallback):
+    """Keeps the weights after each step of the optimizer of the runs that begin while it is `listening`."""
+
+    def __init__(self):
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        replace = runs.replace_callbacks
+
+        def and_listen(trainer: Any) -> None:
+            replace(trainer)
+            trainer.add_callback(self)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "replace_callbacks", and_listen)
+            yield
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.weights.append({name: value.detach().clone().double() for name, value in model.named_parameters()})
+
+
+@pytest.mark.parametrize("job", ["causal", "classification"])
+def test_moving_average(job: str, tmp_path: Path) -> None:
+    options = ["--ema_decay", "0.7", "--ema_warmup", "False", "--gradient_accumulation_steps", "2"]
+    options += ["--per_device_train_batch_size", "4", "--metric_for_best_model", "loss"]
+    recorder, whole, killed = Steps(), tmp_path / "whole", tmp_path / "killed"
+    with recorder.listening():
+        train(job, whole, *options)
+    assert len(recorder.weights) == 6
+    expected = recorder.weights[0]
+    for step, now in enumerate(recorder.weights, start=1):
+        expected = {name: 0.7 * value + 0.3 * now[name] for name, value in expected.items()}
+        if step % 2 == 0:  # a checkpoint holds the average, and beside it what is trained
+            folder = whole / f"checkpoint-{step}"
+            for name, value in weights(folder).items():
+                torch.testing.assert_close(value, expected[name].float(), rtol=1e-5, atol=1e-6, msg=name)
+            for name, value in load_file(folder / "training_weights.safetensors").items():
+                assert torch.equal(value, now[name].float()), name
+    best = min(range(3), key=lambda index: history(whole, "eval_loss")[index])
+    assert_equal_weights(whole, whole / f"checkpoint-{2 * (best + 1)}")
+    assert metrics(whole)["eval_loss"] == history(whole, "eval_loss")[best]  # the average is what is evaluated
+
+    kill_in_step(job, 5, arguments(job, killed, *options))
+    train(job, killed, *options)
+    for part in ("", "checkpoint-6"):
+        assert_equal_weights(whole / part, killed / part)
+    assert history(whole, "eval_loss") == history(killed, "eval_loss")
+    assert (whole / "checkpoint-6" / "training_weights.safetensors").read_bytes() == (
+        killed / "checkpoint-6" / "training_weights.safetensors"
+    ).read_bytes()
+
+
+def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
+    options = ["--eval_strategy", "no", "--save_steps", "3"]
+    train("causal", tmp_path / "without", *options)
+    train("causal", tmp_path / "with", *options, "--ema_decay", "0.9")
+    trained = load_file(tmp_path / "with" / "checkpoint-6" / "training_weights.safetensors")
+    for name, value in weights(tmp_path / "without").items():
+        assert torch.equal(trained[name], value), name
+    assert_equal_weights(tmp_path / "with", tmp_path / "with" / "checkpoint-6")  # the last average
+    assert any((weights(tmp_path / "with")[name] != value).any() for name, value in trained.items())
+
+
+def test_early_stopping(tmp_path: Path, capfd) -> None:
+    options = ["--early_stopping_patience", "2", "--early_stopping_threshold", "100", "--eval_steps", "1"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    run = train("causal", whole, *options)
+    assert "Stopped early at step 3: no better loss than" in capfd.readouterr().out
+    assert run.details["steps"] == 3
+    assert not (whole / "checkpoint-4").exists()
+    kill_in_step("causal", 2, arguments("causal", killed, *options))
+    assert train("causal", killed, *options).details["steps"] == 3
+    assert_equal_weights(whole, killed)
+    (killed / "run.json").write_text(
+        (killed / "run.json").read_text().replace('"finished": true', '"finished": false')
+    )
+    assert train("causal", killed, *options).details["steps"] == 3  # killed after it had stopped
+    assert_equal_weights(whole, killed)
+
+
+# ------------------------------------------------------------------------------------------- parts of a model
+def test_freeze(tmp_path: Path, capfd) -> None:
+    options = ["--freeze", "embed_tokens", "layers.0.mlp", "*.bias", "--weight_decay", "0.5", "--max_steps", "3"]
+    recorder = Steps()
+    with recorder.listening():
+        train("causal", tmp_path, *options)
+    assert "Trained: " in capfd.readouterr().out
+    first, last = recorder.weights[0], recorder.weights[-1]
+    frozen = {name for name in first if "embed_tokens" in name or "mlp." in name or name.endswith("bias")}
+    assert 3 < len(frozen) < len(first)
+    assert {name for name in first if torch.equal(first[name], last[name])} == frozen
+    state = torch.load(tmp_path / "checkpoint-3" / "optimizer.pt")["state"]
+    assert len(state) == len(first) - len(frozen)
+
+
+LORA = ["--lora_rank", "2", "--lora_alpha", "64", "--lora_dropout", "0.1", "--learning_rate", "0.05"]
+
+
+@pytest.mark.parametrize(
+    ("base", "job", "targets", "heads"),
+    [
+        ("causal", "causal", ["q_proj", "up_proj"], set()),
+        ("masked", "classification", ["q_proj", "v_proj"], {"classifier", "pooler"}),
+        ("translation", "translation", ["q_proj", "v_proj"], set()),
+    ],
+)
+def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained, tmp_path: Path, capfd) -> None:
+    start, whole, killed = trained(base), tmp_path / "whole", tmp_path / "killed"
+    options = ["--model_name_or_path", str(start), *LORA, "--lora_targets", *targets]
+    train(job, whole, *options)
+    adapter = load_file(whole / "adapter" / "adapter_model.safetensors")
+    before, after, scale = weights(start), weights(whole), 64 / 2
+    for name, value in after.items():
+        module = name.removesuffix(".weight")
+        if module.rpartition(".")[2] in targets and name.endswith("weight"):
+            one, other = (adapter[f"base_model.model.{module}.lora_{side}.weight"] for side in "AB")
+            assert other.norm() > 0
+            torch.testing.assert_close(value, before[name] + scale * other @ one, rtol=1e-5, atol=1e-6, msg=name)
+        elif name.partition(".")[0] in heads:
+            assert torch.equal(value, adapter[f"base_model.model.{name}"]), name
+        else:
+            assert torch.equal(value, before[name]), name
+    trains = {name.split(".")[2] for name in adapter if "lora" not in name}
+    assert trains == heads
+    score = {"causal": "eval_loss", "classification": "eval_accuracy", "translation": "eval_bleu"}[job]
+    best = min if job == "causal" else max
+    assert metrics(whole)[score] == pytest.approx(best(history(whole, score)), rel=1e-5)
+
+    kill_in_step(job, 3, arguments(job, killed, *options))
+    train(job, killed, *options)
+    assert_equal_weights(whole, killed)
+    assert "Warning" not in capfd.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------- what goes wrong
+@contextmanager
+def nan_loss(*steps: int) -> Iterator[None]:
+    """Let the loss of these steps be no number."""
+    compute = RunTrainer.compute_loss
+
+    def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
+        loss = compute(trainer, model, *details, **keywords)
+        return loss * float("nan") if model.training and trainer.state.global_step + 1 in steps else loss
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunTrainer, "compute_loss", spoiled)
+        yield
+
+
+def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> None:
+    message = r"no number at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
+    with nan_loss(4), pytest.raises(ValueError, match=message):
+        train("causal", tmp_path)
+    train("causal", tmp_path)
+    assert_equal_weights(trained("causal"), tmp_path)
+
+
+def test_nan_loss_skipped(tmp_path: Path, capfd) -> None:
+    recorder = Steps()
+    with recorder.listening(), nan_loss(2, 3, 5):
+        train("causal", tmp_path, "--nan_loss", "skip", "--weight_decay", "0.5")
+    first, second, third, fourth, fifth, sixth = recorder.weights
+    for before, after, same in (
+        (first, second, True),
+        (second, third, True),
+        (third, fourth, False),
+        (fourth, fifth, True),
+        (fifth, sixth, False),
+    ):
+        assert all(torch.equal(before[name], after[name]) for name in before) is same
+    printed = capfd.readouterr().out
+    assert "Skipped step 2: the loss or its gradient is infinite or no number (1 so far)" in printed
+    assert "Skipped step 5: the loss or its gradient is infinite or no number (3 so far)" in printed
+    assert all(value.isfinite().all() for value in weights(tmp_path).values())
+
+
+def test_too_many_skipped_steps_stop_the_run(tmp_path: Path) -> None:
+    options = ["--nan_loss", "skip", "--max_steps", "20", "--eval_steps", "20"]
+    with nan_loss(*range(1, 21)), pytest.raises(ValueError, match=r"step 11 .* as in the 10 steps before"):
+        train("causal", tmp_path, *options)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), RuntimeError("failed writing")])
+def test_full_disk(error: Exception, trained, tmp_path: Path) -> None:
+    save = torch.save
+
+    def full(content: Any, path: Any, **options: Any) -> None:
+        if "checkpoint-4" in str(path) and "optimizer" in str(path):
+            raise error
+        save(content, path, **options)
+
+    message = r"the checkpoint of step 4 could not be written to .*checkpoint-4 \(.*\); the last .*checkpoint-2, from"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "save", full)
+        with pytest.raises(OSError, match=message):
+            train("causal", tmp_path)
+    assert not (tmp_path / "checkpoint-4").exists()
+    train("causal", tmp_path)
+    assert_equal_weights(trained("causal"), tmp_path)
+
+
+@pytest.mark.parametrize("reason", ["no folder", "read-only"])
+def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / "run" if reason == "no folder" else tmp_path / "run"
+    if reason == "read-only":  # simulated: root may write everywhere
+        monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
+    monkeypatch.setattr(train_language_model, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
+    with pytest.raises(ValueError, match=r"--output_dir .*run cannot be written to \("):
+        train("causal", folder)

@@ -1,0 +1,102 @@
+import pytest
+from torch import nn
+
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderForSequenceClassification,
+)
+from vanillaformer.training import adaptation
+from vanillaformer.training.adaptation import AdaptationArguments, freeze, with_adapters
+from vanillaformer.training.run_arguments import ClassifierTrainingArguments
+
+SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 11, "num_attention_heads": 2}
+
+
+@pytest.fixture
+def model() -> VanillaDecoderForCausalLM:
+    return VanillaDecoderForCausalLM(VanillaDecoderConfig(**SIZES, tie_word_embeddings=True))
+
+
+def frozen(model: nn.Module) -> set[str]:
+    return {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "beginning", "end"),
+    [
+        ("embed_tokens", "model.embed_tokens.", ""),
+        ("lm_head", "model.embed_tokens.", ""),  # the same table
+        ("layers.1", "model.layers.1.", ""),
+        ("layers.1?", "model.layers.10.", ""),
+        ("*.bias", "", ".bias"),
+        ("model.layers.*", "model.layers.", ""),
+        ("model.norm.weight", "model.norm.weight", ""),
+    ],
+)
+def test_freeze(pattern: str, beginning: str, end: str, model, capsys) -> None:
+    freeze(model, [pattern])
+    named = dict(model.named_parameters())
+    wanted = {name for name in named if name.startswith(beginning) and name.endswith(end)}
+    assert wanted
+    assert frozen(model) == wanted
+    left = sum(named[name].numel() for name in named.keys() - wanted)
+    total = sum(parameter.numel() for parameter in named.values())
+    assert capsys.readouterr().out == f"Trained: {left:,} of {total:,} parameters, without {pattern}\n"
+
+
+def test_names_that_nothing_has(model) -> None:
+    for pattern in ("layers.11", "embed", "layer"):
+        with pytest.raises(
+            ValueError, match=f"--freeze {pattern}: no parameter .* called model.embed_tokens.weight, "
+        ):
+            freeze(model, [pattern])
+    with pytest.raises(ValueError, match=r"--freeze model\.\* leaves nothing to train"):
+        freeze(model, ["model.*"])
+
+
+def test_adapters_and_heads_are_trained() -> None:
+    classifier = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**SIZES, classifier_act="tanh"))
+    adapted = with_adapters(classifier, AdaptationArguments(lora_rank=2, lora_targets=["k_proj"]))
+    names = {name.removeprefix("base_model.model.") for name in frozen(adapted)}
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert len([name for name in trained if "k_proj.lora_" in name]) == 2 * SIZES["num_hidden_layers"]
+    assert {name.split(".")[2] for name in trained if "lora" not in name} == {"classifier", "pooler"}
+    assert "model.embed_tokens.weight" in names
+
+
+def test_a_new_model_is_warned_about(model, capsys) -> None:
+    with_adapters(model, AdaptationArguments(lora_rank=2))
+    assert "Warning: --lora_rank trains adapters of a new model" in capsys.readouterr().out
+
+
+def test_adapters_of_a_layer_that_is_not_there(model) -> None:
+    names = "down_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj"
+    with pytest.raises(ValueError, match=f"--lora_targets query: the model's linear layers are called {names}"):
+        with_adapters(model, AdaptationArguments(lora_rank=2, lora_targets=["q_proj", "query"]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"lora_rank": -1}, "--lora_rank -1: it must be 0 or more"),
+        ({"lora_rank": 2, "lora_dropout": 1.0}, "--lora_dropout 1.0: it must be 0 or more and less than 1"),
+        ({"lora_alpha": 8}, "--lora_alpha 8 needs a --lora_rank"),
+        ({"lora_targets": ["k_proj"]}, r"--lora_targets \['k_proj'\] needs a --lora_rank"),
+        ({"lora_rank": 2, "lora_alpha": 0}, "needs a --lora_alpha above 0"),
+        ({"lora_rank": 2, "lora_targets": []}, "at least one name in --lora_targets"),
+        ({"lora_rank": 2, "freeze": ["norm"]}, "--lora_rank 2 does not go together with --freeze"),
+        ({"lora_rank": 2, "ema_decay": 0.9}, "--lora_rank 2 does not go together with --ema_decay 0.9"),
+        ({"lora_rank": 2, "average_checkpoints": 3}, "does not go together with --average_checkpoints 3"),
+    ],
+)
+def test_settings_that_cannot_work(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassifierTrainingArguments(use_cpu=True, **fields)
+
+
+def test_adapters_need_peft(monkeypatch) -> None:
+    monkeypatch.setattr(adaptation, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"--lora_rank 2 needs peft, .*: pip install 'vanillaformer\[peft\]'"):
+        ClassifierTrainingArguments(use_cpu=True, lora_rank=2)

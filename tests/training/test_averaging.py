@@ -1,0 +1,136 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.optim.swa_utils import AveragedModel
+from transformers import PreTrainedModel
+
+from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
+from vanillaformer.training.averaging import AverageCheckpoints, average, load_weights, moving_average
+from vanillaformer.training.run_arguments import ClassifierTrainingArguments
+
+STATE = SimpleNamespace(global_step=30)
+
+
+def model(seed: int, **fields) -> PreTrainedModel:
+    torch.manual_seed(seed)
+    sizes = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return VanillaDecoderForCausalLM(VanillaDecoderConfig(**sizes, initializer_range=1.0, **fields))
+
+
+def checkpoint(folder: Path, step: int, content: PreTrainedModel, **options) -> Path:
+    path = folder / f"checkpoint-{step}"
+    content.save_pretrained(path, **options)
+    (path / "trainer_state.json").write_text(json.dumps({"global_step": step}))
+    return path
+
+
+@pytest.mark.parametrize("tie_word_embeddings", [True, False])
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "8KB"}])
+def test_average_is_that_of_torch(tie_word_embeddings: bool, options: dict, tmp_path: Path) -> None:
+    models = [model(seed, tie_word_embeddings=tie_word_embeddings) for seed in range(3)]
+    folders = [checkpoint(tmp_path, step, content, **options) for step, content in enumerate(models)]
+    assert (folders[0] / "model.safetensors").exists() is not bool(options)
+    expected = AveragedModel(models[0])
+    for content in models:
+        expected.update_parameters(content)
+    averaged = model(9, tie_word_embeddings=tie_word_embeddings)
+    load_weights(averaged, average(folders))
+    for (name, value), wanted in zip(averaged.named_parameters(), expected.module.parameters()):
+        torch.testing.assert_close(value, wanted, rtol=1e-6, atol=1e-6, msg=name)
+    assert (averaged.lm_head.weight is averaged.get_input_embeddings().weight) is tie_word_embeddings
+
+
+def test_average_sums_in_double_precision(tmp_path: Path) -> None:
+    values = [1e8, 1.0, -1e8, 2.0]  # in single precision the ones would be lost
+    for step, value in enumerate(values):
+        tensors = {"half": torch.tensor([value], dtype=torch.bfloat16), "count": torch.tensor([step])}
+        (tmp_path / str(step)).mkdir()
+        save_file({"one": torch.tensor([value]), **tensors}, tmp_path / str(step) / "model.safetensors")
+    result = average([tmp_path / str(step) for step in range(4)])
+    assert result["one"] == 0.75
+    assert (result["half"].dtype, result["half"].item()) == (torch.bfloat16, 0.75)
+    assert result["count"] == 3
+
+
+def test_average_of_one_is_bit_equal(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 1, model(0))
+    saved = load_file(path / "model.safetensors")
+    for folders in ([path], [path, path, path]):
+        assert all(torch.equal(value, saved[name]) for name, value in average(folders).items())
+
+
+def test_models_that_do_not_fit(tmp_path: Path) -> None:
+    first = checkpoint(tmp_path, 1, model(0))
+    with pytest.raises(ValueError, match="nothing to average"):
+        average([])
+    with pytest.raises(ValueError, match=r"checkpoint-2 and .*checkpoint-1 do not hold the same weights: lm_head"):
+        average([first, checkpoint(tmp_path, 2, model(0, tie_word_embeddings=False))])
+    with pytest.raises(ValueError, match=r"weight is \[40, 16\] torch.float32 there, and \[40, 16\] torch.float16"):
+        average([first, checkpoint(tmp_path, 3, model(0).half())])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"empty holds neither model.safetensors nor model.safetensors.index.json"):
+        average([tmp_path / "empty"])
+    with pytest.raises(ValueError, match="these are not the weights of a VanillaDecoderForCausalLM"):
+        load_weights(model(0, norm="rms_norm"), average([first]))
+
+
+def test_last_checkpoints_of_the_run_are_averaged(tmp_path: Path, capsys) -> None:
+    models = {step: model(step) for step in (5, 10, 20, 30, 40)}
+    for step, content in models.items():
+        checkpoint(tmp_path, step, content)
+    (tmp_path / "checkpoint-30" / "trainer_state.json").write_text("")  # cut off while it was written
+    result = model(0)
+    AverageCheckpoints(2).on_train_end(SimpleNamespace(output_dir=tmp_path), STATE, None, model=result)
+    for name, value in result.named_parameters():
+        wanted = sum(dict(models[step].named_parameters())[name].double() for step in (10, 20)) / 2
+        assert torch.equal(value, wanted.float()), name
+    assert capsys.readouterr().out == "The model is the average of 2 checkpoints: steps 10, 20.\n"
+
+
+def test_fewer_checkpoints_than_asked_for(tmp_path: Path, capsys) -> None:
+    arguments = SimpleNamespace(output_dir=tmp_path)
+    with pytest.raises(ValueError, match=r"--average_checkpoints 3: .* holds no complete checkpoint"):
+        AverageCheckpoints(3).on_train_end(arguments, STATE, None, model=model(0))
+    checkpoint(tmp_path, 30, model(1))
+    AverageCheckpoints(3).on_train_end(arguments, STATE, None, model=model(0))
+    assert "the average of 1 checkpoints (there are no 3): steps 30." in capsys.readouterr().out
+
+
+def test_settings_that_averages_need() -> None:
+    settings = ClassifierTrainingArguments(use_cpu=True, average_checkpoints=5)
+    assert (settings.save_total_limit, settings.load_best_model_at_end) == (6, False)
+    settings = ClassifierTrainingArguments(use_cpu=True, average_checkpoints=5, save_total_limit=9)
+    assert settings.save_total_limit == 9
+    assert ClassifierTrainingArguments(use_cpu=True).save_total_limit == 2
+    with pytest.raises(ValueError, match="--average_checkpoints -1: it must be 0 or more"):
+        ClassifierTrainingArguments(use_cpu=True, average_checkpoints=-1)
+    with pytest.raises(ValueError, match="--average_checkpoints 2 needs checkpoints: not --save_strategy no"):
+        ClassifierTrainingArguments(use_cpu=True, average_checkpoints=2, save_strategy="no")
+
+
+@pytest.mark.parametrize(("warmup", "decays"), [(False, [0.5] * 4), (True, [2 / 11, 3 / 12, 4 / 13, 0.35])])
+def test_moving_average_by_hand(warmup: bool, decays: list[float]) -> None:
+    trained = model(0)
+    averaged = moving_average(trained, decays[-1], warmup=warmup)
+    expected = None
+    for decay in [0.0, *decays]:
+        with torch.no_grad():
+            for weight in trained.parameters():
+                weight += torch.randn_like(weight)
+        averaged.update_parameters(trained)
+        now = [weight.double() for weight in trained.parameters()]
+        expected = [decay * a + (1 - decay) * w for a, w in zip(expected or now, now)]
+        for value, wanted in zip(averaged.module.parameters(), expected):
+            torch.testing.assert_close(value, wanted.float(), rtol=1e-5, atol=1e-6)
+    assert averaged.n_averaged == 5
+
+
+def test_settings_of_the_moving_average() -> None:
+    with pytest.raises(ValueError, match=r"--ema_decay 1.0: it must be 0 or more and less than 1"):
+        ClassifierTrainingArguments(use_cpu=True, ema_decay=1.0)
+    with pytest.raises(ValueError, match=r"--ema_decay 0.9 and --average_checkpoints 2: give one of them"):
+        ClassifierTrainingArguments(use_cpu=True, ema_decay=0.9, average_checkpoints=2)

@@ -1,0 +1,134 @@
+"""What was tokenised once is not tokenised again; what would come out differently is."""
+
+import multiprocessing
+from functools import partial
+
+import datasets
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+from transformers import PreTrainedTokenizerFast
+
+from vanillaformer.training.caching import cached_map, tokenizer_key
+from vanillaformer.training.preprocessing import (
+    _joined_batch,
+    causal_blocks,
+    classification_rows,
+    masked_blocks,
+    translation_rows,
+)
+from vanillaformer.training.sentence_pairs import sentence_pairs
+
+TEXTS = ["one. two", "three. four and more", "five"]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The texts tokenised so far."""
+    seen = []
+    encode = PreTrainedTokenizerFast.__call__
+
+    def counted(self, *arguments, **keywords):
+        seen.append((arguments, keywords))
+        return encode(self, *arguments, **keywords)
+
+    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", counted)
+    return seen
+
+
+def texts(**columns):
+    return DatasetDict(train=Dataset.from_dict(columns or {"text": TEXTS}))
+
+
+def labelled():
+    return texts(text=TEXTS, label=[0, 1, 0]).cast_column("label", ClassLabel(names=["a", "b"]))
+
+
+JOBS = {
+    "translation": lambda decoder, encoder: translation_rows(
+        texts(source=TEXTS, target=TEXTS[::-1]), decoder, max_source_length=9, max_target_length=8
+    ),
+    "classification": lambda decoder, encoder: classification_rows(labelled(), encoder, max_length=6),
+    "causal": lambda decoder, encoder: causal_blocks(texts(), decoder, block_size=8),
+    "masked": lambda decoder, encoder: masked_blocks(texts(), encoder, block_size=8),
+    "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_second_run_tokenises_nothing(job, calls, decoder_tokenizer, encoder_tokenizer):
+    first = JOBS[job](decoder_tokenizer, encoder_tokenizer)
+    count = len(calls)
+    assert count
+    second = JOBS[job](decoder_tokenizer, encoder_tokenizer)  # after calls that cut texts
+    assert len(calls) == count
+    assert list(second["train"]) == list(first["train"])
+    assert second["train"].features == first["train"].features
+
+
+@pytest.mark.parametrize("change", ["text", "length", "tokenizer", "special token"])
+def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
+    classification_rows(labelled(), encoder_tokenizer, max_length=6)
+    count, dataset, length = len(calls), labelled(), 6
+    if change == "text":
+        dataset["train"] = dataset["train"].map(lambda row: {"text": row["text"] + "!"})
+    elif change == "length":
+        length = 7
+    elif change == "tokenizer":
+        encoder_tokenizer.add_tokens(["three"])
+    else:
+        encoder_tokenizer.unk_token = "[MASK]"
+    rows = classification_rows(dataset, encoder_tokenizer, max_length=length)
+    assert len(calls) > count
+    wanted = encoder_tokenizer(list(dataset["train"]["text"]), truncation=True, max_length=length)["input_ids"]
+    assert list(rows["train"]["input_ids"]) == wanted
+
+
+def test_rows_of_a_selection_are_its_own(calls, decoder_tokenizer):
+    rows = Dataset.from_dict({"text": [f"text {n}" for n in range(10)]})
+    function = partial(_joined_batch, tokenizer=decoder_tokenizer, start=[2], end=[3])
+    chosen = [cached_map(rows.select(some), function, remove_columns=["text"]) for some in ([1, 5], [5, 1], [1, 5])]
+    assert len(calls) == 2
+    assert list(chosen[0]) == list(chosen[1])[::-1] == list(chosen[2])
+
+
+def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokenizer):
+    many = texts(text=[f"text number {n}" for n in range(100)])
+    alone = causal_blocks(many, decoder_tokenizer, block_size=16)
+    assert calls
+    datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE.with_name("other")
+    together = causal_blocks(many, decoder_tokenizer, block_size=16, num_proc=2)
+    assert list(together["train"]) == list(alone["train"])
+    count = len(calls)
+    for workers in (2, None):
+        assert list(causal_blocks(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]) == list(
+            alone["train"]
+        )
+    assert len(calls) == count
+
+
+def key_in_another_process(tokenizer):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(tokenizer_key, (tokenizer,))
+
+
+def test_key_of_a_tokenizer(decoder_tokenizer, encoder_tokenizer, tmp_path):
+    key = tokenizer_key(decoder_tokenizer)
+    decoder_tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
+    assert tokenizer_key(decoder_tokenizer) == key == key_in_another_process(decoder_tokenizer)
+    assert tokenizer_key(encoder_tokenizer) != key
+
+
+def test_kept_with_what_datasets_keeps(decoder_tokenizer, tmp_path):
+    causal_blocks(texts(), decoder_tokenizer, block_size=8)
+    assert [path.suffix for path in (tmp_path / "cache" / "vanillaformer").iterdir()] == [".arrow"]
+
+
+def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path):
+    datasets.disable_caching()
+    try:
+        for _ in range(2):
+            causal_blocks(texts(), decoder_tokenizer, block_size=8)
+    finally:
+        datasets.enable_caching()
+    assert len(calls) == 2
+    assert not (tmp_path / "cache" / "vanillaformer").exists()

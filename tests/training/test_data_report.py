@@ -1,0 +1,140 @@
+"""What is said about the data, against counts by hand."""
+
+from types import SimpleNamespace
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from vanillaformer.training.batching import RandomEpochs
+from vanillaformer.training.data_report import describe_data, padding_share
+from vanillaformer.training.preprocessing import causal_blocks, classification_rows, translation_rows
+
+
+def settings(**changes):
+    defaults = {
+        "train_batch_size": 2,
+        "gradient_accumulation_steps": 1,
+        "world_size": 1,
+        "seed": 0,
+        "data_seed": None,
+        "tokens_per_batch": None,
+        "train_sampling_strategy": "random",
+    }
+    return SimpleNamespace(**defaults | changes)
+
+
+def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
+    texts = DatasetDict(
+        train=Dataset.from_dict({"source": ["aab", "abbbb"], "target": ["x", "yxyxyxy"]}),
+        test=Dataset.from_dict({"source": ["q"], "target": ["q"]}),
+    )
+    facts = {"test": {"also in train": 0}}
+    lengths = {"max_source_length": 5, "max_target_length": 4}
+    rows = translation_rows(texts, translator_tokenizer, decoder_tokenizer, **lengths, facts=facts)
+    capsys.readouterr()
+    told = describe_data(facts, rows, (translator_tokenizer, decoder_tokenizer), settings())
+    size = len(translator_tokenizer)
+    assert told["train"] == {
+        "rows": 2,
+        "sources cut": 1,
+        "targets cut": 1,
+        "source mean length": 4.5,
+        "source longest": 5,
+        "source unknown tokens": 0.0,
+        "target mean length": 3.0,
+        "target longest": 4,
+        "target unknown tokens": 0.0,
+        "source vocabulary": size,
+        "source vocabulary used": 3,  # a, b, </s>
+        "target vocabulary": size,
+        "target vocabulary used": 3,  # <s>, x, y
+        "padding": pytest.approx(1 - (4 + 5 + 2 + 4) / (5 + 5 + 4 + 4)),
+    }
+    assert told["test"]["also in train"] == 0
+    assert told["test"]["source mean length"] == 2
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == (
+        "Train data: 2 rows; source 4.5 tokens on average, 5 at most; target 3.0 tokens on average, 4 at most; "
+        "50.0% of the sources cut; 50.0% of the targets cut."
+    )
+    assert out[2] == f"Vocabulary: 3 of {size} source tokens occur in the training data."
+    assert out[-1] == "Padding: 16.7% of a training batch."
+
+
+def test_joint_vocabulary_counts_both_sides(translator_tokenizer):
+    texts = DatasetDict(train=Dataset.from_dict({"source": ["ab"], "target": ["cd"]}))
+    lengths = {"max_source_length": 9, "max_target_length": 9}
+    rows = translation_rows(texts, translator_tokenizer, **lengths)
+    told = describe_data({}, rows, (translator_tokenizer,) * 2, settings())
+    assert told["train"]["vocabulary used"] == 5
+
+
+def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
+    encoder_tokenizer.unk_token = "Q"  # a byte's token: what is unknown is easy to write
+    rows = Dataset.from_dict({"text": ["aQ", "Qb"], "label": [0, 1]}).cast_column(
+        "label", ClassLabel(names=["a", "b"])
+    )
+    rows = classification_rows(DatasetDict(train=rows), encoder_tokenizer, max_length=9)
+    told = describe_data({}, rows, (encoder_tokenizer,) * 2, settings())
+    assert told["train"]["unknown tokens"] == 2 / 8
+    assert told["train"]["vocabulary used"] == 5
+    assert told["train"]["padding"] == 0
+    assert "25.00% unknown" in capsys.readouterr().out
+
+
+def test_blocks(decoder_tokenizer):
+    texts = DatasetDict(train=Dataset.from_dict({"text": ["abcdefgh", "ijk"]}))
+    rows = causal_blocks(texts, decoder_tokenizer, block_size=8)
+    told = describe_data({}, rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
+    assert (told["train"]["rows"], told["train"]["longest"]) == (2, 8)
+    assert told["train"]["padding"] == pytest.approx(1 / 16)
+
+
+def many_rows():
+    return Dataset.from_dict({"input_ids": [[1] * (7 * n % 40 + 1) for n in range(300)]})
+
+
+def test_padding_of_random_batches():
+    rows, lengths = many_rows(), [7 * n % 40 + 1 for n in range(300)]
+    order = list(RandomEpochs(300, 0))
+    batches = [[lengths[row] for row in order[start : start + 8]] for start in range(0, 300, 8)]
+    wanted = 1 - sum(lengths) / sum(max(batch) * len(batch) for batch in batches)
+    assert padding_share(rows, settings(train_batch_size=8)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"train_sampling_strategy": "group_by_length"}, {"tokens_per_batch": 400}, {"data_seed": 3}]
+)
+def test_padding_by_kind_of_batch(changes):
+    share = padding_share(many_rows(), settings(train_batch_size=8, **changes))
+    assert (0.0 < share < 0.12) if "data_seed" not in changes else share > 0.3
+
+
+# ------------------------------------------------------------------------------------------------- long texts
+def classes(texts):
+    rows = Dataset.from_dict({"text": texts, "label": [n % 2 for n in range(len(texts))]})
+    return DatasetDict(train=rows.cast_column("label", ClassLabel(names=["a", "b"])))
+
+
+def test_long_texts_are_left_out(encoder_tokenizer, capsys):
+    facts = {}
+    texts = classes(["short", "much too long", "tiny", "again too long"])
+    rows = classification_rows(texts, encoder_tokenizer, max_length=8, long_texts="skip", facts=facts)
+    assert [encoder_tokenizer.decode(ids) for ids in rows["train"]["input_ids"]] == [
+        "[CLS]short[SEP]",
+        "[CLS]tiny[SEP]",
+    ]
+    assert list(rows["train"]["labels"]) == [0, 0]
+    assert facts == {"train": {"texts left out as too long": 2}}
+    assert "train data: 2 of 4 texts were left out, having more than 8 tokens." in capsys.readouterr().out
+    with pytest.raises(ValueError, match="train data: --long_texts skip leaves no row"):
+        classification_rows(texts, encoder_tokenizer, max_length=3, long_texts="skip")
+
+
+def test_long_texts_are_an_error(translator_tokenizer):
+    texts = DatasetDict(train=Dataset.from_dict({"source": ["a", "b"], "target": ["c", "much too long"]}))
+    lengths = {"max_source_length": 8, "max_target_length": 8}
+    with pytest.raises(ValueError, match=r"train data, row 2 \('much too long' ...\): the target has more than 8 tok"):
+        translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")
+    lengths["max_target_length"] = 14
+    assert len(translation_rows(texts, translator_tokenizer, **lengths, long_texts="error")["train"]) == 2

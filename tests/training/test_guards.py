@@ -1,0 +1,63 @@
+from types import SimpleNamespace
+
+import pytest
+from transformers import TrainerControl, TrainerState
+
+from vanillaformer.training.guards import EarlyStopping
+from vanillaformer.training.run_arguments import ClassifierTrainingArguments
+
+ARGUMENTS = SimpleNamespace(
+    metric_for_best_model="accuracy", greater_is_better=True, load_best_model_at_end=True, save_strategy="steps"
+)
+
+
+def evaluate(callback: EarlyStopping, state: TrainerState, control: TrainerControl, accuracy: float) -> None:
+    """As the Trainer does: callbacks first, then it looks whether this was the best."""
+    state.global_step += 1
+    callback.on_evaluate(ARGUMENTS, state, control, metrics={"eval_accuracy": accuracy})
+    state.best_metric = max(accuracy, state.best_metric or 0.0)
+
+
+def test_stops_when_patience_is_over(capsys) -> None:
+    callback, state, control = EarlyStopping(2, 0.05), TrainerState(max_steps=100), TrainerControl()
+    callback.on_train_begin(ARGUMENTS, state, control)
+    for accuracy in (0.5, 0.4, 0.6, 0.62, 0.63):
+        assert not control.should_training_stop
+        evaluate(callback, state, control, accuracy)
+    assert control.should_training_stop
+    assert control.should_save
+    assert capsys.readouterr().out == "Stopped early at step 5: no better accuracy than 0.62 in 2 evaluations.\n"
+
+
+def test_patience_is_remembered(capsys) -> None:
+    callback, state, control = EarlyStopping(3, 0.0), TrainerState(max_steps=100), TrainerControl()
+    callback.on_train_begin(ARGUMENTS, state, control)
+    for accuracy in (0.5, 0.4, 0.4):
+        evaluate(callback, state, control, accuracy)
+    state.stateful_callbacks["EarlyStopping"] = callback.state()
+    for patience, stopped in ((2, True), (3, False), (4, False)):  # what is asked for now counts
+        resumed, control = EarlyStopping(patience, 0.0), TrainerControl()
+        resumed.on_train_begin(ARGUMENTS, state, control)
+        assert resumed.early_stopping_patience_counter == 2
+        assert control.should_training_stop is stopped
+    new, control = EarlyStopping(2, 0.0), TrainerControl()
+    new.on_train_begin(ARGUMENTS, TrainerState(max_steps=100), control)
+    assert not control.should_training_stop
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"early_stopping_patience": -1}, "--early_stopping_patience -1: it must be 0 or more"),
+        ({"early_stopping_threshold": 0.1}, "--early_stopping_threshold 0.1 needs an --early_stopping_patience"),
+        (
+            {"early_stopping_patience": 1, "early_stopping_threshold": -0.1},
+            "--early_stopping_threshold -0.1: it must be 0 or more",
+        ),
+        ({"early_stopping_patience": 2, "eval_strategy": "no"}, "needs evaluations: not --eval_strategy no"),
+        ({"early_stopping_patience": 2, "metric_for_best_model": None}, "needs a --metric_for_best_model"),
+    ],
+)
+def test_settings_that_cannot_work(fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClassifierTrainingArguments(use_cpu=True, **fields)

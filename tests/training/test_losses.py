@@ -1,0 +1,200 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers.trainer_pt_utils import LabelSmoother
+
+from vanillaformer.training.losses import (
+    LossArguments,
+    gold_probability,
+    symmetric_divergence,
+    training_loss,
+    with_own_predictions,
+)
+
+from modeling.toys import toy
+
+KINDS = ["encoder_decoder", "decoder", "encoder"]
+
+
+def batch(kind: str, rows: int = 3, length: int = 9) -> dict[str, Any]:
+    torch.manual_seed(1)
+    ids = torch.randint(5, 20, (rows, length))
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = 0
+    labels = ids.masked_fill(mask == 0, -100)
+    if kind == "encoder":
+        labels = labels.masked_fill(torch.rand(ids.shape) < 0.6, -100)
+    inputs = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    if kind == "encoder_decoder":
+        inputs["labels"] = labels.roll(1, dims=0)
+        inputs["decoder_input_ids"] = torch.randint(5, 20, (rows, length))
+    return inputs
+
+
+def count(inputs: dict[str, Any], kind: str) -> int:
+    labels = inputs["labels"][:, 1:] if kind == "decoder" else inputs["labels"]
+    return int((labels != -100).sum())
+
+
+def gradients(model: nn.Module) -> list[torch.Tensor]:
+    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    return found
+
+
+def assert_near(first: Any, second: Any) -> None:
+    torch.testing.assert_close(first, second, rtol=2e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.1])
+def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsilon) -> None:
+    model, inputs = toy(kind), batch(kind)
+    items = 2 * count(inputs, kind)  # as if another batch of the step had as many
+    own = training_loss(model, inputs, label_smoothing=epsilon, r_drop=0.0, items=torch.tensor(items))
+    own.backward()
+    found = gradients(model)
+    outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
+    smoother = LabelSmoother(epsilon=epsilon)
+    expected = smoother(outputs, inputs["labels"], shift_labels=kind == "decoder", num_items_in_batch=items)
+    expected.backward()
+    assert_near(own, expected)
+    assert_near(found, gradients(model))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+def test_loss_is_the_same_whichever_logits_are_returned(kind, epsilon) -> None:
+    model, inputs = toy(kind), batch(kind)
+    outputs = [
+        model(**inputs, labelled_only=labelled_only, return_logits=return_logits, label_smoothing=epsilon)
+        for labelled_only, return_logits in ((False, True), (True, True), (True, False), (False, False))
+    ]
+    for output in outputs[1:]:
+        assert_near(output.loss, outputs[0].loss)
+    assert outputs[2].logits is outputs[3].logits is None
+    wanted = inputs["labels"] != -100
+    everything = outputs[0].logits
+    if kind == "decoder":
+        wanted, everything = wanted[:, 1:], everything[:, :-1]
+    assert_near(outputs[1].logits, everything[wanted])
+
+
+def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 3)
+
+        def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.layer(states)}
+
+    torch.manual_seed(0)
+    model, states, labels = Classifier(), torch.randn(7, 4), torch.tensor([0, 1, 2, 0, 1, 2, 2])
+    parts = [slice(0, 5), slice(5, 7)]  # of different sizes
+    total = sum(
+        training_loss(
+            model, {"states": states[part], "labels": labels[part]}, label_smoothing=0.1, r_drop=0.0, items=7
+        )
+        for part in parts
+    )
+    expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(states), labels)
+    assert_near(total, expected)
+
+
+# ---------------------------------------------------------------------------------------------------------- R-Drop
+def test_divergence_is_the_mean_of_both_kullback_leibler_divergences() -> None:
+    torch.manual_seed(0)
+    first, second = torch.randn(5, 7), torch.randn(5, 7)
+    p, q = (torch.distributions.Categorical(logits=logits) for logits in (first, second))
+    kl = torch.distributions.kl_divergence
+    assert_near(symmetric_divergence(first, second), (kl(p, q) + kl(q, p)).sum() / 2)
+    assert symmetric_divergence(first, first) == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
+    model, inputs = toy(kind, dropout=0.3), batch(kind)
+    model.train()
+    items, seen = count(inputs, kind), []
+    handle = model.lm_head.register_forward_hook(lambda module, arguments, output: seen.append(output))
+    loss = training_loss(model, inputs, label_smoothing=0.0, r_drop=3.0, items=items)
+    handle.remove()
+    first, second = model.shape_logits(seen[0]).chunk(2)
+    assert not torch.allclose(first, second)  # dropout differs
+    targets = model.targets(inputs["labels"])
+    targets = targets[targets != -100]
+    nll = [nn.functional.cross_entropy(logits, targets) for logits in (first, second)]
+    kl = [
+        nn.functional.kl_div(a.log_softmax(-1), b.log_softmax(-1), log_target=True, reduction="batchmean")
+        for a, b in ((first, second), (second, first))
+    ]
+    assert_near(loss, (sum(nll) + 3.0 * sum(kl) / 2) / 2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_dropout_r_drop_is_the_plain_loss(kind) -> None:
+    model, inputs = toy(kind), batch(kind)
+    losses = [
+        training_loss(model, inputs, label_smoothing=0.1, r_drop=alpha, items=count(inputs, kind))
+        for alpha in (0.0, 5.0)
+    ]
+    assert_near(losses[1], losses[0])
+
+
+# ------------------------------------------------------------------------------------------------ scheduled sampling
+def test_gold_probability_falls_as_in_the_paper() -> None:
+    def at(kind: Any, k: float, step: int, floor: float = 0.0) -> float:
+        arguments = LossArguments(scheduled_sampling=kind, scheduled_sampling_k=k, scheduled_sampling_floor=floor)
+        arguments.check()
+        return gold_probability(arguments, step)
+
+    assert at("none", 0.0, 10**6) == 1.0
+    assert [at("linear", 100, step) for step in (0, 25, 100, 200)] == [1.0, 0.75, 0.0, 0.0]
+    assert at("linear", 100, 99, floor=0.3) == 0.3
+    assert at("exponential", 0.99, 50) == pytest.approx(0.99**50)
+    assert at("inverse_sigmoid", 100, 300) == pytest.approx(100 / (100 + math.e**3))
+    assert at("inverse_sigmoid", 1, 10**6) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_own_predictions_take_the_places_of_gold_tokens(kind) -> None:
+    model, inputs = toy(kind), batch(kind)
+    name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
+    assert with_own_predictions(model, inputs, 1.0) is inputs
+    mixed = with_own_predictions(model, inputs, 0.0)[name]
+    with torch.no_grad():
+        predicted = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits.argmax(-1)
+    scored = inputs["labels"][:, :-1] != -100 if kind == "encoder_decoder" else inputs["labels"][:, 1:] != -100
+    assert torch.equal(mixed[:, 0], inputs[name][:, 0])
+    assert torch.equal(mixed[:, 1:][scored], predicted[:, :-1][scored])
+    assert torch.equal(mixed[:, 1:][~scored], inputs[name][:, 1:][~scored])
+    assert not torch.equal(mixed, inputs[name])
+
+
+def test_share_of_own_predictions_is_the_probability() -> None:
+    model, inputs = toy("decoder"), batch("decoder", rows=64, length=16)
+    everything = with_own_predictions(model, inputs, 0.0)["input_ids"]
+    torch.manual_seed(0)
+    mixed = with_own_predictions(model, inputs, 0.7)["input_ids"]
+    differing = everything != inputs["input_ids"]
+    own = (mixed == everything) & differing
+    assert own.sum() / differing.sum() == pytest.approx(0.3, abs=0.06)
+    assert torch.equal(mixed[~differing], inputs["input_ids"][~differing])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"r_drop": -1.0}, "--r_drop -1.0"),
+        ({"scheduled_sampling": "linear"}, "--scheduled_sampling_k 0.0: linear needs a number of steps"),
+        ({"scheduled_sampling": "exponential", "scheduled_sampling_k": 2.0}, "--scheduled_sampling_k 2.0"),
+        ({"scheduled_sampling_floor": 1.5}, "--scheduled_sampling_floor 1.5"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(fields, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        LossArguments(**fields).check()

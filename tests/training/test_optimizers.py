@@ -1,0 +1,132 @@
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import get_scheduler
+
+from vanillaformer.training.optimizers import OPTIMIZERS, MuonWithAdamW, OptimizerArguments, decaying_names
+
+from modeling.toys import toy
+
+ARGUMENTS = SimpleNamespace(
+    learning_rate=1e-2,
+    weight_decay=0.1,
+    adam_beta1=0.9,
+    adam_beta2=0.98,
+    adam_epsilon=1e-9,
+    muon_momentum=0.9,
+    muon_lr_factor=2.0,
+)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(5, 4)
+        self.inner = nn.Linear(4, 8)
+        self.outer = nn.Linear(8, 4, bias=False)
+        self.norm = nn.LayerNorm(4)
+        self.lm_head = nn.Linear(4, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.lm_head(self.norm(self.outer(self.inner(self.embed_tokens(ids)).tanh())))
+
+
+def train(net: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int = 5, first: int = 0) -> None:
+    for step in range(first, first + steps):
+        torch.manual_seed(step)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        ids = torch.randint(5, (16,))
+        nn.functional.cross_entropy(net(ids), ids.roll(1)).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def built(name: str, net: nn.Module, arguments: Any = ARGUMENTS) -> torch.optim.Optimizer:
+    decaying = decaying_names(net, [name for name, _ in net.named_parameters()])
+    return OPTIMIZERS[name](net, set(decaying), arguments)
+
+
+def equal(first: nn.Module, second: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net) -> None:
+    reference = copy.deepcopy(net)
+    muon = torch.optim.Muon(
+        [reference.inner.weight, reference.outer.weight],
+        lr=2e-2,
+        weight_decay=0.1,
+        momentum=0.9,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    rest = [reference.embed_tokens.weight, reference.inner.bias, *reference.norm.parameters(), reference.lm_head.bias]
+    groups = [{"params": [reference.lm_head.weight], "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=1e-2, betas=(0.9, 0.98), eps=1e-9)
+    train(net, [built("muon", net)])
+    train(reference, [muon, adamw])
+    assert equal(net, reference)
+
+
+def test_radam_is_torchs_with_decoupled_decay_of_matrices(net) -> None:
+    reference = copy.deepcopy(net)
+    matrices = [reference.inner.weight, reference.outer.weight, reference.lm_head.weight]
+    others = [p for p in reference.parameters() if not any(p is matrix for matrix in matrices)]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    options: dict[str, Any] = {"lr": 1e-2, "betas": (0.9, 0.98), "eps": 1e-9, "decoupled_weight_decay": True}
+    train(net, [built("radam", net)], steps=8)
+    train(reference, [torch.optim.RAdam(groups, **options)], steps=8)
+    assert equal(net, reference)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_resumed_from_its_state_it_goes_on_bit_equal(net, name) -> None:
+    whole, optimizer = net, built(name, net)
+    train(whole, [optimizer], steps=3)
+    other = copy.deepcopy(whole)
+    resumed = built(name, other)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(whole, [optimizer], first=3)
+    train(other, [resumed], first=3)
+    assert equal(whole, other)
+
+
+def test_scheduler_moves_both_parts_of_muon(net) -> None:
+    optimizer = built("muon", net)
+    scheduler = get_scheduler("linear", optimizer, num_warmup_steps=0, num_training_steps=4)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    train(net, [optimizer], steps=1)
+    scheduler.step()
+    assert isinstance(optimizer, MuonWithAdamW)
+    now = [group["lr"] for part in optimizer.parts for group in part.param_groups]
+    assert now == pytest.approx([0.75 * rate for rate in rates])
+    assert max(now) == pytest.approx(2 * min(now))
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_only_matrices_outside_tables_decay(kind) -> None:
+    model = toy(kind)
+    names = dict(model.named_parameters())
+    decaying = set(decaying_names(model, names))
+    assert decaying
+    for name, parameter in names.items():
+        spared = "bias" in name or "norm" in name or "embed" in name or parameter.ndim < 2
+        assert (name not in decaying) == spared, name
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("muon_momentum", 1.0), ("muon_momentum", -0.1), ("muon_lr_factor", 0.0)]
+)
+def test_numbers_out_of_range_are_refused(field, value) -> None:
+    with pytest.raises(ValueError, match=f"--{field} {value}"):
+        OptimizerArguments(**{field: value}).check()

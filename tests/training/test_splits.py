@@ -1,0 +1,201 @@
+"""Which rows are for training, validation and test: columns, fractions, the end, and what occurs twice."""
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+from test_data import hub, load, write
+
+from vanillaformer.training.arguments import DataArguments
+from vanillaformer.training.data import load_data
+from vanillaformer.training.labels import label_names
+
+SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
+
+
+def rows_of(words, **more):
+    return [{"split": word, "text": f"text {n}", "label": n % 2, **more} for n, word in enumerate(words)]
+
+
+# ---------------------------------------------------------------------------------------------- a column of splits
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_one_file_with_a_column_of_splits(tmp_path, extension):
+    path = write(tmp_path / f"a.{extension}", rows_of(SPLIT_WORDS))
+    dataset = load("classification", train_file=path, split_column="split")
+    texts = {split: list(rows["text"]) for split, rows in dataset.items()}
+    assert texts == {
+        "train": ["text 0", "text 3", "text 6", "text 7"],
+        "validation": ["text 2", "text 5"],
+        "test": ["text 1", "text 4"],
+    }
+    assert dataset["train"].column_names == ["text", "label"]
+    assert list(dataset["test"]["label"]) == [1, 0]
+
+
+def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
+    words = ["train"] * 20 + ["test"] * 5
+    path = write(tmp_path / "a.parquet", rows_of(words))
+    dataset = load("language_model", train_file=path, split_column="split", validation_fraction=0.2)
+    assert {split: len(rows) for split, rows in dataset.items()} == {"train": 16, "validation": 4, "test": 5}
+    assert list(dataset["test"]["text"]) == [f"text {n}" for n in range(20, 25)]
+
+
+def test_hub_data_with_a_column_of_splits(monkeypatch):
+    features = Features({"text": Value("string"), "part": ClassLabel(names=["valid", "train"])})
+    rows = Dataset.from_dict({"text": ["a", "b", "c"], "part": [1, 0, 1]}, features=features)
+    dataset = load("language_model", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
+    assert {split: list(part["text"]) for split, part in dataset.items()} == {"train": ["a", "c"], "validation": ["b"]}
+    with pytest.raises(ValueError, match=r"--split_column part: --dataset some/data plain has splits already: train"):
+        load("language_model", **hub(monkeypatch, DatasetDict(train=rows, test=rows)), split_column="part")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (
+            ["train", "unsupervised"],
+            {},
+            r"a.jsonl, row 2: 'unsupervised' in --split_column 'split' names no split .known are train, vali",
+        ),
+        (["train", None], {}, r"a.jsonl, row 2: None in --split_column 'split' names no split"),
+        (["test", "dev"], {}, r"a.jsonl: no row has 'train' in --split_column 'split'"),
+        (
+            ["train"],
+            {"split_column": "part"},
+            r"has no column 'part' \(--split_column\); its columns are: split, text",
+        ),
+        (["train"], {"test_file": "a.jsonl"}, r"--split_column split finds the splits in --train_file: give no --tes"),
+        (["train"], {"train_file": None}, r"--split_column split needs --train_file or a --dataset on the Hub"),
+    ],
+)
+def test_bad_columns_of_splits(tmp_path, words, options, message):
+    path = write(tmp_path / "a.jsonl", rows_of(words))
+    chosen = {"train_file": path, "split_column": "split", **options}
+    if options.get("test_file"):
+        chosen["test_file"] = path
+    with pytest.raises(ValueError, match=message):
+        load("language_model", **chosen)
+
+
+def test_text_files_have_no_column_of_splits(tmp_path):
+    with pytest.raises(ValueError, match=r"a .txt file has no columns"):
+        load("language_model", train_file=write(tmp_path / "a.txt", ["a"]), split_column="split")
+
+
+# ----------------------------------------------------------------------------------------------------- held out
+def sources(dataset):
+    return {split: set(rows["source"]) for split, rows in dataset.items()}
+
+
+def many_translations(tmp_path):
+    return write(tmp_path / "a.jsonl", [{"source": f"s{n % 50}", "target": f"t{n}"} for n in range(200)])
+
+
+def test_test_part_shares_no_source_with_the_others(tmp_path):
+    options = {"train_file": many_translations(tmp_path), "validation_fraction": 0.1}
+    dataset = load("translation", **options, test_fraction=0.2)
+    parts = sources(dataset)
+    assert {split: len(texts) for split, texts in parts.items()} == {"train": 35, "validation": 5, "test": 10}
+    assert len(set.union(*parts.values())) == 50
+    assert {split: len(rows) for split, rows in dataset.items()} == {"train": 140, "validation": 20, "test": 40}
+    # The test is the same whatever is held out beside it, and so is the validation part without a test.
+    assert (
+        sources(load("translation", **options | {"validation_fraction": 0.3}, test_fraction=0.2))["test"]
+        == parts["test"]
+    )
+    other = sources(load("translation", **options, test_fraction=0.2, split_seed=1))
+    assert other["test"] != parts["test"]
+    assert "test" not in load("translation", **options)
+
+
+def test_test_part_beside_a_validation_file(tmp_path):
+    validation = write(tmp_path / "b.jsonl", [{"source": "other", "target": "x"}])
+    dataset = load(
+        "translation", train_file=many_translations(tmp_path), validation_file=validation, test_fraction=0.1
+    )
+    assert list(dataset["validation"]["source"]) == ["other"]
+    assert len(sources(dataset)["test"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
+        ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
+        (
+            {"test_fraction": 0.6, "validation_fraction": 0.4},
+            r"--validation_fraction 0.4 and --test_fraction 0.6 leav",
+        ),
+        ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
+        ({"hold_out": "end", "validation_fraction": 0.996}, r"--hold_out end leaves nothing for train of 200 rows"),
+    ],
+)
+def test_bad_fractions(tmp_path, options, message):
+    path = many_translations(tmp_path)
+    options = {name: path if value == "same" else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        load("translation", train_file=path, **options)
+
+
+@pytest.mark.parametrize("test_fraction", [0.0, 0.2])
+def test_the_end_is_held_out(tmp_path, test_fraction):
+    path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
+    options = {"hold_out": "end", "validation_fraction": 0.1, "test_fraction": test_fraction}
+    dataset = load("language_model", train_file=path, **options)
+    texts = [text for rows in dataset.values() for text in rows["text"]]
+    assert texts == [f"{n:03}" for n in range(100)]
+    wanted = {"train": 90, "validation": 10} if not test_fraction else {"train": 70, "validation": 10, "test": 20}
+    assert {split: len(rows) for split, rows in dataset.items()} == wanted
+
+
+def test_the_end_of_a_single_text(tmp_path):
+    text = "".join(chr(97 + n % 26) for n in range(1003)) + "\n"
+    (tmp_path / "a.txt").write_text(text)
+    options = {"train_file": str(tmp_path / "a.txt"), "sample_by": "document", "hold_out": "end"}
+    dataset = load("language_model", **options, validation_fraction=0.1)
+    count = int(len(text) * 0.9)
+    assert [list(rows["text"]) for rows in dataset.values()] == [[text[:count]], [text[count:]]]
+    three = load("language_model", **options, validation_fraction=0.1, test_fraction=0.3)
+    assert "".join(rows["text"][0] for rows in three.values()) == text
+    assert len(three["test"]["text"][0]) == 302
+    with pytest.raises(ValueError, match="give --validation_file, or --hold_out end"):
+        load("language_model", **options | {"hold_out": "random"})
+
+
+# ---------------------------------------------------------------------------------------------------- duplicates
+def leaking(tmp_path):
+    files = {
+        "train": ["a", "b", "b", "c", "d"],
+        "validation": ["b", "x", "b"],
+        "test": ["y", "d"],
+    }
+    paths = {}
+    for split, texts in files.items():
+        rows = [{"text": text, "label": n % 2} for n, text in enumerate(texts)]
+        paths[f"{split}_file"] = write(tmp_path / f"{split}.jsonl", rows)
+    return paths
+
+
+def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
+    facts = {}
+    dataset = load_data(DataArguments(**leaking(tmp_path)), "classification", facts)
+    assert len(dataset["train"]) == 5
+    out = capsys.readouterr().out
+    assert "validation data: the text of 2 of 3 rows also occurs in the training data (--drop_leaked_rows" in out
+    assert "test data: the text of 1 of 2 rows also occurs" in out
+    assert facts["validation"]["also in train"] == 2
+    assert facts["test"]["also in train"] == 1
+
+
+def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys):
+    facts = {}
+    dataset = load_data(DataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification", facts)
+    assert list(dataset["train"]["text"]) == ["a", "c"]
+    assert [len(dataset[split]) for split in ("validation", "test")] == [3, 2]
+    assert label_names(dataset) == ["0", "1"]
+    assert "train data: 3 of 5 rows occur in the other splits: left out." in capsys.readouterr().out
+    assert facts["train"]["leaked rows left out"] == 3
+
+
+def test_nothing_is_left_to_train_on(tmp_path):
+    path = write(tmp_path / "a.txt", ["a", "b"])
+    with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the training data"):
+        load("language_model", train_file=path, validation_file=path, drop_leaked_rows=True)

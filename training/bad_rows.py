@@ -1,0 +1,131 @@
+"""Rows that cannot be used: the first is an error, or all are left out and counted."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, Value
+
+from .reporting import report
+
+ROW = "__row__"
+"""Column that holds a row's number in the file it is from, while data is loaded."""
+
+Facts = dict[str, dict[str, Any]]
+"""What is known about the data of a run: by split, a number by what it says."""
+
+BLANK, NULL, NOT_TEXT = 1, 2, 3
+PROBLEMS = {BLANK: "the {column} is empty", NULL: "the {column} is empty", NOT_TEXT: "the {column} is not text"}
+
+
+@dataclass
+class RowCheck:
+    """What is done about bad rows.
+
+    Attributes:
+        skip: Leave them out; otherwise the first is an error.
+        facts: Where to note how many were left out.
+    """
+
+    skip: bool = False
+    facts: Facts = field(default_factory=dict)
+
+    def note(self, split: str, name: str, value: Any) -> None:
+        """Note a fact about a split; numbers of the same name are added up."""
+        known = self.facts.setdefault(split, {})
+        known[name] = known.get(name, 0) + value
+
+    def drop(
+        self, split: str, where: str, rows: Dataset, bad: np.ndarray, problem: Callable[[int], str], hint: str = ""
+    ) -> Dataset:
+        """Return the rows that are not bad.
+
+        Args:
+            split: Their split.
+            where: What they are from, in words.
+            rows: The rows.
+            bad: Which of them are bad.
+            problem: Says what is wrong with the row at an index.
+            hint: What else could be done than to skip them.
+
+        Raises:
+            ValueError: Naming the first bad row, unless they are skipped.
+        """
+        if not bad.any():
+            return rows
+        first, count = int(bad.argmax()), int(bad.sum())
+        number = rows[first][ROW] if ROW in rows.column_names else first + 1
+        what = f"row {number}: {problem(first)}"
+        if not self.skip:
+            raise ValueError(f"{where}, {what} ({count} such rows); {hint}--bad_rows skip leaves them out")
+        report(f"{where}: {count:,} of {len(rows):,} rows are bad and left out, first {what}.")
+        self.note(split, "bad rows left out", count)
+        return rows.select(np.flatnonzero(~bad))
+
+
+def number_rows(rows: Dataset) -> Dataset:
+    """Return rows that know their number, from 1."""
+    return rows.add_column(ROW, np.arange(1, len(rows) + 1))
+
+
+def with_texts(
+    check: RowCheck, split: str, where: str, rows: Dataset, column: str, *, drop_blank: bool = False
+) -> Dataset:
+    """Return the rows whose cell of a column is text.
+
+    Args:
+        check: What to do about the others.
+        split: Their split.
+        where: What they are from, in words.
+        rows: The rows.
+        column: The column.
+        drop_blank: Texts of white space alone are no mistake, but left out and counted.
+    """
+    found = _problems(where, rows, column)
+    if drop_blank and (found == BLANK).any():
+        count = int((found == BLANK).sum())
+        report(f"{where}: {count} of {len(rows)} texts are blank and left out.")
+        check.note(split, "blank texts left out", count)
+        rows, found = rows.select(np.flatnonzero(found != BLANK)), found[found != BLANK]
+    rows = check.drop(
+        split,
+        where,
+        rows,
+        found > 0,
+        lambda index: PROBLEMS[found[index]].format(column=column),
+        hint="fill it in, remove it, or ",
+    )
+    return rows if _is_text(rows, column) else _as_text(rows, column)
+
+
+def _problems(where: str, rows: Dataset, column: str) -> np.ndarray:
+    """Return what is wrong with each cell, 0 for nothing."""
+    if not _is_text(rows, column):
+        return _mixed_problems(where, rows, column)
+    cells = rows.with_format("arrow")[column]
+    null = np.asarray(pc.is_null(cells), dtype=bool)
+    blank = np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False), dtype=bool)
+    return np.select([null, blank], [NULL, BLANK], 0)
+
+
+def _mixed_problems(where: str, rows: Dataset, column: str) -> np.ndarray:
+    """Return the same for a column of different types, as .json files may have."""
+    feature = rows.features[column]
+    if type(feature).__name__ != "Json":
+        raise ValueError(f"{where}: column {column!r} must hold text, not {getattr(feature, 'dtype', feature)}")
+    found = []
+    for cell in rows[column]:
+        kind = 0 if isinstance(cell, str) and cell.strip() else BLANK
+        found.append(NULL if cell is None else kind if isinstance(cell, str) else NOT_TEXT)
+    return np.array(found)
+
+
+def _is_text(rows: Dataset, column: str) -> bool:
+    return getattr(rows.features[column], "dtype", None) in ("string", "large_string")
+
+
+def _as_text(rows: Dataset, column: str) -> Dataset:
+    cells = list(rows[column])
+    return rows.remove_columns(column).add_column(column, cells, feature=Value("string"))

@@ -1,0 +1,115 @@
+"""What is printed on the data before training, and kept in the record of a run."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from .bad_rows import Facts
+from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
+from .preprocessing import flat_values
+from .reporting import report
+
+BATCHES = 200
+"""So many batches tell how much of them is padding."""
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: Any, *, sample: bool = False) -> Facts:
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all that is known.
+
+    Args:
+        facts: What is known already, by split: rows left out, cut, or in the training data too.
+        rows: Tokenised rows.
+        tokenizers: Those of source and target, or the same twice.
+        arguments: The training arguments, which say what makes a batch.
+        sample: Whether the training rows are the first of a stream alone.
+    """
+    if sample:
+        report("Streaming: what is said of the training data is true of its first rows.")
+    told = {split: {"rows": len(part), **facts.get(split, {})} for split, part in rows.items()}
+    sides = {"input_ids": tokenizers[0]}
+    if "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
+        sides["labels"] = tokenizers[1]
+    used: dict[int, np.ndarray] = {}
+    for split, part in rows.items():
+        words = []
+        for column, tokenizer in sides.items():
+            name = {"input_ids": "source ", "labels": "target "}[column] if len(sides) == 2 else ""
+            counts = token_counts(part, column, len(tokenizer))
+            if split == "train":
+                used[id(tokenizer)] = used.get(id(tokenizer), 0) + counts
+            found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
+            told[split] |= {f"{name}{what}": value for what, value in found.items()}
+            words.append(_words(name, found))
+        report(f"{split.capitalize()} data: {told[split]['rows']:,} rows; {'; '.join(words)}{_left(told[split])}.")
+    for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
+        if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
+            name = name if tokenizers[0] is not tokenizers[1] else ""
+            size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
+            told["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
+            report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
+    told["train"]["padding"] = padding_share(rows["train"], arguments)
+    report(f"Padding: {told['train']['padding']:.1%} of a training batch.")
+    if sample:
+        told["train"]["sampled rows"] = told["train"].pop("rows")
+    return told
+
+
+def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
+    """Return how often each of `size` tokens occurs in a column."""
+    ids = flat_values(rows, column)
+    ids = pc.filter(ids, pc.greater_equal(ids, 0)).to_numpy()  # labels have -100 where no loss is wanted
+    return np.bincount(ids, minlength=size)
+
+
+def padding_share(rows: Dataset, arguments: Any) -> float:
+    """Return what part of the first batches of the first epoch is padding."""
+    lengths, size = row_lengths(rows), arguments.train_batch_size
+    seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
+    parts = arguments.gradient_accumulation_steps * arguments.world_size
+    if getattr(arguments, "tokens_per_batch", None) is not None:
+        whole = TokenBatches(
+            lengths,
+            arguments.tokens_per_batch,
+            seed,
+            accumulation=arguments.gradient_accumulation_steps,
+            processes=arguments.world_size,
+        ).epoch_batches()[:BATCHES]
+        batches = [batch[part::parts] for batch in whole for part in range(parts)]
+    else:
+        order: Any = range(len(lengths))
+        if arguments.train_sampling_strategy == "group_by_length":
+            order = list(LengthGroupedEpochs(lengths.sum(axis=1).tolist(), size * parts, seed))
+        elif arguments.train_sampling_strategy == "random":
+            order = list(RandomEpochs(len(lengths), seed))
+        numbers = np.asarray(order[: size * BATCHES])
+        batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+    padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded
+
+
+def _lengths(rows: Dataset, column: str) -> dict[str, float]:
+    cells = rows.with_format("arrow")[column]
+    lengths = pc.list_value_length(cells)
+    return {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
+
+
+def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
+    unknown = tokenizer.unk_token_id
+    return 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
+
+
+def _words(name: str, found: dict[str, float]) -> str:
+    text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
+    return text + (f", {found['unknown tokens']:.2%} unknown" if found["unknown tokens"] else "")
+
+
+def _left(told: dict[str, Any]) -> str:
+    """Return the shares of what was cut."""
+    cut = {name: count for name, count in told.items() if name.endswith(" cut") and count}
+    return "".join(
+        f"; {count / told['rows']:.1%} of the {name.removesuffix(' cut')} cut" for name, count in cut.items()
+    )

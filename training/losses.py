@@ -1,0 +1,136 @@
+"""The loss of a training step, and the techniques that change it: label smoothing, R-Drop, scheduled sampling.
+
+Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs compare.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from vanillaformer.modeling.heads import IGNORED, smoothed_loss
+
+Inputs = dict[str, Any]
+Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
+# The probability of feeding the gold token after `step` steps (Bengio et al. 2015, section 2.4).
+GOLD_PROBABILITY: dict[str, Callable[[float, float], float]] = {
+    "linear": lambda step, k: 1 - step / k,
+    "exponential": lambda step, k: k**step,
+    "inverse_sigmoid": lambda step, k: k / (k + math.exp(min(step / k, 700.0))),
+}
+DECAY_HELP = "linear: 1 - step / k; exponential: k^step; inverse_sigmoid: k / (k + exp(step / k))"
+
+
+@dataclass
+class LossArguments:
+    """What is minimised in training besides the cross-entropy."""
+
+    r_drop: float = field(
+        default=0.0,
+        metadata={
+            "help": "R-Drop (Liang et al. 2021): every batch goes through the model twice, with other dropout, and "
+            "the divergence of the two predictions counts so much (1 to 5; 0 for none). Needs dropout."
+        },
+    )
+    scheduled_sampling: Decay = field(
+        default="none",
+        metadata={
+            "help": "Scheduled sampling in two passes (Bengio et al. 2015; Mihaylova and Martins 2019): a part of the "
+            f"decoder's inputs are its own predictions; how the part of gold tokens falls. {DECAY_HELP}"
+        },
+    )
+    scheduled_sampling_k: float = field(
+        default=0.0, metadata={"help": "The k of --scheduled_sampling: exponential below 1, the others in steps."}
+    )
+    scheduled_sampling_floor: float = field(
+        default=0.0, metadata={"help": "Scheduled sampling: the smallest part of gold tokens."}
+    )
+
+    def check(self) -> None:
+        """Raise ValueError for a number out of range."""
+        if self.r_drop < 0:
+            raise ValueError(f"--r_drop {self.r_drop}: it must be at least 0")
+        smoothing = getattr(self, "label_smoothing_factor", 0.0)
+        if not 0 <= smoothing < 1:
+            raise ValueError(f"--label_smoothing_factor {smoothing}: it must be at least 0 and below 1")
+        if not 0 <= self.scheduled_sampling_floor <= 1:
+            raise ValueError(f"--scheduled_sampling_floor {self.scheduled_sampling_floor}: it must lie in 0 to 1")
+        kind, k = self.scheduled_sampling, self.scheduled_sampling_k
+        if kind == "exponential" and not 0 < k < 1:
+            raise ValueError(f"--scheduled_sampling_k {k}: exponential needs a number between 0 and 1, as 0.9999")
+        if kind in ("linear", "inverse_sigmoid") and k < 1:
+            raise ValueError(f"--scheduled_sampling_k {k}: {kind} needs a number of steps, at least 1")
+
+
+def gold_probability(arguments: LossArguments, step: int) -> float:
+    """Return the probability that the decoder is fed the gold token at an optimizer step."""
+    if arguments.scheduled_sampling == "none":
+        return 1.0
+    probability = GOLD_PROBABILITY[arguments.scheduled_sampling](step, arguments.scheduled_sampling_k)
+    return max(arguments.scheduled_sampling_floor, probability)
+
+
+def training_loss(
+    model: nn.Module, inputs: Inputs, *, label_smoothing: float, r_drop: float, items: torch.Tensor | int
+) -> torch.Tensor:
+    """Return the loss of a batch, divided by the number of targets in all batches of the step.
+
+    `Σ CE(p, y) / items`; with R-Drop `(Σ CE(p, y) + Σ CE(q, y) + α/2 Σ (KL(p‖q) + KL(q‖p))) / (2 items)`, where p and
+    q are two passes: half of the paper's loss, so that it stays as large as the cross-entropy.
+
+    Args:
+        model: A model of ours with a head, maybe wrapped.
+        inputs: A batch with `labels`.
+        label_smoothing: ε of the targets.
+        r_drop: α; 0 for a single pass.
+        items: The number of targets.
+    """
+    if r_drop:
+        inputs, items = twice(inputs), 2 * items
+    if inputs["labels"].ndim == 1:  # a class for each text
+        logits = model(**{name: value for name, value in inputs.items() if name != "labels"})["logits"]
+        loss = smoothed_loss(logits, inputs["labels"], label_smoothing, num_items_in_batch=items)
+    else:
+        options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
+        outputs = model(**inputs, **options, labelled_only=True, return_logits=bool(r_drop))
+        loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
+    return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
+
+
+def twice(inputs: Inputs) -> Inputs:
+    """Return a batch with each tensor behind itself once more."""
+    return {name: torch.cat([value, value]) if torch.is_tensor(value) else value for name, value in inputs.items()}
+
+
+def symmetric_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return `½ Σ (KL(p‖q) + KL(q‖p))` of the distributions with logits (N, V): `½ Σ (p - q)(log p - log q)`."""
+    logs = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
+    return ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum() / 2
+
+
+# ------------------------------------------------------------------------------------------------ scheduled sampling
+def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:
+    """Return a batch whose decoder inputs are, with probability `1 - gold` each, the model's own predictions.
+
+    A first pass, without gradient, predicts the likeliest token at every position from the gold ones before it; the
+    second pass, with the loss, is the caller's. The start and tokens that no loss is taken of stay as they are.
+
+    Args:
+        model: A decoder, or an encoder-decoder, with its head, maybe wrapped.
+        inputs: A batch with `labels`, and with `decoder_input_ids` for an encoder-decoder.
+        gold: Probability of a gold token.
+    """
+    if gold >= 1:
+        return inputs
+    with torch.no_grad():  # with a cache, the texts of packed rows would see each other
+        seen = {name: value for name, value in inputs.items() if name != "labels"}
+        logits = model(**seen, use_cache=False)["logits"]
+    name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
+    # The token at position t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
+    labels = inputs["labels"][:, :-1] if name == "decoder_input_ids" else inputs["labels"][:, 1:]
+    fed, own = inputs[name][:, 1:], logits[:, :-1].argmax(dim=-1)
+    keep = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORED)
+    return {**inputs, name: torch.cat([inputs[name][:, :1], torch.where(keep, fed, own)], dim=1)}

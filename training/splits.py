@@ -1,0 +1,159 @@
+"""Which rows are for training, which for validation and which for the test."""
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from .arguments import DataArguments
+from .bad_rows import Facts, RowCheck
+from .reporting import report
+
+# What splits are called by data sets on the Hub, and in a column.
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[str, Dataset]:
+    """Return the splits of rows whose column says which split they belong to.
+
+    Args:
+        check: What to do about rows that name no split.
+        where: What the rows are from, in words.
+        rows: The rows.
+        column: The column.
+
+    Raises:
+        ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
+    """
+    feature, cells = rows.features[column], list(rows[column])
+    if isinstance(feature, ClassLabel):
+        cells = [feature.names[cell] for cell in cells]
+    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    found = [split_of.get(cell.strip().lower()) if isinstance(cell, str) else None for cell in cells]
+    known = ", ".join(split_of)
+    rows = check.drop(
+        "train",
+        where,
+        rows,
+        np.array([split is None for split in found]),
+        lambda index: f"{cells[index]!r} in --split_column {column!r} names no split (known are {known})",
+    )
+    found = [split for split in found if split is not None]
+    if "train" not in found:
+        raise ValueError(f"{where}: no row has 'train' in --split_column {column!r}")
+    numbers = {split: np.flatnonzero([each == split for each in found]) for split in SPLITS}
+    return {split: rows.select(chosen) for split, chosen in numbers.items() if len(chosen)}
+
+
+def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
+    """Take validation data, where there is none, and `test_fraction` out of the training split.
+
+    `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
+    test holds depends on its own fraction alone. `hold_out="end"` takes the last rows, the test's last of all, or of a
+    single text its last characters.
+
+    Raises:
+        ValueError: There is too little, or test data already.
+    """
+    if arguments.test_fraction and "test" in dataset:
+        raise ValueError(f"--test_fraction {arguments.test_fraction}: there is test data already")
+    fractions = {} if "validation" in dataset else {"validation": arguments.validation_fraction}
+    if arguments.test_fraction:
+        fractions["test"] = arguments.test_fraction
+    if not fractions:
+        return dataset
+    take = _at_random if arguments.hold_out == "random" else _from_the_end
+    return DatasetDict({**dataset, **take(dataset["train"], column, fractions, arguments.split_seed)})
+
+
+def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
+    texts = texts_of(rows, column)
+    distinct = list(dict.fromkeys(texts))
+    if len(distinct) <= len(fractions):
+        given = " or ".join(f"--{split}_file" for split in fractions)
+        raise ValueError(
+            f"a {' and a '.join(fractions)} part cannot be split from {len(distinct)} distinct {column}: give {given}"
+            + (", or --hold_out end, which parts a text" if len(rows) == 1 and column == "text" else "")
+        )
+    left, part_of = distinct, dict.fromkeys(distinct, "train")
+    for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
+        rng = Random(seed if split == "validation" else f"test-{seed}")
+        count = min(max(1, round(len(distinct) * fractions[split])), len(left) - 1)
+        held_out = set(rng.sample(left, count))
+        part_of |= dict.fromkeys(held_out, split)
+        left = [text for text in left if text not in held_out]
+    parts = np.array([part_of[text] for text in texts])
+    return {split: rows.select(np.flatnonzero(parts == split)) for split in ("train", *fractions)}
+
+
+def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
+    one_text = len(rows) == 1 and column == "text" and "label" not in rows.column_names
+    text = rows[0][column] if one_text else ""
+    size, unit = (len(text), "characters") if one_text else (len(rows), "rows")
+    taken = list(fractions.values())
+    bounds = [0, *(int(size * (1 - sum(taken[number:]))) for number in range(len(taken))), size]
+    parts = {}
+    for split, start, end in zip(("train", *fractions), bounds, bounds[1:]):
+        if end <= start or (one_text and not text[start:end].strip()):
+            raise ValueError(f"--hold_out end leaves nothing for {split} of {size} {unit}: change the fractions")
+        parts[split] = _piece(rows, column, text[start:end]) if one_text else rows.select(range(start, end))
+    return parts
+
+
+def _piece(rows: Dataset, column: str, text: str) -> Dataset:
+    cells = {name: [text if name == column else rows[0][name]] for name in rows.column_names}
+    return Dataset.from_dict(cells, features=rows.features)
+
+
+# ------------------------------------------------------------------------------------------------------ duplicates
+def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts) -> DatasetDict:
+    """Report which validation and test rows occur, by source or text, in the training split too.
+
+    Args:
+        dataset: The splits.
+        column: The source or text.
+        drop: Take such rows out of the training split.
+        facts: Where to note how many there are.
+
+    Raises:
+        ValueError: Nothing would be left to train on.
+    """
+    texts = texts_of(dataset["train"], column)
+    known, leaked = set(texts), set()
+    for split in ("validation", "test"):
+        if split not in dataset:
+            continue
+        shared = [text for text in texts_of(dataset[split], column) if text in known]
+        if shared:
+            dropped = "" if drop else " (--drop_leaked_rows takes them out of it)"
+            report(
+                f"{split} data: the {column} of {len(shared):,} of {len(dataset[split]):,} rows also occurs in the "
+                f"training data{dropped}."
+            )
+        facts.setdefault(split, {})["also in train"] = len(shared)
+        leaked |= set(shared)
+    if not (drop and leaked):
+        return dataset
+    kept = np.flatnonzero([text not in leaked for text in texts])
+    if not len(kept):
+        raise ValueError(f"--drop_leaked_rows: every {column} of the training data also occurs in the other splits")
+    report(f"train data: {len(texts) - len(kept):,} of {len(texts):,} rows occur in the other splits: left out.")
+    facts.setdefault("train", {})["leaked rows left out"] = len(texts) - len(kept)
+    return DatasetDict({**dataset, "train": dataset["train"].select(kept)})
+
+
+def texts_of(rows: Dataset, column: str) -> list[str]:
+    """Return a column of texts: all at once, which `datasets` does not do when asked for a list."""
+    return rows.with_format("arrow")[column].to_pylist()
+
+
+def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
+    """Keep `count` rows drawn by the seed, in their order."""
+    if count is None or count >= len(rows):
+        return rows
+    return rows.select(_drawn(len(rows), count, seed))
+
+
+def _drawn(size: int, count: int, seed: int) -> Sequence[int]:
+    return sorted(Random(seed).sample(range(size), count))
