@@ -14,7 +14,7 @@ from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.labels import label_names
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
-from vanillaformer.training.preprocessing import classification_rows, encode_texts
+from vanillaformer.training.preprocessing import classification_rows, encode_texts, set_truncation_side
 from vanillaformer.training.run_arguments import ClassifierTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
@@ -37,6 +37,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
         return announce(run, "classification", example=example, already=True)
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
     tokenizer, labels = tokenizers[0], label_names(texts)
+    set_truncation_side(tokenizer, data.truncation_side)
     options = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = classification_rows(texts, tokenizer, max_length=data.max_length, **options)

@@ -14,9 +14,11 @@ from vanillaformer import PRESETS, BlockConfig
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.tokenization.options import TokenizerAlgorithm
+from vanillaformer.training.run_arguments import TOPICS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+TRAINING = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 PARTS = (ROOT / "docs" / "parts.md").read_text(encoding="utf-8")
 
 
@@ -44,6 +46,11 @@ def test_every_native_architecture_is_named():
 def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
     missing = [value for value in get_args(getattr(options, literal)) if f"`{value}`" not in PARTS + README]
     assert not missing
+
+
+@pytest.mark.parametrize("field", [field.name for topic in TOPICS for field in dataclasses.fields(topic)])
+def test_every_technique_is_in_the_page_on_training(field):
+    assert f"--{field}" in TRAINING
 
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(BlockConfig)])

@@ -103,6 +103,10 @@ class DataArguments:
     max_source_length: int = field(default=128, metadata={"help": "Source tokens kept, special tokens included."})
     max_target_length: int = field(default=128, metadata={"help": "Target tokens kept, special tokens included."})
     max_length: int = field(default=128, metadata={"help": "Classifier: tokens kept, special tokens included."})
+    truncation_side: Literal["left", "right"] = field(
+        default="right",
+        metadata={"help": "Classifier: where a text that is too long is cut; left keeps its end. Saved with the tokenizer."},
+    )
     block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
     streaming: bool = field(
         default=False,

@@ -108,6 +108,11 @@ def encode_pairs(
     return partial(_translation_batch, tokenizers=(source, target), lengths=(source_length, target_length))
 
 
+def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
+    """Say at which end a tokenizer cuts a text that is too long; it is saved with it."""
+    tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
+
+
 def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
     """Return the function from batches of texts to rows, with the flag `text_cut`."""
     _check_length("max_length", length, tokenizer)

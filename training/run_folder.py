@@ -43,6 +43,7 @@ class Run:
         finished: Whether there is nothing left to train.
         metrics: The scores of the finished run.
         details: Other facts on the finished run (sizes, time).
+        defaults: What settings are if nobody gives them: records made before there was a setting lack it.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class Run:
     finished: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    defaults: Settings = field(default_factory=dict)
 
     def write(self) -> None:
         """Write the record, in one piece even if the power fails."""
@@ -136,7 +138,7 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     finished = bool(earlier["finished"])
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
-    changes = _changes(earlier["settings"], run.settings)
+    changes = _changes(earlier["settings"], run.settings, run.defaults)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     longer = bool(changes) and all(key.removeprefix("training.") in LENGTH for key in changes)
     if (finished and changes and not (longer and _lasts_longer(changes))) or len(training) < len(changes):
@@ -152,14 +154,18 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         run.metrics, run.details = earlier["metrics"], earlier["details"]
 
 
-def _changes(old: Settings, new: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return what differs, as `group.name` → (old, new)."""
-    flat = [
-        {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
-        for settings in (old, json.loads(json.dumps(new)))
-    ]
-    names = sorted(set(flat[0]) | set(flat[1]))
-    return {name: (flat[0].get(name), flat[1].get(name)) for name in names if flat[0].get(name) != flat[1].get(name)}
+def _changes(old: Settings, new: Settings, defaults: Settings) -> dict[str, tuple[Any, Any]]:
+    """Return what differs, as `group.name` → (old, new); what the old ones lack is taken to be the default."""
+    was, now, default = (_flat(settings) for settings in (old, new, defaults))
+    was |= {name: default[name] for name in default.keys() & now.keys() - was.keys()}
+    names = sorted(was.keys() | now.keys())
+    return {name: (was.get(name), now.get(name)) for name in names if was.get(name) != now.get(name)}
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """Return settings by `group.name`, as they are once they have been written to a file."""
+    flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
+    return json.loads(json.dumps(flat))
 
 
 def _lasts_longer(changes: dict[str, tuple[Any, Any]]) -> bool:

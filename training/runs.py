@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,11 @@ def start(
         rows = None  # as many as have so many tokens
     settings["training"] = {name: chosen[name] for name in COMPARED if name in chosen} | {"rows_per_step": rows}
     run = Run(Path(training.output_dir), command_line(program, argv), {"program": {"name": program}, **settings})
+    kinds = {"model": model, "data": data, "tokenizer": tokenizer, "training": training}
+    run.defaults = {
+        group: {name: value for name, value in defaults(kind).items() if name in settings[group]}
+        for group, kind in kinds.items()
+    }
     resume = training.resume_from_checkpoint
     with training.main_process_first(local=False, desc="looking at the run's folder"):
         open_folder(
@@ -188,6 +193,14 @@ def limit_threads() -> None:
     """Use no more threads than there are cores for this process: in a container torch may count the host's."""
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), cpu_count()))
+
+
+def defaults(settings: Any) -> dict[str, Any]:
+    """Return the defaults of a dataclass's fields, by name."""
+    return {
+        entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
+        for entry in fields(settings)
+    }
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:
