@@ -12,6 +12,7 @@ from vanillaformer.training.arguments import DataArguments, ModelArguments, Toke
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.labels import label_names
+from vanillaformer.training.losses import check_language_model_loss
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
 from vanillaformer.training.preprocessing import classification_rows, encode_texts, set_truncation_side
@@ -48,6 +49,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
         del rows["train"]
     sizes = {"length": data.max_length, "labels": labels}
     model = build_model("classification", model_arguments, tokenizer, **sizes, seed=settings.seed)
+    check_language_model_loss(settings.lm_loss_weight, model.config)
     trainer = RunTrainer(
         model=model,
         args=settings,

@@ -105,7 +105,9 @@ class DataArguments:
     max_length: int = field(default=128, metadata={"help": "Classifier: tokens kept, special tokens included."})
     truncation_side: Literal["left", "right"] = field(
         default="right",
-        metadata={"help": "Classifier: where a text that is too long is cut; left keeps its end. Saved with the tokenizer."},
+        metadata={
+            "help": "Classifier: where a text that is too long is cut; left keeps its end. Saved with the tokenizer."
+        },
     )
     block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
     streaming: bool = field(

@@ -267,7 +267,11 @@ class _UpdateAverage(TrainerCallback):
             self.trainer.start_average()
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.averaged.update_parameters(self.trainer.model)  # type: ignore[union-attr]
+        model: Any = self.trainer.model
+        # A skipped step has no gradients, or overflowing ones in half precision: it is none of the average's
+        skipped = self.trainer.accelerator.optimizer_step_was_skipped
+        if not skipped and any(weight.grad is not None for weight in model.parameters()):
+            self.trainer.averaged.update_parameters(model)  # type: ignore[union-attr]
 
 
 @torch.no_grad()

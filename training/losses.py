@@ -10,7 +10,9 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 
+from vanillaformer.configuration import VanillaDecoderConfig
 from vanillaformer.modeling.heads import IGNORED, smoothed_loss
 
 Inputs = dict[str, Any]
@@ -49,10 +51,19 @@ class LossArguments:
         default=0.0, metadata={"help": "Scheduled sampling: the smallest part of gold tokens."}
     )
 
+    lm_loss_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Classifier made of a decoder: weight of the loss of its language model, on the same texts, beside "
+            "the classifier's (Radford et al. 2018, section 3.2, with 0.5)."
+        },
+    )
+
     def check(self) -> None:
         """Raise ValueError for a number out of range."""
-        if self.r_drop < 0:
-            raise ValueError(f"--r_drop {self.r_drop}: it must be at least 0")
+        for name in ("r_drop", "lm_loss_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"--{name} {getattr(self, name)}: it must be at least 0")
         smoothing = getattr(self, "label_smoothing_factor", 0.0)
         if not 0 <= smoothing < 1:
             raise ValueError(f"--label_smoothing_factor {smoothing}: it must be at least 0 and below 1")
@@ -74,7 +85,13 @@ def gold_probability(arguments: LossArguments, step: int) -> float:
 
 
 def training_loss(
-    model: nn.Module, inputs: Inputs, *, label_smoothing: float, r_drop: float, items: torch.Tensor | int
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    label_smoothing: float,
+    r_drop: float,
+    items: torch.Tensor | int,
+    lm_loss_weight: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss of a batch, divided by the number of targets in all batches of the step.
 
@@ -87,17 +104,51 @@ def training_loss(
         label_smoothing: ε of the targets.
         r_drop: α; 0 for a single pass.
         items: The number of targets.
+        lm_loss_weight: What `language_model_loss` of a classifier's texts is multiplied by.
     """
     if r_drop:
         inputs, items = twice(inputs), 2 * items
     if inputs["labels"].ndim == 1:  # a class for each text
-        logits = model(**{name: value for name, value in inputs.items() if name != "labels"})["logits"]
+        outputs = model(**without_labels(inputs), output_hidden_states=lm_loss_weight > 0)
+        logits = outputs["logits"]
         loss = smoothed_loss(logits, inputs["labels"], label_smoothing, num_items_in_batch=items)
+        if lm_loss_weight:
+            share = len(logits) / items  # of the step's texts
+            loss = loss + lm_loss_weight * share * language_model_loss(model, outputs["hidden_states"][-1], inputs)
     else:
         options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
         outputs = model(**inputs, **options, labelled_only=True, return_logits=bool(r_drop))
         loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
     return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
+
+
+def language_model_loss(model: nn.Module, hidden_states: torch.Tensor, inputs: Inputs) -> torch.Tensor:
+    """Return the mean cross-entropy of the next tokens, scored with the table of embeddings as output layer.
+
+    Args:
+        model: A decoder, maybe wrapped.
+        hidden_states: Its last states (B, T, D).
+        inputs: The batch: `input_ids` (B, T) and `attention_mask` (B, T).
+    """
+    inner: Any = getattr(model, "module", model)  # of DistributedDataParallel
+    seen = inputs["attention_mask"][:, 1:].bool()
+    logits = hidden_states[:, :-1][seen] @ inner.get_input_embeddings().weight.to(hidden_states.dtype).T
+    return smoothed_loss(logits, inputs["input_ids"][:, 1:][seen])
+
+
+def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
+    """Raise ValueError when a classifier is to be trained with a language model's loss that it cannot have."""
+    if weight and not (isinstance(config, VanillaDecoderConfig) and config.tie_word_embeddings):
+        raise ValueError(
+            f"--lm_loss_weight {weight}: the model must be a decoder with tie_word_embeddings=True, whose table of "
+            f"embeddings is its output layer, not {type(config).__name__} with "
+            f"tie_word_embeddings={getattr(config, 'tie_word_embeddings', None)}"
+        )
+
+
+def without_labels(inputs: Inputs) -> Inputs:
+    """Return a batch without its labels."""
+    return {name: value for name, value in inputs.items() if name != "labels"}
 
 
 def twice(inputs: Inputs) -> Inputs:
@@ -126,7 +177,7 @@ def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Input
     if gold >= 1:
         return inputs
     with torch.no_grad():  # with a cache, the texts of packed rows would see each other
-        seen = {name: value for name, value in inputs.items() if name != "labels"}
+        seen = without_labels(inputs)
         logits = model(**seen, use_cache=False)["logits"]
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     # The token at position t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.

@@ -109,6 +109,7 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        _check_no_classifier(self)
         if not self.predict_with_generate:
             self.metric_for_best_model = "loss"  # there is no other
         super().__post_init__()
@@ -139,6 +140,7 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
     )
 
     def __post_init__(self) -> None:
+        _check_no_classifier(self)
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
         if self.scheduled_sampling != "none" and self.objective != "causal":
@@ -169,3 +171,9 @@ class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
         if self.scheduled_sampling != "none":
             raise ValueError(f"--scheduled_sampling {self.scheduled_sampling}: a classifier feeds itself no tokens")
         super().__post_init__()
+
+
+def _check_no_classifier(arguments: LossArguments) -> None:
+    """Raise ValueError for what only a classifier's training has."""
+    if arguments.lm_loss_weight:
+        raise ValueError(f"--lm_loss_weight {arguments.lm_loss_weight}: only train_classifier has a second loss")

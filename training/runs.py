@@ -38,7 +38,12 @@ COMPARED = (
     *("adam_epsilon", "max_grad_norm", "label_smoothing_factor", "train_sampling_strategy", "bf16", "fp16"),
     *("metric_for_best_model", "load_best_model_at_end", "average_checkpoints", "ema_decay", "ema_warmup"),
     *("tokens_per_batch", "muon_momentum", "muon_lr_factor", "r_drop", "scheduled_sampling", "scheduled_sampling_k"),
-    *("scheduled_sampling_floor", "early_stopping_patience", "early_stopping_threshold", "nan_loss"),
+    *(
+        *("scheduled_sampling_floor", "lm_loss_weight"),
+        "early_stopping_patience",
+        "early_stopping_threshold",
+        "nan_loss",
+    ),
     *("freeze", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
 

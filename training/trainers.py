@@ -147,6 +147,7 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer):
             inputs,
             label_smoothing=self.args.label_smoothing_factor,
             r_drop=self.args.r_drop,
+            lm_loss_weight=self.args.lm_loss_weight,
             items=num_items_in_batch,
         )
         # Each process's gradient is a part of the sum, of which torch takes the mean

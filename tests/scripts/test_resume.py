@@ -126,3 +126,21 @@ def test_other_run_is_refused_and_overwritten_on_demand(tmp_path: Path) -> None:
     assert all((after[name] == value).all() for name, value in before.items())
     train("causal", tmp_path, "--max_steps", "2", "--learning_rate", "0.1", "--overwrite_output_dir")
     assert any((weights(tmp_path)[name] != value).any() for name, value in before.items())
+
+
+@pytest.mark.parametrize("job", ["translation", "causal", "classification"])
+def test_a_run_of_an_earlier_version_goes_on(job: str, trained, tmp_path: Path, capfd) -> None:
+    """Its record lacks the flags that are new since then."""
+    kill_in_step(job, 3, arguments(job, tmp_path))
+    record = json.loads((tmp_path / "run.json").read_text())
+    given = {word[2:] for word in arguments(job, tmp_path) if word.startswith("--")} | {"overrides"}
+    for group in ("model", "data", "tokenizer", "training"):
+        settings = record["settings"][group]
+        lost = settings.keys() - given - {"rows_per_step"}
+        assert len(lost) > 2
+        record["settings"][group] = {name: value for name, value in settings.items() if name not in lost}
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    capfd.readouterr()
+    train(job, tmp_path)
+    assert "changed settings" not in capfd.readouterr().out
+    assert_equal_weights(trained(job), tmp_path)

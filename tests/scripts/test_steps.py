@@ -34,7 +34,9 @@ def test_accumulated_batches_are_the_large_batch(job: str, tmp_path: Path) -> No
 def test_smoothed_losses_of_accumulated_rows_are_those_of_the_large_batch(job: str, tmp_path: Path) -> None:
     options = [*ALONE, "--label_smoothing_factor", "0.1", "--train_sampling_strategy", "random"]
     train(job, tmp_path / "whole", *options)
-    train(job, tmp_path / "parts", *options, *"--per_device_train_batch_size 2 --gradient_accumulation_steps 4".split())
+    train(
+        job, tmp_path / "parts", *options, *"--per_device_train_batch_size 2 --gradient_accumulation_steps 4".split()
+    )
     assert_same_training(tmp_path / "whole", tmp_path / "parts")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from script_runs import arguments, assert_equal_weights, kill_in_step, train, weights
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
@@ -217,6 +218,19 @@ def test_nan_loss_skipped(tmp_path: Path, capfd) -> None:
     assert "Skipped step 2: the loss or its gradient is infinite or no number (1 so far)" in printed
     assert "Skipped step 5: the loss or its gradient is infinite or no number (3 so far)" in printed
     assert all(value.isfinite().all() for value in weights(tmp_path).values())
+
+
+def test_skipped_steps_are_none_of_the_moving_average(tmp_path: Path) -> None:
+    recorder = Steps()
+    with recorder.listening(), nan_loss(2, 5):
+        train("causal", tmp_path, "--nan_loss", "skip", "--ema_decay", "0.7", "--ema_warmup", "False")
+    expected = recorder.weights[0]
+    for step in (3, 4, 6):
+        expected = {name: 0.7 * value + 0.3 * recorder.weights[step - 1][name] for name, value in expected.items()}
+    for name, value in weights(tmp_path / "checkpoint-6").items():
+        torch.testing.assert_close(value, expected[name].float(), rtol=1e-5, atol=1e-6, msg=name)
+    with safe_open(tmp_path / "checkpoint-6" / "training_weights.safetensors", framework="pt") as file:
+        assert file.metadata() == {"updates": "4"}
 
 
 def test_too_many_skipped_steps_stop_the_run(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ import torch
 from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
 
+from vanillaformer import VanillaDecoderForSequenceClassification
 from vanillaformer.training.losses import (
     LossArguments,
+    check_language_model_loss,
     gold_probability,
     symmetric_divergence,
     training_loss,
     with_own_predictions,
 )
 
-from modeling.toys import toy
+from modeling.toys import toy, toy_config
 
 KINDS = ["encoder_decoder", "decoder", "encoder"]
 
@@ -89,7 +91,7 @@ def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
             super().__init__()
             self.layer = nn.Linear(4, 3)
 
-        def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
+        def forward(self, states: torch.Tensor, output_hidden_states: bool) -> dict[str, torch.Tensor]:
             return {"logits": self.layer(states)}
 
     torch.manual_seed(0)
@@ -103,6 +105,33 @@ def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
     )
     expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(states), labels)
     assert_near(total, expected)
+
+
+def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> None:
+    classifier = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, tie_word_embeddings=True)
+    language_model = toy("decoder", tie_word_embeddings=True)
+    language_model.model.load_state_dict(classifier.model.state_dict())
+    inputs = batch("decoder")
+    texts = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    labels = torch.tensor([0, 2, 1])
+    losses = [
+        training_loss(
+            classifier, {**texts, "labels": labels}, label_smoothing=0.0, r_drop=0.0, items=6, lm_loss_weight=weight
+        )
+        for weight in (0.0, 0.5)
+    ]
+    assert_near(losses[1] - losses[0], 0.5 * language_model(**inputs).loss / 2)  # half of the step's texts
+    assert_near(losses[0], classifier(**texts, labels=labels).loss / 2)
+    losses[1].backward()
+    assert classifier.get_input_embeddings().weight.grad.abs().sum(dim=1).min() > 0  # every token is a candidate
+
+
+def test_language_model_loss_needs_a_decoder_with_tied_embeddings() -> None:
+    check_language_model_loss(0.0, toy_config("encoder"))
+    check_language_model_loss(0.5, toy_config("decoder", tie_word_embeddings=True))
+    for config in (toy_config("encoder"), toy_config("decoder", tie_word_embeddings=False)):
+        with pytest.raises(ValueError, match="--lm_loss_weight 0.5: the model must be a decoder"):
+            check_language_model_loss(0.5, config)
 
 
 # ---------------------------------------------------------------------------------------------------------- R-Drop

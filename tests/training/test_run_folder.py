@@ -78,6 +78,22 @@ def test_unfinished_run_of_another_model_is_refused(tmp_path: Path) -> None:
         open_folder(run(tmp_path, preset="gpt2"))
 
 
+def test_run_of_an_earlier_version_is_continued_with_the_defaults_of_newer_settings(tmp_path: Path, capsys) -> None:
+    finish(run(tmp_path))
+    checkpoint(tmp_path, 5)
+    newer = run(tmp_path)
+    newer.defaults = {"model": {"dtype": "auto"}, "training": {"ema_decay": 0.0, "freeze": []}}
+    newer.settings["model"] |= {"dtype": "auto"}
+    newer.settings["training"] |= {"ema_decay": 0.0, "freeze": []}
+    assert open_folder(newer).finished
+    newer.settings["training"]["ema_decay"] = 0.9
+    with pytest.raises(ValueError, match=r"other settings \(ema_decay: 0.0 there, 0.9 now\)"):
+        open_folder(newer)
+    run(tmp_path).write()
+    assert open_folder(newer).checkpoint == tmp_path / "checkpoint-5"
+    assert "Going on with changed settings: ema_decay: 0.0 there, 0.9 now." in capsys.readouterr().out
+
+
 def test_run_without_a_checkpoint_is_replaced(tmp_path: Path) -> None:
     run(tmp_path).write()
     assert open_folder(run(tmp_path, preset="gpt2")).checkpoint is None
