@@ -49,6 +49,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
             raise ValueError(f"continuous batching cannot serve this model: {reason}")
         return super().init_continuous_batching(*args, **kwargs)
 
+    def post_init(self) -> None:
+        super().post_init()
+        # accelerate's FSDP wraps what is named here, and stops at a class that this model has no module of
+        self._no_split_modules &= {type(module).__name__ for module in self.modules()}  # type: ignore[operator]
+
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
         # The config's plans name all that one stack can have: keep what this model has.

@@ -4,13 +4,15 @@ What is done follows from the model: an encoder-decoder translates, a causal lan
 fills every [MASK], a classifier prints label and probability. Input is `--text ...`, the lines of `--input_file`, or
 those of standard input. Several texts make one line of output each (a line break within one is written `\n`).
 
+With `--chat`, a model of dialogues answers turn by turn, each line of input being a turn, and remembers what was said.
+
 A folder that `vanillaformer-export` has made runs on the engine that it was made for, with the same options.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,9 +33,11 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion.exports import EXPORTERS, EngineModel, is_export, load_engine, read_record
 from vanillaformer.tokenization import load_pair
 from vanillaformer.training.arguments import parse
+from vanillaformer.training.chat import Chat
 from vanillaformer.training.runs import limit_threads
 
 TORCH = "torch"
+RESET = "/reset"
 
 
 @dataclass
@@ -58,11 +62,27 @@ class GenerateArguments:
         default=None, metadata={"help": "torch, ctranslate2, ... (default: what the model was exported for)."}
     )
 
+    repetition_penalty: float | None = field(
+        default=None, metadata={"help": "Above 1: makes tokens that were there already less likely."}
+    )
+    chat: bool = field(
+        default=False,
+        metadata={
+            "help": "Talk with a model of dialogues (--turns_column): a line of input is a turn, /reset starts anew. "
+            "Samples, but with --num_beams."
+        },
+    )
+    max_history: int | None = field(default=None, metadata={"help": "--chat: turns kept (default: all that fit)."})
+    candidates: int = field(default=1, metadata={"help": "--chat: replies drawn for --rerank_model to choose from."})
+    rerank_model: str | None = field(
+        default=None, metadata={"help": "--chat: model trained with --reverse_turns, which chooses the reply (MMI)."}
+    )
+
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
-        names = ("num_beams", "temperature", "top_k", "top_p", "max_new_tokens")
+        names = ("num_beams", "temperature", "top_k", "top_p", "max_new_tokens", "repetition_penalty")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.do_sample:
+        if self.do_sample or (self.chat and self.num_beams is None):
             given = {"num_beams": 1, **given, "do_sample": True}
         return given
 
@@ -241,13 +261,67 @@ def run(
             yield from (next(results) if text.strip() else "" for text in batch)
 
 
+def check_chat(arguments: GenerateArguments) -> None:
+    """Raise ValueError for options of --chat that do not fit."""
+    for name in ("max_history", "candidates"):
+        value = getattr(arguments, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} {value}: it must be at least 1")
+    if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
+        raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
+    if (arguments.candidates > 1) != (arguments.rerank_model is not None):
+        raise ValueError(
+            f"--candidates {arguments.candidates} and --rerank_model {arguments.rerank_model}: one needs the other"
+        )
+
+
+def chat_with(arguments: GenerateArguments) -> Chat:
+    """Return a dialogue with the model.
+
+    Raises:
+        ValueError: A model is no causal language model of dialogues, or the two have different tokens.
+    """
+    loaded, function, _ = load(arguments)
+    if function is not continue_prompts or is_export(arguments.model_name_or_path):
+        raise ValueError(f"--chat: --model {arguments.model_name_or_path} is no causal language model run by torch")
+    reranker = None
+    if arguments.rerank_model is not None:
+        judge, function, _ = load(replace(arguments, model_name_or_path=arguments.rerank_model))
+        if function is not continue_prompts or judge.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
+            raise ValueError(
+                f"--rerank_model {arguments.rerank_model}: it must be a language model with the tokens of --model"
+            )
+        reranker = judge.model
+    own = (arguments.max_history, arguments.candidates, reranker, arguments.options())
+    return Chat(loaded.model, loaded.tokenizer, *own)
+
+
+def converse(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
+    """Yield the reply to each turn."""
+    for turn in turns:
+        if turn.strip() == RESET:
+            chat.reset()
+        elif turn.strip():
+            yield chat.reply(turn.strip())
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     (arguments,) = parse(GenerateArguments, argv, description=__doc__)
     if arguments.batch_size < 1:
         raise ValueError(f"--batch_size {arguments.batch_size}: it must be at least 1")
-    texts = read_texts(arguments)
+    check_chat(arguments)
     limit_threads()
+    if arguments.chat:
+        interactive = not arguments.text and arguments.input_file is None
+        turns = sys.stdin if interactive else read_texts(arguments)
+        chat = chat_with(arguments)
+        set_seed(arguments.seed)
+        with output_stream(arguments.output_file) as stream:
+            for reply in converse(chat, turns):
+                print(reply, file=stream, flush=True)
+        return
+    texts = read_texts(arguments)
     loaded, function, generates = load(arguments)
     options = arguments.options()
     if options and not generates:

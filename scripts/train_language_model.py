@@ -4,6 +4,9 @@ Without arguments: a small decoder on the source text of Python's standard libra
 encoder, whose weights `train_classifier` can start from; `--objective mlm+nsp` does so as BERT was trained: on pairs
 of segments, of which the second follows the first in half of the cases and is from another document in the others.
 A document is one text (of the standard library: one file), its sentences are its lines and the sentences in them.
+
+With `--turns_column` the texts are dialogues: each turn ends with [SEP], the tokenizer gets the chat template to that,
+and `generate --chat` talks with the model.
 """
 
 from collections.abc import Sequence
@@ -16,6 +19,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
+from vanillaformer.training.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.training.metrics import (
     language_model_metrics,
     pretraining_metrics,
@@ -35,6 +39,22 @@ from vanillaformer.training.trainers import RowMasking, RunTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, LanguageModelTrainingArguments)
 EXAMPLES = {"causal": "def ", "masked": "import [MASK]", "mlm+nsp": "import [MASK]"}
+
+
+def prepare_dialogues(
+    data: DataArguments, tokenizer: TokenizerArguments, settings: LanguageModelTrainingArguments
+) -> None:
+    """Have each dialogue in a row with a separator known to the tokenizer.
+
+    Raises:
+        ValueError: Another option does not go with dialogues.
+    """
+    if settings.objective != "causal" or data.streaming:
+        what = "--streaming" if data.streaming else f"--objective {settings.objective}"
+        raise ValueError(f"--turns_column {data.turns_column} does not go with {what}")
+    data.packing = True
+    if SEPARATOR not in tokenizer.extra_special_tokens:
+        tokenizer.extra_special_tokens = [*tokenizer.extra_special_tokens, SEPARATOR]
 
 
 def make_rows(
@@ -70,6 +90,9 @@ def train(argv: Sequence[str] | None = None) -> Run:
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
     job, causal, example = settings.objective, settings.objective == "causal", EXAMPLES[settings.objective]
     kind = check_preset(job, model_arguments)
+    data.check_dialogue("language_model")
+    if data.turns_column is not None:
+        prepare_dialogues(data, tokenizer_arguments, settings)
     run = start("train_language_model", argv, settings, model_arguments, data, tokenizer_arguments)
     if run.finished:
         return announce(run, job, example=example, already=True)
@@ -77,8 +100,15 @@ def train(argv: Sequence[str] | None = None) -> Run:
         raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
     facts: Facts = {}
     texts, stream = load_texts(data, "language_model", settings, facts)
-    tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
+    plain = texts["train"]["text"]
+    if data.turns_column is not None:
+        plain = WithoutSeparators(plain)
+        texts = reverse_dialogues(texts) if data.reverse_turns else texts
+    tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, plain)
     tokenizer = tokenizers[0]
+    if data.turns_column is not None:
+        set_chat_template(tokenizer)
+        example = plain.texts[0].split(SEPARATOR)[0]
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = make_rows(texts, tokenizer, data, settings, facts)
     run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
@@ -90,7 +120,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     set_generation(model, job, length=data.block_size)
     if data.packing:
         check_attention(model)
-    metrics: tuple[Any, Any] = language_model_metrics(), token_scores(causal=causal)
+    metrics: tuple[Any, Any] = language_model_metrics(tokenizer if causal else None), token_scores(causal=causal)
     if job == "mlm+nsp":
         metrics = pretraining_metrics(), pretraining_scores
     trainer = RunTrainer(

@@ -11,7 +11,7 @@ from transformers import DataCollatorForSeq2Seq
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
-from vanillaformer.training.metrics import translation_metrics
+from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.preprocessing import encode_pairs, translation_rows
 from vanillaformer.training.run_arguments import TranslationTrainingArguments
@@ -48,7 +48,10 @@ def train(argv: Sequence[str] | None = None) -> Run:
     longest = max(lengths.values())
     model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
     set_generation(model, "translation", length=data.max_target_length, num_beams=settings.num_beams)
-    scores = translation_metrics(target, bleu_tokenize=data.bleu_tokenize)
+    scoring = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
+    scores = translation_metrics(target, **scoring)
+    if settings.predict_with_generate:
+        run.details["signatures"] = sacrebleu_signatures(**scoring)
     trainer = TranslationTrainer(
         model=model,
         args=settings,

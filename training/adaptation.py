@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel, Trainer
 
-from .averaging import refuse_sharded
 from .reporting import report
+from .sharding import refuse_sharded
 
 ADAPTER_FOLDER = "adapter"
 # Heads that a task brings along: beside adapters they are trained in full.
@@ -60,6 +60,7 @@ class AdaptationArguments:
         for name in ("freeze", "ema_decay", "average_checkpoints"):
             if value := getattr(self, name, None):  # averages of factors are not factors of the average
                 raise ValueError(f"{flag} does not go together with --{name} {value}")
+        refuse_sharded(self, flag)
         if find_spec("peft") is None:
             raise ValueError(f"{flag} needs peft, which is not installed: pip install 'vanillaformer[peft]'")
 

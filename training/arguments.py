@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from vanillaformer.tokenization import TokenizerAlgorithm
 
+from .dialogue import DialogueArguments
 from .parsing import parse, yaml_value
 
 __all__ = ["DataArguments", "ModelArguments", "Task", "TokenizerArguments", "parse"]
@@ -16,7 +17,7 @@ Task = Literal["translation", "language_model", "classification"]
 
 
 @dataclass
-class DataArguments:
+class DataArguments(DialogueArguments):
     """Which data to train on, and how much of it."""
 
     dataset: str = field(
@@ -142,6 +143,13 @@ class DataArguments:
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
         default="13a", metadata={"help": "Translation: sacrebleu's tokenization; zh or char for Chinese, Japanese."}
     )
+    bleu_lowercase: bool = field(
+        default=False,
+        metadata={
+            "help": "Translation: BLEU without regard to case; with --bleu_tokenize none, on tokenised text, the one "
+            "that many papers give."
+        },
+    )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes for tokenization (default: this one)."}
     )
@@ -167,6 +175,10 @@ class TokenizerArguments:
     lowercase: bool = field(default=False, metadata={"help": "Trained tokenizer: lower-case the text."})
     split_digits: bool = field(default=False, metadata={"help": "Trained tokenizer: every digit is its own token."})
 
+    extra_special_tokens: list[str] = field(
+        default_factory=list, metadata={"help": "Trained tokenizer: more special tokens (with --turns_column [SEP])."}
+    )
+
     def training_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""
         return {
@@ -175,6 +187,7 @@ class TokenizerArguments:
             "min_frequency": self.tokenizer_min_frequency,
             "lowercase": self.lowercase,
             "split_digits": self.split_digits,
+            "extra_special_tokens": self.extra_special_tokens,
         }
 
 

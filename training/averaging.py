@@ -18,6 +18,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from .reporting import report
 from .run_folder import checkpoints
+from .sharding import refuse_sharded
 
 
 @dataclass
@@ -67,13 +68,6 @@ class AveragingArguments:
         self.load_best_model_at_end = False
         if self.save_total_limit is not None:  # one more, for the best one is kept whatever its age
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
-
-
-def refuse_sharded(arguments: Any, flag: str) -> None:
-    """Raise ValueError where no process has the weights as a whole."""
-    for name in ("fsdp", "deepspeed"):
-        if getattr(arguments, name, None):
-            raise ValueError(f"{flag} needs the whole model on every process: not --{name}")
 
 
 # ------------------------------------------------------------------------------------ average of the last checkpoints

@@ -8,6 +8,7 @@ from datasets import Dataset, DatasetDict, load_dataset
 from .arguments import DataArguments, Task
 from .bad_rows import ROW, Facts, RowCheck, number_rows, with_texts
 from .corpora import cldr_translation, language_names, standard_library
+from .dialogue import join_turns
 from .files import check_columns, check_file, read_file, read_parallel
 from .labels import encode_labels
 from .splits import SPLITS, by_column, cap, hold_out, without_leaks
@@ -44,6 +45,7 @@ def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) 
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
     _check_numbers(arguments)
+    arguments.check_dialogue(task)
     if arguments.packing and task != "language_model":
         raise ValueError("--packing is for language models: other tasks have one text in a row")
     check = RowCheck(arguments.bad_rows == "skip", {} if facts is None else facts)
@@ -191,6 +193,8 @@ def _check_split_column(arguments: DataArguments, split: str, suffix: str) -> No
 
 def column_options(arguments: DataArguments, task: Task) -> dict[str, str]:
     """Return the names of the columns needed, by the option that sets each."""
+    if arguments.turns_column is not None:
+        return {"turns_column": arguments.turns_column}
     options = {f"{column}_column": getattr(arguments, f"{column}_column") for column in COLUMNS[task]}
     if len(set(options.values())) < len(options):
         raise ValueError(f"{' and '.join(f'--{option}' for option in options)} name the same column")
@@ -206,6 +210,8 @@ def _task_columns(
         rows = rows.flatten()
     check_columns(where, [name for name in rows.column_names if name != ROW], options)
     rows = rows.select_columns([*options.values(), ROW]).rename_columns(dict(zip(options.values(), COLUMNS[task])))
+    if "turns_column" in options:
+        rows = join_turns(where, rows)
     for column in COLUMNS[task]:
         if column != "label":
             rows = with_texts(check, split, where, rows, column, drop_blank=task == "language_model")

@@ -54,8 +54,8 @@ class LossArguments:
     lm_loss_weight: float = field(
         default=0.0,
         metadata={
-            "help": "Classifier made of a decoder: weight of the loss of its language model, on the same texts, beside "
-            "the classifier's (Radford et al. 2018, section 3.2, with 0.5)."
+            "help": "Classifier made of a decoder: weight of the loss of its language model, on the same texts, "
+            "beside the classifier's (Radford et al. 2018, section 3.2, with 0.5)."
         },
     )
 
@@ -180,7 +180,7 @@ def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Input
         seen = without_labels(inputs)
         logits = model(**seen, use_cache=False)["logits"]
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
-    # The token at position t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
+    # The token at t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
     labels = inputs["labels"][:, :-1] if name == "decoder_input_ids" else inputs["labels"][:, 1:]
     fed, own = inputs[name][:, 1:], logits[:, :-1].argmax(dim=-1)
     keep = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORED)

@@ -37,6 +37,30 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     return path
 
 
+def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path) -> Path:
+    """Draw how often each class (row) was taken for each (column): colours are shares of the row, numbers are rows.
+
+    Args:
+        matrix: Counts (C, C), as scikit-learn's `confusion_matrix` gives them.
+        names: The C classes.
+        path: The picture to write.
+    """
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    size = 2.5 + 0.45 * len(names)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.add_subplot(xlabel="predicted", ylabel="reference")
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    ticks = [str(name).replace("$", "\\$") for name in names]  # which would start mathematical text
+    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=8)
+    axes.set_yticks(range(len(names)), ticks, fontsize=8)
+    for (row, column), count in np.ndenumerate(matrix):
+        colour = "white" if shares[row, column] > 0.5 else "black"
+        axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+    figure.colorbar(image, label="share of the reference's rows")
+    figure.savefig(path, dpi=150)
+    return path
+
+
 def attention_map(
     weights: np.ndarray, source: Sequence[str], target: Sequence[str], path: Path, *, title: str = ""
 ) -> Path:

@@ -13,8 +13,12 @@ from .batching import BatchArguments
 from .guards import GuardArguments
 from .losses import LossArguments
 from .optimizers import OPTIMIZERS, OptimizerArguments
+from .sharding import ShardingArguments
 
-TOPICS = (AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments, AdaptationArguments)
+TOPICS = (
+    *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
+    AdaptationArguments,
+)
 
 Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
@@ -22,7 +26,13 @@ AS_EVALUATION = "as_evaluation"
 
 @dataclass
 class RunDefaults(
-    AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments, AdaptationArguments
+    ShardingArguments,
+    AveragingArguments,
+    BatchArguments,
+    LossArguments,
+    OptimizerArguments,
+    GuardArguments,
+    AdaptationArguments,
 ):
     """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
 
@@ -86,8 +96,11 @@ class RunDefaults(
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
         if optimizer in OPTIMIZERS:
             self.optim = optimizer
+        self.check_processes()
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
+            if self.fp16:  # type: ignore[attr-defined]
+                raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
 
 
 @dataclass

@@ -21,6 +21,9 @@ PRODUCTS = (
         RECORD,
         "README.md",
         "all_results.json",
+        "predictions_*.jsonl",
+        "samples.jsonl",
+        "runs/*/events.out.tfevents.*",  # and no more of a folder of that name
         "*.png",
         "training_args.bin",
     ),

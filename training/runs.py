@@ -24,6 +24,7 @@ from .cards import loading_code, model_card
 from .guards import make_writable
 from .models import HEADS, Job
 from .plots import loss_curve
+from .predictions import score_and_predict
 from .profiling import profile_new_model
 from .reporting import report
 from .run_folder import Run, open_folder
@@ -46,6 +47,9 @@ COMPARED = (
     ),
     *("freeze", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
 )
+
+# Details that stand among the scores in all_results.json.
+MORE = {"signatures", "classes", "confusion_matrix"}
 
 
 def start(
@@ -136,7 +140,7 @@ def train_and_save(
     tokenizers: Pair,
     **test_options: Any,
 ) -> Run:
-    """Train (or go on), score the best checkpoint, and leave model, scores, loss curve, card and record behind.
+    """Train (or go on), score the best checkpoint, and leave model, scores, predictions, card and record behind.
 
     Args:
         run: The run.
@@ -159,12 +163,13 @@ def train_and_save(
     profile_new_model(run, trainer)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
-    run.metrics = trainer.evaluate()
-    if "test" in rows:
-        run.metrics |= trainer.evaluate(rows["test"], metric_key_prefix="test", **test_options)  # type: ignore[arg-type]
+    run.metrics = {}
+    score_and_predict(run, job, trainer, rows, tokenizers, **test_options)
     run.metrics |= {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
     run.details |= {"rows": sizes, "steps": trainer.state.global_step}
-    trainer.save_metrics("all", run.metrics, combined=False)
+    trainer.save_metrics(
+        "all", run.metrics | {name: run.details[name] for name in MORE & run.details.keys()}, combined=False
+    )
     trainer.save_state()
     if trainer.is_world_process_zero():
         loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
@@ -185,6 +190,8 @@ def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
     for split, prefix in (("Validation", "eval"), ("Test", "test")):
         if scores := scores_text(run.metrics, prefix):
             report(f"{split}: {scores}")
+    for name, signature in run.details.get("signatures", {}).items():
+        report(f"sacrebleu signature of {name}: {signature}")
     use = f"python -m vanillaformer.scripts.generate --model {shlex.quote(str(run.folder))}"
     report(f"Try it: {use} --text {shlex.quote(example)}")
     report(

@@ -23,6 +23,7 @@ from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, mixed, ro
 from .guards import GuardedTrainer
 from .losses import gold_probability, training_loss, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
+from .sharding import ShardingTrainer
 
 EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always the same
 
@@ -64,7 +65,7 @@ class RowMasking(DataCollatorForLanguageModeling):
         return super().torch_mask_tokens(row)
 
 
-class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer):
+class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrainer):
     """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
@@ -104,7 +105,7 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer):
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # The batches are this process's already: told that there is one process, accelerate does not divide them again.
+        # The batches are this process's already: told of one process, accelerate does not divide them again.
         return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import DistributedType, PartialState
 from safetensors.torch import load_file
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
+from vanillaformer.modeling.layer_drop import LayerDrop
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training import runs
 from vanillaformer.training.run_folder import Run
@@ -140,3 +143,67 @@ def train_as_spoiled_rank(job: str, rank: int, size: int, port: int, argv: Seque
 
     RunTrainer.compute_loss = spoiled  # type: ignore[method-assign]
     train_as_rank(job, rank, size, port, argv)
+
+
+def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """The same with random numbers of its own, which leaves behind the layers it passed in training, and its weights."""
+    folder, passed, choose = Path(argv[argv.index("--output_dir") + 1]), [], LayerDrop.forward
+    replace = runs.replace_callbacks
+
+    def chosen(drop: LayerDrop, layers: Any) -> Any:
+        kept = choose(drop, layers)
+        if drop.training:
+            passed.append([layer is not drop.skipped for layer in kept])
+        return kept
+
+    class OwnNumbers(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            torch.manual_seed(rank)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            torch.save({"passed": passed, "weights": model.state_dict()}, folder / f"rank_{rank}.pt")
+
+    def and_draw(trainer: Any) -> None:
+        replace(trainer)
+        trainer.add_callback(OwnNumbers())
+
+    LayerDrop.forward, runs.replace_callbacks = chosen, and_draw  # type: ignore[method-assign]
+    train_as_rank(job, rank, size, port, argv)
+
+
+def shard_on_cpus() -> None:
+    """Let accelerate take processes on CPUs for ones on accelerators: otherwise it takes no notice of FSDP."""
+    begin = PartialState.__init__
+
+    def as_accelerators(state: PartialState, *details: Any, **keywords: Any) -> None:
+        begin(state, *details, **keywords)
+        if state.distributed_type == DistributedType.MULTI_CPU:
+            state.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = as_accelerators  # type: ignore[method-assign]
+
+
+def train_as_sharding_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """Run a training program as one of several processes among which FSDP2 divides the model."""
+    shard_on_cpus()
+    prepare = RunTrainer._prepare_for_training
+
+    def checked(trainer: RunTrainer, *details: Any, **keywords: Any) -> Any:
+        prepared = prepare(trainer, *details, **keywords)
+        assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
+        return prepared
+
+    RunTrainer._prepare_for_training = checked  # type: ignore[method-assign]
+    train_as_rank(job, rank, size, port, argv)
+
+
+def train_as_killed_sharding_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """The same, killed in the step after the fourth."""
+    replace = runs.replace_callbacks
+
+    def and_die(trainer: Any) -> None:
+        replace(trainer)
+        trainer.add_callback(DieAt(4))
+
+    runs.replace_callbacks = and_die
+    train_as_sharding_rank(job, rank, size, port, argv)

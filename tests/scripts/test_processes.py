@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_runs import arguments, losses, processes, train, train_as_rank, train_as_spoiled_rank, weights
+import torch
+from script_runs import (
+    arguments,
+    losses,
+    processes,
+    train,
+    train_as_rank,
+    train_as_rank_that_drops_its_own,
+    train_as_spoiled_rank,
+    weights,
+)
 
 # Half the rows per process; without dropout, whose draws cannot agree.
 ALONE = "--set", "dropout=0"
@@ -28,14 +38,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def train_together(job: str, folder: Path, *options: str, target: Any = train_as_rank) -> None:
+def train_together(job: str, folder: Path, *options: str, target: Any = train_as_rank, exitcode: int = 0) -> None:
     port, argv = free_port(), arguments(job, folder, *HALVED, *options)
     ranks = [processes().Process(target=target, args=(job, rank, 2, port, argv)) for rank in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join(timeout=200)
-    assert [process.exitcode for process in ranks] == [0, 0]
+    assert [process.exitcode for process in ranks] == [exitcode] * 2
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -71,9 +81,16 @@ def test_techniques_of_two_processes(technique: str, tmp_path: Path) -> None:
             assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
 
 
-def test_layer_drop_of_two_processes(tmp_path: Path) -> None:
-    """Whose gradients lack layers that the other one's have."""
-    train_together("causal", tmp_path, "--set", "layer_drop=0.5", "num_hidden_layers=3")
+@pytest.mark.parametrize("options", [[], ["--gradient_checkpointing"]])
+def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None:
+    """Each leaves out layers of its own: gradients that one lacks the other one has."""
+    options = [*options, "--set", "layer_drop=0.5", "num_hidden_layers=3"]
+    train_together("causal", tmp_path, *options, target=train_as_rank_that_drops_its_own)
+    first, second = (torch.load(tmp_path / f"rank_{rank}.pt") for rank in range(2))
+    assert len(first["passed"]) == len(second["passed"]) == 6
+    assert first["passed"] != second["passed"]
+    for name, value in first["weights"].items():
+        assert torch.equal(value, second["weights"][name]), name
     assert json.loads((tmp_path / "run.json").read_text())["finished"]
 
 

@@ -7,6 +7,7 @@ from script_runs import arguments, assert_equal_weights, kill_in_step, losses, t
 from test_processes import ALONE, assert_same_training, train_together
 
 JOBS = ["translation", "causal", "masked", "classification"]
+ACCUMULATED = "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"
 BY_TOKENS = "--tokens_per_batch", "400"
 RECIPES = {
     "muon": "--optim muon --weight_decay 0.1",
@@ -34,9 +35,7 @@ def test_accumulated_batches_are_the_large_batch(job: str, tmp_path: Path) -> No
 def test_smoothed_losses_of_accumulated_rows_are_those_of_the_large_batch(job: str, tmp_path: Path) -> None:
     options = [*ALONE, "--label_smoothing_factor", "0.1", "--train_sampling_strategy", "random"]
     train(job, tmp_path / "whole", *options)
-    train(
-        job, tmp_path / "parts", *options, *"--per_device_train_batch_size 2 --gradient_accumulation_steps 4".split()
-    )
+    train(job, tmp_path / "parts", *options, *ACCUMULATED)
     assert_same_training(tmp_path / "whole", tmp_path / "parts")
 
 
@@ -52,5 +51,5 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(recipe: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("job", ["classification", "masked"])
 def test_scheduled_sampling_needs_a_model_that_feeds_itself(job: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--scheduled_sampling linear: .* feeds itself no tokens"):
+    with pytest.raises(ValueError, match=r"--scheduled_sampling linear: .* feeds itself no tokens"):
         train(job, tmp_path, *RECIPES["scheduled_sampling"].split())

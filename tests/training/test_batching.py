@@ -109,7 +109,7 @@ def test_rows_as_long_as_a_batch_make_a_batch_each() -> None:
 
 
 def test_batch_too_small_for_its_parts_is_refused() -> None:
-    with pytest.raises(ValueError, match="--tokens_per_batch 64: the longest row has 80 tokens"):
+    with pytest.raises(ValueError, match=r"--tokens_per_batch 64: the longest row has 80 tokens"):
         TokenBatches(np.array([[80]] + [[10]] * 100), 64, seed=0)
-    with pytest.raises(ValueError, match="4 parts .2 processes x 2 accumulated steps.: give at least 400"):
+    with pytest.raises(ValueError, match=r"4 parts \(2 processes x 2 accumulated steps\): give at least 400"):
         TokenBatches(np.full((100, 1), 80), 240, 0, processes=2, accumulation=2)

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import toy, toy_config
 from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -15,8 +16,6 @@ from vanillaformer.training.losses import (
     training_loss,
     with_own_predictions,
 )
-
-from modeling.toys import toy, toy_config
 
 KINDS = ["encoder_decoder", "decoder", "encoder"]
 
@@ -130,7 +129,7 @@ def test_language_model_loss_needs_a_decoder_with_tied_embeddings() -> None:
     check_language_model_loss(0.0, toy_config("encoder"))
     check_language_model_loss(0.5, toy_config("decoder", tie_word_embeddings=True))
     for config in (toy_config("encoder"), toy_config("decoder", tie_word_embeddings=False)):
-        with pytest.raises(ValueError, match="--lm_loss_weight 0.5: the model must be a decoder"):
+        with pytest.raises(ValueError, match=r"--lm_loss_weight 0.5: the model must be a decoder"):
             check_language_model_loss(0.5, config)
 
 

@@ -24,7 +24,8 @@ def test_translation_scores_are_sacrebleus():
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score)
     assert scores["exact_match"] == pytest.approx(100 / 3)
-    assert set(scores) == {"bleu", "chrf", "exact_match"}
+    assert scores["ter"] == pytest.approx(sacrebleu.corpus_ter(TEXTS, [WANTED]).score)
+    assert set(scores) == {"bleu", "chrf", "ter", "exact_match"}
 
 
 def test_several_references():
@@ -52,9 +53,21 @@ def test_modules_can_be_filled_in_batches():
     assert bleu.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
 
 
+def test_tokenised_lower_cased_bleu():
+    texts = [text.title() for text in TEXTS]
+    suite = m.metrics("translation", bleu_tokenize="none", bleu_lowercase=True)
+    score = suite.compute(predictions=texts, references=WANTED)["bleu"]
+    assert score == pytest.approx(sacrebleu.corpus_bleu(texts, [WANTED], tokenize="none", lowercase=True).score)
+    assert score == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED], tokenize="none", force=True).score)
+    assert score > m.metrics("translation").compute(predictions=texts, references=WANTED)["bleu"] + 10
+
+
 def test_signatures_name_version_and_tokenization():
+    assert "case:lc" in m.sacrebleu_signatures("none", True)["bleu"]
     signatures = m.sacrebleu_signatures("intl")
     assert "tok:intl" in signatures["bleu"]
+    assert "case:mixed" in signatures["bleu"]
+    assert signatures["ter"].startswith("nrefs:1|case:lc|")
     assert f"version:{sacrebleu.__version__}" in signatures["chrf"]
 
 

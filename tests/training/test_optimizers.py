@@ -4,12 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import toy
 from torch import nn
 from transformers import get_scheduler
 
 from vanillaformer.training.optimizers import OPTIMIZERS, MuonWithAdamW, OptimizerArguments, decaying_names
-
-from modeling.toys import toy
 
 ARGUMENTS = SimpleNamespace(
     learning_rate=1e-2,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from vanillaformer.training.plots import attention_map, loss_curve
+from vanillaformer.training.plots import attention_map, confusion_picture, loss_curve
 
 HISTORY = [
     {"step": 1, "loss": 4.0},
@@ -53,3 +53,13 @@ def test_attention_map(tmp_path: Path, drawn: list[Figure]) -> None:
 def test_attention_map_refuses_tokens_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\(4, 2, 3\) do not fit 3 target and 2 source"):
         attention_map(np.zeros((4, 2, 3)), ["a", "b"], ["c", "d", "e"], tmp_path / "map.png")
+
+
+def test_confusion_picture(tmp_path: Path, drawn: list[Figure]) -> None:
+    matrix = np.array([[3, 1], [0, 0]])
+    path = confusion_picture(matrix, ["yes", "no $"], tmp_path / "confusion.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    axes = drawn[0].axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0.75, 0.25], [0, 0]])
+    assert [text.get_text() for text in axes.texts] == ["3", "1", "0", "0"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["yes", r"no \$"]

@@ -17,9 +17,11 @@ from .modules import (
     Chrf,
     ExactMatch,
     Perplexity,
+    Ter,
     perplexity,
     sacrebleu_signatures,
 )
+from .text_sizes import TextSizes
 
 __all__ = [
     "F1",
@@ -29,6 +31,8 @@ __all__ = [
     "ComputeMetrics",
     "ExactMatch",
     "Perplexity",
+    "Ter",
+    "TextSizes",
     "classification_metrics",
     "language_model_metrics",
     "metrics",

@@ -1,5 +1,6 @@
 """The functions a Trainer calls: from token ids or logits to named scores."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,30 +10,33 @@ import torch
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..arguments import Task
-from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity
+from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity, Ter, perplexity
+from .text_sizes import TextSizes
 
 IGNORED = -100  # the label, and the padding, that Trainer leaves out
 ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
 
 
-def metrics(task: Task, *, bleu_tokenize: str = "13a") -> evaluate.CombinedEvaluations:
+def metrics(task: Task, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> evaluate.CombinedEvaluations:
     """Return a task's evaluation modules as one: `.compute(predictions=..., references=...)`.
 
-    translation (texts): bleu, chrf, exact_match, in percent. classification (ids): accuracy, f1. language_model:
+    translation (texts): bleu, chrf, ter, exact_match, in percent. classification (ids): accuracy, f1. language_model:
     perplexity, from summed losses and numbers of tokens.
     """
     if task == "translation":
-        return evaluate.combine([Bleu(bleu_tokenize), Chrf(), ExactMatch()])
+        return evaluate.combine([Bleu(bleu_tokenize, bleu_lowercase), Chrf(), Ter(), ExactMatch()])
     return evaluate.combine([Accuracy(), F1()] if task == "classification" else [Perplexity()])
 
 
-def translation_metrics(tokenizer: PreTrainedTokenizerBase, *, bleu_tokenize: str = "13a") -> ComputeMetrics:
+def translation_metrics(
+    tokenizer: PreTrainedTokenizerBase, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False
+) -> ComputeMetrics:
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
-    The scores are bleu, chrf, exact_match (all in percent) and gen_len, the mean number of generated tokens. Both
+    The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens. Both
     predictions and labels are decoded with the target `tokenizer`, without special tokens.
     """
-    suite = metrics("translation", bleu_tokenize=bleu_tokenize)
+    suite = metrics("translation", bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         generated, labels = (
@@ -56,12 +60,19 @@ def classification_metrics() -> ComputeMetrics:
     return compute_metrics
 
 
-def language_model_metrics() -> ComputeMetrics:
+def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> ComputeMetrics:
     """Return `compute_metrics` for a language model: perplexity, and accuracy of the tokens predicted.
+
+    With the `tokenizer` of a causal model also perplexity_per_character, perplexity_per_byte and bits_per_byte, which
+    models of different vocabularies can be compared by. The sum of losses is that of all tokens predicted, </s> and
+    other special tokens included; it is divided by the characters, or UTF-8 bytes, of the text that these tokens
+    stand for (`TextSizes`), in which special tokens have none. What is only read, a row's first token, counts in
+    neither.
 
     Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
     """
-    perplexity, accuracy = Perplexity(), Accuracy()
+    of_tokens, accuracy = Perplexity(), Accuracy()
+    sizes = None if tokenizer is None else TextSizes(tokenizer)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         scores: Any = prediction.predictions  # what token_scores returned
@@ -69,11 +80,23 @@ def language_model_metrics() -> ComputeMetrics:
         counted = (labels != IGNORED) & (predicted != IGNORED)
         total, tokens = losses[counted].sum(dtype=np.float64), counted.sum()
         return {
-            **perplexity.compute(predictions=[total], references=[tokens]),
+            **of_tokens.compute(predictions=[total], references=[tokens]),
             **accuracy.compute(predictions=predicted[counted], references=labels[counted]),
+            **({} if sizes is None else _per_text(float(total), *sizes(labels, counted))),
         }
 
     return compute_metrics
+
+
+def _per_text(total: float, characters: int, size: int) -> dict[str, float]:
+    """Return a sum of losses by the characters and bytes it is over; nothing where there are none."""
+    if not characters:
+        return {}
+    return {
+        "perplexity_per_character": perplexity(total / characters),
+        "perplexity_per_byte": perplexity(total / size),
+        "bits_per_byte": total / size / math.log(2),
+    }
 
 
 def pretraining_metrics() -> ComputeMetrics:

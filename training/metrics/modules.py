@@ -5,7 +5,7 @@ from typing import Any
 
 import datasets
 import evaluate
-from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.metrics import BLEU, CHRF, TER
 from sklearn.metrics import accuracy_score, f1_score
 
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
@@ -42,13 +42,15 @@ class Bleu(_TextModule):
 
     Args:
         tokenize: sacrebleu's tokenization: 13a, intl, zh, char or none.
+        lowercase: Take no notice of case. With tokenize="none", on texts that are tokenised already, this is the
+            tokenised lower-cased BLEU that many papers give.
     """
 
-    def __init__(self, tokenize: str = "13a", **kwargs: Any):
+    def __init__(self, tokenize: str = "13a", lowercase: bool = False, **kwargs: Any):
         if tokenize not in BLEU_TOKENIZERS:
             raise ValueError(f"bleu_tokenize={tokenize!r}: choose from {', '.join(BLEU_TOKENIZERS)}")
         super().__init__(**kwargs)
-        self.scorer = BLEU(tokenize=tokenize)
+        self.scorer = BLEU(tokenize=tokenize, lowercase=lowercase)
 
     def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
         return {"bleu": self.scorer.corpus_score(predictions, _by_position(references)).score}
@@ -63,6 +65,20 @@ class Chrf(_TextModule):
 
     def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
         return {"chrf": self.scorer.corpus_score(predictions, _by_position(references)).score}
+
+
+class Ter(_TextModule):
+    """Corpus TER in percent, by sacrebleu (Snover et al., 2006): edits per reference word, the fewer the better.
+
+    {"ter": 38.9}; words are parted by white space and compared without case, as sacrebleu does.
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.scorer = TER()
+
+    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
+        return {"ter": self.scorer.corpus_score(predictions, _by_position(references)).score}
 
 
 class ExactMatch(_TextModule):
@@ -114,10 +130,11 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-def sacrebleu_signatures(bleu_tokenize: str = "13a") -> dict[str, str]:
-    """Return what sacrebleu asks to be cited with its scores: version, tokenization, smoothing."""
+def sacrebleu_signatures(bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> dict[str, str]:
+    """Return what sacrebleu asks to be cited with its scores: version, tokenization, case, smoothing."""
     signatures = {}
-    for name, scorer in {"bleu": BLEU(tokenize=bleu_tokenize), "chrf": CHRF()}.items():
+    scorers = {"bleu": BLEU(tokenize=bleu_tokenize, lowercase=bleu_lowercase), "chrf": CHRF(), "ter": TER()}
+    for name, scorer in scorers.items():
         scorer.corpus_score(["a"], [["a"]])  # the signature names the number of references, known after a score
         signatures[name] = str(scorer.get_signature())
     return signatures

@@ -1,0 +1,110 @@
+"""Training on dialogues, and `generate --chat` with the model of them."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+from script_runs import train
+from transformers import AutoTokenizer
+
+from vanillaformer.scripts import generate
+
+DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了"], ["在吗", "不在"], ["一", "二", "三"]] * 8
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("chat")
+    rows = Dataset.from_dict({"turns": DIALOGUES})
+    rows.to_json(folder / "d.jsonl", force_ascii=False)
+    more = [
+        "--train_file",
+        str(folder / "d.jsonl"),
+        "--validation_file",
+        str(folder / "d.jsonl"),
+        "--turns_column",
+        "turns",
+        "--max_train_samples",
+        "20",
+    ]
+    more += ["--tokenizer_algorithm", "chinese_character", "--max_steps", "3"]
+    train("causal", folder / "forward", *more)
+    backward = [*more, "--reverse_turns", "--tokenizer_name_or_path", str(folder / "forward")]
+    train("causal", folder / "backward", *backward)
+    return folder / "forward", folder / "backward"
+
+
+def said(capsys, *words: object) -> list[str]:
+    capsys.readouterr()
+    generate.main([str(word) for word in words])
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_saved_tokenizer_renders_dialogues(models) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(models[0])
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "你好"}], tokenize=False)
+    assert text == "<s>你好[SEP]</s>"
+    assert AutoTokenizer.from_pretrained(models[1]).get_vocab() == tokenizer.get_vocab()
+
+
+def test_samples_are_of_one_dialogue(models) -> None:
+    rows = [json.loads(line) for line in (models[0] / "samples.jsonl").read_text(encoding="utf-8").splitlines()]
+    texts = {"".join(turns) for turns in DIALOGUES}
+    assert rows
+    assert all(row["prompt"] + row["reference"] in texts for row in rows)
+
+
+def test_the_seed_decides(models, capsys) -> None:
+    common = ["--model", models[0], "--chat", "--max_new_tokens", "8", "--top_k", "20", "--temperature", "1.2"]
+    answers = [said(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2)]
+    assert [len(lines) for lines in answers] == [2, 2, 2]
+    assert answers[0] == answers[1] != answers[2]
+    assert not any("[SEP]" in line or line == "你好" for line in answers[0])
+
+
+def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
+    # The likeliest token, by one beam: the same history gives the same answer, a longer one is seen.
+    prompts = []
+    draw = generate.Chat.draw
+    monkeypatch.setattr(generate.Chat, "draw", lambda chat: (prompts.append(chat.prompt()), draw(chat))[1])
+    monkeypatch.setattr("sys.stdin", io.StringIO("你好\n再见\n\n/reset\n你好\n"))
+    lines = said(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
+    assert len(lines) == 3
+    assert lines[0] == lines[2]
+    assert prompts[0] == prompts[2]
+    assert prompts[1][: len(prompts[0])] == prompts[0]
+    assert len(prompts[1]) > len(prompts[0])
+
+
+def test_reranking(models, capsys) -> None:
+    common = ["--model", models[0], "--chat", "--text", "你好", "--max_new_tokens", "6"]
+    more = ["--candidates", "5", "--rerank_model", models[1]]
+    assert said(capsys, *common, *more) == said(capsys, *common, *more)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
+        (["--max_history", "3"], "are for --chat"),
+        (["--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
+    ],
+)
+def test_errors(options, message, models) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate.main(["--model", str(models[0]), "--text", "x", *options])
+
+
+def test_only_models_of_dialogues(trained) -> None:
+    with pytest.raises(ValueError, match="is no causal language model"):
+        generate.main(["--model", str(trained("classification")), "--chat", "--text", "x"])
+    with pytest.raises(ValueError, match=r"the tokenizer has no token \[SEP\]"):
+        generate.main(["--model", str(trained("causal")), "--chat", "--text", "x"])
+
+
+@pytest.mark.parametrize("options", [["--objective", "masked"], ["--streaming", "--max_steps", "2"]])
+def test_what_does_not_go_with_dialogues(options, models, tmp_path) -> None:
+    with pytest.raises(ValueError, match=f"--turns_column turns does not go with {options[0]}"):
+        train("causal", tmp_path, "--turns_column", "turns", *options)

@@ -1,0 +1,154 @@
+"""What runs leave of their evaluation: predictions beside references, scores of classes, logs for TensorBoard."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+from datasets import Dataset
+from script_runs import PROGRAMS, losses, train
+from sklearn.metrics import classification_report, confusion_matrix
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from vanillaformer.training.predictions import class_scores
+from vanillaformer.training.run_folder import clear
+
+
+def records(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "all_results.json").read_text())
+
+
+@pytest.mark.parametrize("job", PROGRAMS)
+def test_everything_is_there_and_a_rerun_may_delete_it(job: str, trained, tmp_path: Path) -> None:
+    folder, wanted = trained(job), {"all_results.json", "loss_curve.png"}
+    wanted.add("samples.jsonl" if job == "causal" else "predictions_test.jsonl")
+    wanted |= {"confusion_matrix.png"} if job == "classification" else set()
+    assert wanted <= {path.name for path in folder.iterdir()}
+    for name in wanted:
+        (tmp_path / name).write_text("")
+    clear(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_translations_are_those_that_were_scored(trained) -> None:
+    folder = trained("translation")
+    rows, scores = records(folder / "predictions_test.jsonl"), results(folder)
+    texts, wanted = [row["prediction"] for row in rows], [[row["reference"] for row in rows]]
+    assert scores["test_bleu"] == pytest.approx(sacrebleu.corpus_bleu(texts, wanted).score)
+    assert scores["test_ter"] == pytest.approx(sacrebleu.corpus_ter(texts, wanted).score)
+    assert f"version:{sacrebleu.__version__}" in scores["signatures"]["ter"]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    for row in rows[:3]:
+        output = model.generate(**tokenizer([row["source"]], return_tensors="pt"))
+        assert tokenizer.decode(output[0], skip_special_tokens=True) == row["prediction"]
+
+
+def test_rows_are_in_the_order_of_the_data(tmp_path: Path) -> None:
+    sources = [" ".join(["go"] * (number * 7 % 11 + 1)) + f" {number}" for number in range(30)]
+    for name in ("train", "test"):
+        rows = {"source": sources, "target": [f"nach {text}" for text in sources]}
+        Dataset.from_dict(rows).to_json(tmp_path / f"{name}.jsonl")
+    files = ["--train_file", str(tmp_path / "train.jsonl"), "--test_file", str(tmp_path / "test.jsonl")]
+    more = ["--bleu_tokenize", "none", "--bleu_lowercase", "--per_device_eval_batch_size", "4", "--max_steps", "1"]
+    run = train("translation", tmp_path / "run", *files, *more)
+    found = records(tmp_path / "run" / "predictions_test.jsonl")
+    assert [row["source"] for row in found] == sources
+    assert [row["reference"] for row in found] == [f"nach {text}" for text in sources]
+    assert "case:lc" in run.details["signatures"]["bleu"]
+    assert "tok:none" in run.details["signatures"]["bleu"]
+
+
+def test_classes(trained) -> None:
+    folder = trained("classification")
+    rows, scores = records(folder / "predictions_test.jsonl"), results(folder)
+    labels, chosen = ([row[name] for row in rows] for name in ("reference", "prediction"))
+    assert scores["test_accuracy"] == pytest.approx(np.mean([one == other for one, other in zip(labels, chosen)]))
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    names = [model.config.id2label[number] for number in range(model.config.num_labels)]
+    assert scores["confusion_matrix"] == confusion_matrix(labels, chosen, labels=names).tolist()
+    assert scores["test_f1"] == pytest.approx(
+        np.mean([scores["classes"][name]["f1"] for name in set(labels) | set(chosen)])
+    )
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer([rows[0]["text"]], return_tensors="pt")
+    assert rows[0]["probability"] == pytest.approx(model(**inputs).logits.softmax(-1).max().item(), abs=1e-5)
+
+
+def test_class_scores_are_scikit_learns() -> None:
+    rng = np.random.default_rng(0)
+    labels, chosen, names = rng.integers(0, 3, 40), rng.integers(0, 4, 40), ["a", "b", "c", "d"]
+    told = classification_report(
+        labels, chosen, labels=range(4), target_names=names, output_dict=True, zero_division=0
+    )
+    for name, scores in class_scores(labels, chosen, names).items():
+        assert scores == {
+            "precision": pytest.approx(told[name]["precision"]),
+            "recall": pytest.approx(told[name]["recall"]),
+            "f1": pytest.approx(told[name]["f1-score"]),
+            "rows": told[name]["support"],
+        }
+
+
+def test_validation_where_there_is_no_test(tmp_path: Path) -> None:
+    words = {"text": ["one", "two", "eins", "zwei"] * 8, "label": ["en", "en", "de", "de"] * 8}
+    Dataset.from_dict(words).to_json(tmp_path / "words.jsonl")
+    options = ["--train_file", str(tmp_path / "words.jsonl"), "--validation_fraction", "0.3", "--max_steps", "1"]
+    run = train("classification", tmp_path / "run", *options)
+    rows = records(tmp_path / "run" / "predictions_validation.jsonl")
+    assert len(rows) == run.details["rows"]["validation"]
+    right = [row["reference"] == row["prediction"] for row in rows]
+    assert run.metrics["eval_accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_continuations(trained) -> None:
+    folder = trained("causal")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    rows = records(folder / "samples.jsonl")
+    assert len(rows) == 8
+    ids = tokenizer(rows[0]["prompt"], return_tensors="pt")
+    new = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert tokenizer.decode(new, skip_special_tokens=True) == rows[0]["prediction"]
+    scores = results(folder)
+    for split in ("eval", "test"):
+        bits = np.log2(scores[f"{split}_perplexity_per_byte"])
+        assert scores[f"{split}_bits_per_byte"] == pytest.approx(bits)
+        assert scores[f"{split}_perplexity"] > scores[f"{split}_perplexity_per_byte"]
+
+
+def test_masked_tokens(trained) -> None:
+    rows, scores = records(trained("masked") / "predictions_test.jsonl"), results(trained("masked"))
+    right = [one == other for row in rows for one, other in zip(row["reference"], row["prediction"], strict=True)]
+    assert scores["test_accuracy"] == pytest.approx(np.mean(right))
+    assert all(len(row["positions"]) == len(row["reference"]) for row in rows)
+
+
+# -------------------------------------------------------------------------------------------------------- logs
+def test_tensorboard(tmp_path: Path) -> None:
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    folder = tmp_path / "run"
+    run = train("classification", folder, "--report_to", "tensorboard")
+    (logs,) = {path.parent for path in folder.rglob("events.out.tfevents.*")}
+    log = reader.EventAccumulator(str(logs)).Reload()
+    drawn = {event.step: event.value for event in log.Scalars("train/loss")}
+    assert list(drawn.values()) == pytest.approx(losses(folder), rel=1e-6)
+    assert list(drawn) == [1, 2, 3, 4, 5, 6]
+    assert log.Scalars("eval/accuracy")[-1].value == pytest.approx(run.metrics["eval_accuracy"])
+    clear(folder)
+    assert not list(folder.rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize("name", ["wandb", "trackio"])
+def test_a_reporter_that_is_not_installed(name: str, tmp_path: Path) -> None:
+    try:
+        __import__(name)
+    except ImportError:
+        with pytest.raises((ValueError, RuntimeError), match=rf"(?s){name}.*pip install {name}"):
+            train("classification", tmp_path, "--report_to", name)
+    else:
+        pytest.skip(f"{name} is installed")

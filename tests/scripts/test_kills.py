@@ -1,0 +1,72 @@
+"""Runs that are killed again and again, at random moments, end as if nothing had happened.
+
+`VANILLAFORMER_KILLS` is the number of times that each is trained so, `VANILLAFORMER_FUZZ_SEED` the seed of the moments.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, processes
+
+RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
+PATIENCE = 300  # kills of one run
+OPTIONS = "--max_steps 8 --eval_steps 1 --save_total_limit 2"
+RECIPES = {
+    "translation": "--joint_vocabulary False --optim muon --tokens_per_batch 400 --metric_for_best_model loss",
+    "causal": "--ema_decay 0.5 --scheduled_sampling linear --scheduled_sampling_k 9",
+    "masked": "--average_checkpoints 3",
+    "classification": "--r_drop 1 --early_stopping_patience 5 --set layer_drop=0.2",
+}
+
+
+def train_alone(job: str, folder: Path) -> None:
+    """Run a training program, in a process of its own, that keeps what it tokenises to itself."""
+    torch.set_num_threads(1)
+    datasets.config.HF_DATASETS_CACHE = folder.parent / f"{folder.name}_cache"
+    PROGRAMS[job][0].train(arguments(job, folder, *OPTIONS.split(), *RECIPES[job].split()))
+
+
+def seconds(job: str, folder: Path, most: float | None = None) -> float | None:
+    """Return how long a run took to its end; None if it was killed because it took longer than allowed."""
+    began = time.perf_counter()
+    process = processes().Process(target=train_alone, args=(job, folder))
+    process.start()
+    process.join(timeout=most)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+        return None
+    assert process.exitcode == 0, f"it failed after it had been killed; the folder is {folder}"
+    return time.perf_counter() - began
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    metrics = json.loads((folder / "run.json").read_text())["metrics"]
+    return {
+        name: value for name, value in metrics.items() if not name.endswith(("runtime", "per_second", "train_loss"))
+    }
+
+
+@pytest.mark.skipif(not RUNS, reason="takes minutes: set VANILLAFORMER_KILLS")
+@pytest.mark.parametrize("number", range(RUNS))
+@pytest.mark.parametrize("job", RECIPES)
+def test_killed_again_and_again(job: str, number: int, tmp_path: Path) -> None:
+    whole, killed, random = tmp_path / "whole", tmp_path / "killed", Random(f"{job} {number} {SEED}")
+    seconds(job, whole)  # the first process has to load the modules
+    usual = seconds(job, tmp_path / "timed") or 0.0
+    kills = 0
+    while seconds(job, killed, random.uniform(0, 0.8 * usual)) is None:
+        kills += 1
+        assert kills < PATIENCE, f"no end after {kills} kills"
+    print(f"{job}: {kills} kills in a run of {usual:.1f} s")
+    assert_equal_weights(whole, killed)
+    assert losses(whole) == losses(killed)
+    assert scores(whole) == scores(killed)
+    assert not list(killed.glob("*.part"))

@@ -1,0 +1,110 @@
+"""Dialogues as texts of a language model: turns, each ended by [SEP], and the chat template that says so."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from .bad_rows import ROW
+
+SEPARATOR = "[SEP]"
+# What `<s> text </s>` of a dialogue is in training; a reply is what comes next, up to the separator.
+CHAT_TEMPLATE = (
+    "{{ bos_token or '' }}{% for message in messages %}{{ message['content'].strip() }}" + SEPARATOR + "{% endfor %}"
+    "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
+)
+
+
+@dataclass
+class DialogueArguments:
+    """Whether the texts of a language model are dialogues."""
+
+    turns_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "Language model: column of dialogues, each a list of turns: strings, or messages {role, content}. "
+            "Implies --packing, so that no dialogue sees another."
+        },
+    )
+    reverse_turns: bool = field(
+        default=False,
+        metadata={"help": "Dialogues from their last turn to the first: the model that reranks replies (MMI)."},
+    )
+
+    def check_dialogue(self, task: str) -> None:
+        """Raise ValueError for options that do not fit the task or each other."""
+        if self.turns_column is not None and task != "language_model":
+            raise ValueError(f"--turns_column {self.turns_column} is for language models")
+        if self.reverse_turns and self.turns_column is None:
+            raise ValueError("--reverse_turns needs --turns_column")
+
+
+def dialogue_text(turns: list[str]) -> str:
+    """Return the text of a dialogue: every turn with the separator behind it. A separator within a turn is dropped."""
+    said = [turn.replace(SEPARATOR, " ").strip() for turn in turns]
+    return "".join(f"{turn}{SEPARATOR}" for turn in said if turn)
+
+
+def reversed_text(text: str) -> str:
+    """Return the text of a dialogue from its last turn to the first."""
+    return "".join(f"{turn}{SEPARATOR}" for turn in reversed(text.removesuffix(SEPARATOR).split(SEPARATOR)))
+
+
+def reverse_dialogues(dataset: DatasetDict) -> DatasetDict:
+    """Return dialogues from their last turns to the first."""
+    return dataset.map(lambda row: {"text": reversed_text(row["text"])}, desc="Reversing turns")
+
+
+def join_turns(where: str, rows: Dataset) -> Dataset:
+    """Return rows with texts in place of the lists of turns in their column `text`; one without turns is blank.
+
+    Raises:
+        ValueError: Naming the first row that holds something else.
+    """
+    return rows.map(partial(_joined, where=where), with_indices=True, remove_columns=["text"], desc="Joining turns")
+
+
+def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Have `tokenizer.apply_chat_template` render messages as dialogues are in training.
+
+    Raises:
+        ValueError: The tokenizer has no separator.
+    """
+    separator_id(tokenizer)
+    tokenizer.chat_template = CHAT_TEMPLATE
+
+
+def separator_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return the id of the separator.
+
+    Raises:
+        ValueError: The tokenizer has none.
+    """
+    number = tokenizer.get_vocab().get(SEPARATOR)
+    if number is None:
+        raise ValueError(f"the tokenizer has no token {SEPARATOR}, which ends the turns of a dialogue")
+    return number
+
+
+class WithoutSeparators:
+    """Texts for the training of a tokenizer, to which the separator is no text; may be read more than once."""
+
+    def __init__(self, texts: Any):
+        self.texts = texts
+
+    def __iter__(self) -> Any:
+        return (text.replace(SEPARATOR, " ") for text in self.texts)
+
+
+def _joined(row: dict[str, Any], index: int, *, where: str) -> dict[str, str]:
+    turns = row["text"]
+    if isinstance(turns, list):
+        turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise ValueError(
+            f"{where}, row {row.get(ROW, index + 1)}: --turns_column must name lists of strings or of messages with "
+            f"content, not {str(turns)[:60]!r}"
+        )
+    return {"text": dialogue_text(turns)}

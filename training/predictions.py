@@ -1,0 +1,182 @@
+"""What a finished model makes of held-out data: predictions beside references, and where a classifier errs."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from transformers import PreTrainedTokenizerBase
+from transformers.trainer_utils import PredictionOutput
+
+from .batching import row_lengths
+from .models import Job
+from .plots import confusion_picture
+from .run_folder import Run
+from .trainers import RunTrainer
+
+IGNORED = -100
+SAMPLES, SAMPLE_TOKENS = 8, 64
+PREFIXES = {"validation": "eval", "test": "test"}
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def score_and_predict(
+    run: Run, job: Job, trainer: RunTrainer, rows: DatasetDict, tokenizers: Pair, **options: Any
+) -> None:
+    """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
+
+    That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
+    order of the data, with texts as they are decoded from the row's tokens. A classifier's errors are in
+    `run.details` (`classes`, `confusion_matrix`) and `confusion_matrix.png` too. A causal language model continues
+    some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate False`) there is no file.
+
+    Args:
+        run: The run.
+        job: What the model does.
+        trainer: The trainer, done.
+        rows: Tokenised splits.
+        tokenizers: Those of source and target.
+        **options: For the test split alone (`num_beams`).
+    """
+    splits = [split for split in PREFIXES if split in rows]
+    for split in splits:
+        prefix, given = PREFIXES[split], options if split == "test" else {}
+        if split != splits[-1] or trainer.compute_metrics is None:
+            run.metrics |= trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+            continue
+        part, place = _by_length(rows[split], job)
+        with _in_order(trainer):
+            output = trainer.predict(part, metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+        run.metrics |= output.metrics or {}
+        trainer.log(output.metrics or {})
+        if trainer.is_world_process_zero() and job != "causal":
+            output = PredictionOutput(_taken(output.predictions, place), _taken(output.label_ids, place), {})
+            _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
+    if job == "causal":
+        _write_samples(run, trainer, rows[splits[0]], tokenizers[0])
+
+
+def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:
+    """Return precision, recall, F1 and number of rows of each class."""
+    scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
+    keys = ("precision", "recall", "f1", "rows")
+    return {
+        name: {key: (int if key == "rows" else float)(values[number]) for key, values in zip(keys, scores)}
+        for number, name in enumerate(names)
+    }
+
+
+# -------------------------------------------------------------------------------------------------- the file's lines
+def _records(
+    run: Run, job: Job, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
+) -> Iterator[dict[str, Any]]:
+    if job == "translation":
+        return _translations(rows, output, tokenizers)
+    if job == "classification":
+        return _classes(run, trainer, rows, output, tokenizers[0])
+    return _filled(output, tokenizers[0])
+
+
+def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
+    pad = tokenizers[1].pad_token_id
+    texts = [rows["input_ids"], *(np.where(ids == IGNORED, pad, ids) for ids in _pair(output))]
+    decoders = (tokenizers[0], tokenizers[1], tokenizers[1])
+    decoded = [each.batch_decode(list(ids), skip_special_tokens=True) for each, ids in zip(decoders, texts)]
+    for source, reference, prediction in zip(*decoded):
+        yield {"source": source, "reference": reference, "prediction": prediction}
+
+
+def _pair(output: PredictionOutput) -> tuple[Any, Any]:
+    predictions: Any = output.predictions
+    return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
+
+
+def _classes(
+    run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[dict[str, Any]]:
+    labels, logits = _pair(output)
+    model: Any = trainer.model
+    names = [model.config.id2label[number] for number in range(logits.shape[-1])]
+    probabilities = torch.as_tensor(logits).float().softmax(dim=-1)
+    chosen = logits.argmax(axis=-1)
+    matrix = confusion_matrix(labels, chosen, labels=range(len(names)))
+    run.details |= {"classes": class_scores(labels, chosen, names), "confusion_matrix": matrix.tolist()}
+    confusion_picture(matrix, names, run.folder / "confusion_matrix.png")
+    texts = tokenizer.batch_decode(list(rows["input_ids"]), skip_special_tokens=True)
+    for text, label, own, probability in zip(texts, labels, chosen, probabilities.max(dim=-1).values.tolist()):
+        yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
+
+
+def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:
+    """Yield, for rows with masked tokens, the tokens wanted and those predicted, position by position."""
+    scores: Any = output.predictions
+    labels: Any = output.label_ids
+    labels = labels[0] if isinstance(labels, tuple) else labels
+    for wanted, predicted in zip(labels, scores[0]):
+        kept = wanted != IGNORED
+        pieces = [tokenizer.convert_ids_to_tokens(ids[kept].tolist()) for ids in (wanted, predicted)]
+        yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
+
+
+# ----------------------------------------------------------------------------------------------------- continuations
+def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Continue the first half of some rows greedily; parts of a model, as FSDP has them, cannot do this alone."""
+    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
+    records = []
+    for row in rows.select(range(min(SAMPLES, len(rows)))):
+        starts = [place for place, number in enumerate(row.get("position_ids", [])) if place and not number]
+        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
+        if not rest:
+            continue
+        inputs = torch.tensor([prompt], device=model.device)
+        with torch.inference_mode():
+            options = {"max_new_tokens": len(rest), "do_sample": False, "attention_mask": torch.ones_like(inputs)}
+            new = model.generate(inputs, **options)[0, len(prompt) :].tolist()
+        texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
+        records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
+    _lines(run.folder / "samples.jsonl", records)
+
+
+# ----------------------------------------------------------------------------------------------------------- details
+def _by_length(rows: Dataset, job: Job) -> tuple[Dataset, np.ndarray | None]:
+    """Return the rows, the longest first where batches would be full of padding, and where each one's own place is."""
+    if job not in ("translation", "classification"):
+        return rows, None
+    order = np.argsort(-row_lengths(rows).sum(axis=1), kind="stable")
+    return rows.select(order), np.argsort(order, kind="stable")
+
+
+@contextmanager
+def _in_order(trainer: RunTrainer) -> Iterator[None]:
+    """Have rows taken as they lie: grouping by length shuffles those of an evaluation as well."""
+    strategy, trainer.args.train_sampling_strategy = trainer.args.train_sampling_strategy, "sequential"
+    try:
+        yield
+    finally:
+        trainer.args.train_sampling_strategy = strategy
+
+
+def _taken(values: Any, place: np.ndarray | None) -> Any:
+    """Return collected arrays in the order of the data."""
+    if place is None:
+        return values
+    return tuple(_taken(each, place) for each in values) if isinstance(values, tuple) else values[place]
+
+
+def _write(run: Run, split: str, records: Iterable[dict[str, Any]]) -> None:
+    _lines(run.folder / f"predictions_{split}.jsonl", records)
+
+
+def _lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False), file=stream)
