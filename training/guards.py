@@ -212,5 +212,7 @@ class GuardedTrainer(Trainer):
             return super().save_model(output_dir)
 
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
+            self.control.should_training_stop = True
         if not self.control.should_training_stop:  # as it has before the run was killed
             super()._run_epoch(*arguments, **keywords)

@@ -59,8 +59,18 @@ class LossArguments:
         },
     )
 
+    token_dropout: float = field(
+        default=0.0,
+        metadata={
+            "help": "Classifier, source of a translation: probability with which training hides a token from "
+            "attention and pooling (word dropout, Iyyer et al. 2015)."
+        },
+    )
+
     def check(self) -> None:
         """Raise ValueError for a number out of range."""
+        if not 0 <= self.token_dropout < 1:
+            raise ValueError(f"--token_dropout {self.token_dropout}: it must be at least 0 and below 1")
         for name in ("r_drop", "lm_loss_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} {getattr(self, name)}: it must be at least 0")
@@ -144,6 +154,21 @@ def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
             f"embeddings is its output layer, not {type(config).__name__} with "
             f"tie_word_embeddings={getattr(config, 'tie_word_embeddings', None)}"
         )
+
+
+def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
+    """Return a batch in which each token but the first of a text is padding to the model, with a probability.
+
+    Args:
+        inputs: A batch with `attention_mask` (B, T), of an encoder.
+        rate: The probability.
+    """
+    if not rate:
+        return inputs
+    seen = inputs["attention_mask"]
+    hidden = torch.rand(seen.shape, device=seen.device) < rate
+    hidden[:, 0] = False
+    return {**inputs, "attention_mask": seen.masked_fill(hidden, 0)}
 
 
 def without_labels(inputs: Inputs) -> Inputs:

@@ -160,6 +160,8 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
             raise ValueError(
                 f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
             )
+        if self.token_dropout:
+            raise ValueError(f"--token_dropout {self.token_dropout}: a language model predicts every token it reads")
         if self.output_dir is None:
             self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
         if self.metric_for_best_model == "perplexity":

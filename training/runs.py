@@ -40,7 +40,7 @@ COMPARED = (
     *("metric_for_best_model", "load_best_model_at_end", "average_checkpoints", "ema_decay", "ema_warmup"),
     *("tokens_per_batch", "muon_momentum", "muon_lr_factor", "r_drop", "scheduled_sampling", "scheduled_sampling_k"),
     *(
-        *("scheduled_sampling_floor", "lm_loss_weight"),
+        *("scheduled_sampling_floor", "lm_loss_weight", "token_dropout"),
         "early_stopping_patience",
         "early_stopping_threshold",
         "nan_loss",

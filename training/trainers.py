@@ -21,7 +21,7 @@ from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
 from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, mixed, row_lengths
 from .guards import GuardedTrainer
-from .losses import gold_probability, training_loss, with_own_predictions
+from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
 from .sharding import ShardingTrainer
 
@@ -142,6 +142,7 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrai
     ) -> Any:
         if return_outputs or not model.training or num_items_in_batch is None:
             return super().compute_loss(model, inputs, return_outputs)
+        inputs = with_hidden_tokens(inputs, self.args.token_dropout)
         inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
         loss = training_loss(
             model,

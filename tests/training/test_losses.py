@@ -7,13 +7,14 @@ from modeling.toys import toy, toy_config
 from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
 
-from vanillaformer import VanillaDecoderForSequenceClassification
+from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
 from vanillaformer.training.losses import (
     LossArguments,
     check_language_model_loss,
     gold_probability,
     symmetric_divergence,
     training_loss,
+    with_hidden_tokens,
     with_own_predictions,
 )
 
@@ -133,6 +134,19 @@ def test_language_model_loss_needs_a_decoder_with_tied_embeddings() -> None:
             check_language_model_loss(0.5, config)
 
 
+def test_hidden_tokens_do_not_reach_a_classifier() -> None:
+    model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_pooling="mean", num_labels=3)
+    inputs = {name: batch("encoder", rows=64)[name] for name in ("input_ids", "attention_mask")}
+    assert with_hidden_tokens(inputs, 0.0) is inputs
+    dropped = with_hidden_tokens(inputs, 0.4)
+    hidden = (inputs["attention_mask"] == 1) & (dropped["attention_mask"] == 0)
+    assert not hidden[:, 0].any()
+    assert hidden.sum() / (inputs["attention_mask"].sum() - 64) == pytest.approx(0.4, abs=0.07)
+    other = {**dropped, "input_ids": inputs["input_ids"].masked_fill(hidden, 7)}
+    assert_near(model(**dropped).logits, model(**other).logits)
+    assert not torch.allclose(model(**dropped).logits, model(**inputs).logits)
+
+
 # ---------------------------------------------------------------------------------------------------------- R-Drop
 def test_divergence_is_the_mean_of_both_kullback_leibler_divergences() -> None:
     torch.manual_seed(0)
@@ -220,6 +234,7 @@ def test_share_of_own_predictions_is_the_probability() -> None:
         ({"r_drop": -1.0}, "--r_drop -1.0"),
         ({"scheduled_sampling": "linear"}, "--scheduled_sampling_k 0.0: linear needs a number of steps"),
         ({"scheduled_sampling": "exponential", "scheduled_sampling_k": 2.0}, "--scheduled_sampling_k 2.0"),
+        ({"token_dropout": 1.0}, "--token_dropout 1.0"),
         ({"scheduled_sampling_floor": 1.5}, "--scheduled_sampling_floor 1.5"),
     ],
 )
