@@ -38,6 +38,7 @@ from vanillaformer.training.runs import limit_threads
 
 TORCH = "torch"
 RESET = "/reset"
+SORTED = 20  # batches
 
 
 @dataclass
@@ -61,7 +62,13 @@ class GenerateArguments:
     engine: str | None = field(
         default=None, metadata={"help": "torch, ctranslate2, ... (default: what the model was exported for)."}
     )
-
+    length_penalty: float | None = field(
+        default=None,
+        metadata={"help": "Beams: a score is divided by length to this power; above 0 for longer output."},
+    )
+    early_stopping: bool | None = field(
+        default=None, metadata={"help": "Beams: stop as soon as --num_beams outputs are complete."}
+    )
     repetition_penalty: float | None = field(
         default=None, metadata={"help": "Above 1: makes tokens that were there already less likely."}
     )
@@ -80,7 +87,8 @@ class GenerateArguments:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
-        names = ("num_beams", "temperature", "top_k", "top_p", "max_new_tokens", "repetition_penalty")
+        names = ("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens")
+        names += ("repetition_penalty",)
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.do_sample or (self.chat and self.num_beams is None):
             given = {"num_beams": 1, **given, "do_sample": True}
@@ -96,13 +104,17 @@ class Loaded:
     target_tokenizer: PreTrainedTokenizerBase
     architecture: str
 
-    def encode(self, texts: list[str], *, room: int = 0, side: str = "right") -> Any:
-        """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens."""
+    def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
+        """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens.
+
+        Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
+        """
         limit = getattr(self.model.config, "max_position_embeddings", None)
         length = None if limit is None else limit - room
         if length is not None and length < 1:
             raise ValueError(f"--max_new_tokens {room}: the model handles no more than {limit} tokens")
-        self.tokenizer.padding_side = self.tokenizer.truncation_side = side
+        self.tokenizer.padding_side = side or "right"
+        self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
         batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
         for text, encoding in zip(texts, batch.encodings or []):
@@ -251,14 +263,22 @@ def output_stream(path: str | None) -> Iterator[TextIO]:
 def run(
     loaded: Loaded, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
 ) -> Iterator[str]:
-    """Yield the result for each text, an empty one for an empty text."""
-    starts = range(0, len(texts), batch_size)
-    with torch.inference_mode():
-        for start in tqdm(starts, disable=len(starts) < 2 or not sys.stderr.isatty()):
-            batch = texts[start : start + batch_size]
-            filled = [text for text in batch if text.strip()]
-            results = iter(function(loaded, filled, **options) if filled else [])
-            yield from (next(results) if text.strip() else "" for text in batch)
+    """Yield the result for each text, an empty one for an empty text.
+
+    Texts of similar length make a batch, among as many as `SORTED` batches hold.
+    """
+    hidden = len(texts) <= batch_size or not sys.stderr.isatty()
+    with torch.inference_mode(), tqdm(total=len(texts), disable=hidden) as bar:
+        for start in range(0, len(texts), SORTED * batch_size):
+            part = texts[start : start + SORTED * batch_size]
+            order = sorted((row for row, text in enumerate(part) if text.strip()), key=lambda row: len(part[row]))
+            results = [""] * len(part)
+            for first in range(0, len(order), batch_size):
+                rows = order[first : first + batch_size]
+                for row, result in zip(rows, function(loaded, [part[row] for row in rows], **options)):
+                    results[row] = result
+                bar.update(len(rows))
+            yield from results
 
 
 def check_chat(arguments: GenerateArguments) -> None:

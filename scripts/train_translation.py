@@ -47,7 +47,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
         del rows["train"]
     longest = max(lengths.values())
     model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
-    set_generation(model, "translation", length=data.max_target_length, num_beams=settings.num_beams)
+    set_generation(model, "translation", length=data.max_target_length, **settings.search())
     scoring = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
     scores = translation_metrics(target, **scoring)
     if settings.predict_with_generate:

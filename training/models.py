@@ -119,11 +119,17 @@ def build_model(
     return head.auto_class.from_config(config, **common)
 
 
-def set_generation(model: PreTrainedModel, job: Job, *, length: int, num_beams: int = 1) -> None:
-    """Give a model that generates the limits it is saved with: as long as it was trained for, `num_beams` beams."""
+def set_generation(model: PreTrainedModel, job: Job, *, length: int, **search: Any) -> None:
+    """Give a model that generates the limits it is saved with: as long as it was trained for.
+
+    Args:
+        model: The model.
+        job: What it does.
+        length: Tokens of the longest output it was trained for.
+        **search: How a translator searches: `num_beams`, `length_penalty`, `early_stopping`.
+    """
     if job == "translation":
-        model.generation_config.max_length = length + 1  # the start token comes on top
-        model.generation_config.num_beams = num_beams
+        model.generation_config.update(max_length=length + 1, **search)  # the start token comes on top
     elif job == "causal":
         model.generation_config.max_length = model.config.max_position_embeddings
 

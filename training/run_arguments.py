@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -116,6 +116,16 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
         default=1, metadata={"help": "Beams while training (the saved model and the test use --num_beams)."}
     )
     num_beams: int = field(default=4, metadata={"help": "Beams of the saved model."})
+    length_penalty: float = field(
+        default=1.0,
+        metadata={
+            "help": "Beams, saved with the model: scores are divided by length to this power; more for longer output."
+        },
+    )
+    early_stopping: bool = field(
+        default=False,
+        metadata={"help": "Beams, saved with the model: stop as soon as as many outputs are complete as there are."},
+    )
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
@@ -123,9 +133,15 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         _check_no_classifier(self)
+        if self.num_beams < 1:
+            raise ValueError(f"--num_beams {self.num_beams}: it must be at least 1")
         if not self.predict_with_generate:
             self.metric_for_best_model = "loss"  # there is no other
         super().__post_init__()
+
+    def search(self) -> dict[str, Any]:
+        """Return how the saved model searches, as its generation config has it."""
+        return {name: getattr(self, name) for name in ("num_beams", "length_penalty", "early_stopping")}
 
 
 @dataclass

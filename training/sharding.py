@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from accelerate import DistributedType
-from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import Trainer
 from transformers.training_args import ParallelMode
@@ -31,7 +30,8 @@ class ShardingArguments:
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
         if isinstance(self.fsdp, str) and self.fsdp.lower() in ("true", *OFF):  # as a settings file says it
-            self.fsdp = None if self.fsdp.lower() in OFF else True
+            given: Any = self
+            given.fsdp = None if self.fsdp.lower() in OFF else True
         if self.fsdp and "SHARDED" in str(_content(self.fsdp_config, "fsdp_config").get("state_dict_type", "")):
             raise ValueError("--fsdp_config state_dict_type SHARDED_STATE_DICT: models are saved as FULL_STATE_DICT")
         if not self.deepspeed:
@@ -77,16 +77,15 @@ class ShardingTrainer(Trainer):
     """A `Trainer` that FSDP2 can divide any of our models for, and whose checkpoints are whole on all processes."""
 
     def _prepare_for_training(self, *arguments: Any, **keywords: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*arguments, **keywords)
         model: Any = self.model
-        policy = (
-            getattr(self.accelerator.state.fsdp_plugin, "mixed_precision_policy", None)
-            if self.is_fsdp_enabled
-            else None
-        )
+        plugin = self.accelerator.state.fsdp_plugin
+        policy = plugin.mixed_precision_policy
         if isinstance(policy, MixedPrecisionPolicy):  # accelerate's rounds losses and sums of gradients too
             exact = replace(policy, reduce_dtype=torch.float32, output_dtype=torch.float32)
-            self.accelerator.state.fsdp_plugin.mixed_precision_policy = exact
-        with _embeddings_in_root(model) if self.is_fsdp_enabled and _shares_inputs(model) else nullcontext():
+            plugin.mixed_precision_policy = exact
+        with _embeddings_in_root(model) if model.config.is_encoder_decoder else nullcontext():
             return super()._prepare_for_training(*arguments, **keywords)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -100,17 +99,12 @@ class ShardingTrainer(Trainer):
         self.accelerator.wait_for_everyone()  # a checkpoint is complete with the file that the first one writes next
 
 
-def _shares_inputs(model: Any) -> bool:
-    """Return whether two tables of input embeddings are one."""
-    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    return len({id(table) for table in tables}) < len(tables)
-
-
 @contextmanager
 def _embeddings_in_root(model: Any) -> Iterator[None]:
-    """Hide the embeddings from accelerate, which would wrap one of two tables that are tied, while this lasts.
+    """Hide the embeddings from accelerate while this lasts.
 
-    What it does not know of stays in the group of the whole model, where one weight may have many names.
+    It would wrap those of the encoder and the output layer, but not those of the decoder, which are tied to either;
+    what it does not know of stays in the group of the whole model, where one weight may have many names.
     """
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:

@@ -254,3 +254,11 @@ def test_separate_vocabularies_are_resized_apart(tied, tmp_path):
     assert torch.equal(reloaded(model, tmp_path)(source, decoder_input_ids=target).logits, after)
     new_words = torch.tensor([[48, 49, 45]])
     assert torch.isfinite(model(new_words, labels=torch.tensor([[39, 38]])).loss)
+
+
+@few_toys()
+def test_blocks_to_be_wrapped_are_those_of_the_model(kind, overrides):
+    """Accelerate's FSDP stops at the name of a class that the model has no module of."""
+    model = shared_toy(kind, overrides)
+    classes = {type(layer).__name__ for name, layer in model.named_modules() if name.split(".")[-2:-1] == ["layers"]}
+    assert model._no_split_modules == classes

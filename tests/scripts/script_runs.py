@@ -146,7 +146,7 @@ def train_as_spoiled_rank(job: str, rank: int, size: int, port: int, argv: Seque
 
 
 def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """The same with random numbers of its own, which leaves behind the layers it passed in training, and its weights."""
+    """The same with random numbers of its own; it leaves behind its weights and which layers it did not skip."""
     folder, passed, choose = Path(argv[argv.index("--output_dir") + 1]), [], LayerDrop.forward
     replace = runs.replace_callbacks
 

@@ -118,3 +118,44 @@ def test_unfinished_run_is_no_model(tmp_path: Path) -> None:
         train("causal", tmp_path, "--set", "vocab_size=9")
     with pytest.raises(ValueError, match=r"has no config.json: it holds no \(finished\) model"):
         generate.main(["--model", str(tmp_path), "--text", "x"])
+
+
+@pytest.mark.parametrize("options", [{"length_penalty": 2.0}, {"early_stopping": True}])
+def test_beam_search_options_reach_generate(options: dict, trained, capsys) -> None:
+    flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained("translation"))
+    tokenizer = AutoTokenizer.from_pretrained(trained("translation"))
+    seen = {}
+    with pytest.MonkeyPatch.context() as patch:
+        original = type(model).generate
+        patch.setattr(
+            type(model), "generate", lambda self, **given: seen.update(given) or original(self, **given), raising=True
+        )
+        found = lines_of(
+            "--model", trained("translation"), "--num_beams", 3, *flags, "--text", LINES[0], capsys=capsys
+        )
+    output = model.generate(**tokenizer(LINES[:1], return_tensors="pt"), num_beams=3, **options)
+    assert {name: seen[name] for name in options} == options
+    assert found[0] == tokenizer.decode(output[0], skip_special_tokens=True).replace("\n", "\\n")
+
+
+def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, monkeypatch, capsys) -> None:
+    texts = ["May 6, 2031", "5 PM", "Monday, March 3, 2031", "7", "12,345.6", "June 1", "8:15 AM"]
+    common = ["--model", trained("translation"), "--max_new_tokens", "6"]
+    alone = [lines_of(*common, "--text", text, capsys=capsys)[0] for text in texts]
+    monkeypatch.setattr(generate, "SORTED", 2)
+    assert lines_of(*common, "--batch_size", "2", "--text", *texts, capsys=capsys) == alone
+
+
+def test_classifier_keeps_the_end_that_it_was_trained_on(tmp_path: Path, trained, capsys) -> None:
+    train("classification", tmp_path, "--truncation_side", "left", "--max_length", "8", "--max_steps", "1")
+    assert AutoTokenizer.from_pretrained(tmp_path).truncation_side == "left"
+    assert AutoTokenizer.from_pretrained(trained("classification")).truncation_side == "right"
+    ends = [lines_of("--model", tmp_path, "--text", f"{start * 200} abc", capsys=capsys) for start in "xyz"]
+    assert ends[0] == ends[1] == ends[2]  # nothing before the last 64 tokens counts
+
+
+def test_search_options_are_saved_with_the_model(tmp_path: Path) -> None:
+    train("translation", tmp_path, "--num_beams", "3", "--length_penalty", "0.6", "--early_stopping", "True")
+    saved = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config
+    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (3, 0.6, True)

@@ -57,6 +57,16 @@ def test_killed_before_the_last_file(trained, tmp_path: Path) -> None:
     assert_equal_weights(trained("causal"), tmp_path)
 
 
+@pytest.mark.parametrize("job", ["causal", "classification"])  # the last step ends an epoch, or does not
+def test_killed_after_the_last_step(job: str, trained, tmp_path: Path) -> None:
+    train(job, tmp_path)
+    record = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(record | {"finished": False}))
+    assert train(job, tmp_path).details["steps"] == 6
+    assert not (tmp_path / "checkpoint-7").exists()
+    assert_equal_weights(trained(job), tmp_path)
+
+
 @pytest.mark.parametrize("job", ["classification", "masked", "mlm+nsp"])
 def test_resume_in_a_later_epoch(job: str, tmp_path: Path) -> None:
     # 30 rows are 4 steps: step 6 lies in the second epoch, whose order and masks must be found again.
