@@ -4,6 +4,7 @@ Without arguments: a small encoder that tells the language of a name (countries,
 """
 
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 from transformers import DataCollatorWithPadding
@@ -33,7 +34,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     run = start("train_classifier", argv, settings, model_arguments, data, tokenizer_arguments)
     facts: Facts = {}
     texts, stream = load_texts(data, "classification", settings, facts)
-    example = texts["validation"][0]["text"]
+    example = shorten(texts["validation"][0]["text"], 100, placeholder="")
     if run.finished:
         return announce(run, "classification", example=example, already=True)
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])

@@ -160,8 +160,9 @@ class TokenBatches(Sampler[list[int]]):
         return np.split(order, ends)
 
     def _sorted(self, rows: np.ndarray) -> np.ndarray:
-        lengths = self.lengths[rows]
-        return rows[np.lexsort(lengths.T[::-1])]  # by the first column, then the second
+        """Sort rows by the first length, and by the second up and down in turn, so that neither of them leaps."""
+        first, last = self.lengths[rows, 0], self.lengths[rows, -1]
+        return rows[np.lexsort((np.where(first % 2, -last, last), first))]
 
 
 def row_lengths(rows: Dataset) -> np.ndarray:

@@ -50,7 +50,7 @@ class Bleu(_TextModule):
         if tokenize not in BLEU_TOKENIZERS:
             raise ValueError(f"bleu_tokenize={tokenize!r}: choose from {', '.join(BLEU_TOKENIZERS)}")
         super().__init__(**kwargs)
-        self.scorer = BLEU(tokenize=tokenize, lowercase=lowercase)
+        self.scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")  # no advice to detokenise
 
     def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
         return {"bleu": self.scorer.corpus_score(predictions, _by_position(references)).score}
