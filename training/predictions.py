@@ -139,8 +139,8 @@ def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreT
             continue
         inputs = torch.tensor([prompt], device=model.device)
         with torch.inference_mode():
-            options = {"max_new_tokens": len(rest), "do_sample": False, "attention_mask": torch.ones_like(inputs)}
-            new = model.generate(inputs, **options)[0, len(prompt) :].tolist()
+            options = {"max_new_tokens": len(rest), "max_length": None, "do_sample": False}
+            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
         texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
         records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
     _lines(run.folder / "samples.jsonl", records)
