@@ -74,7 +74,10 @@ def test_the_first_norm_can_be_left_out_and_no_other(kind):
             assert hasattr(block.mlp_residual, "norm")
 
 
-def test_transformers_is_told_not_to_split_any_block():
-    names = {block.__name__ for pair in BLOCKS.values() for block in pair}
-    for kind in KINDS:
-        assert set(toy(kind)._no_split_modules) == names
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("layout", BLOCKS)
+def test_transformers_is_told_not_to_split_any_block_of_the_model(kind, layout):
+    model = toy(kind, block_layout=layout, norm_placement="pre")
+    blocks = {type(layer).__name__ for module in model.modules() for layer in getattr(module, "layers", ())}
+    assert blocks <= {block.__name__ for block in BLOCKS[layout]}
+    assert set(model._no_split_modules) == blocks

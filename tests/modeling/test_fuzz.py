@@ -87,8 +87,9 @@ def check_works(kind: str, model_class: type[PreTrainedModel], fields: dict[str,
     assert torch.isfinite(loss), "the loss is not finite"
     loss.backward()
     for name, parameter in model.named_parameters():
-        assert parameter.grad is not None, f"{name} has no gradient"
-        assert torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
+        left_out = parameter.grad is None and model.config.layer_drop > 0
+        assert left_out or parameter.grad is not None, f"{name} has no gradient"
+        assert left_out or torch.isfinite(parameter.grad).all(), f"the gradient of {name} is not finite"
     model.eval().requires_grad_(False)
     if model.can_generate():
         # in float64: a norm over two or three dimensions can multiply the rounding of float32 by thousands
