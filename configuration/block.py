@@ -21,13 +21,14 @@ from .options import (
 )
 from .plans import TENSOR_PARALLEL_PLAN
 from .rules import BlockRules, check_rope_form
+from .saving import Saving
 
 # Placements that were published with an initialisation of their own, which is their default
 PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
 
 
 @strict
-class BlockConfig(BlockRules, PreTrainedConfig):
+class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     """The Transformer block, one field per axis; the base of the three model configs.
 
     Sizes:

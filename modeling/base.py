@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
+from vanillaformer.configuration.migration import RENAMED_WEIGHTS
 
 from .initialization import initialize
 
@@ -28,6 +29,18 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
+        if not RENAMED_WEIGHTS:
+            return super().from_pretrained(*args, key_mapping=key_mapping, **kwargs)
+        loaded = super().from_pretrained(*args, key_mapping=RENAMED_WEIGHTS | (key_mapping or {}), **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        # transformers would save the weights by the names they had: they get those of today
+        model._weight_conversions = [
+            step for step in model._weight_conversions or [] if RENAMED_WEIGHTS.keys().isdisjoint(step.source_patterns)
+        ]
+        return loaded
 
     @property
     def _supports_sdpa(self) -> bool:

@@ -87,3 +87,12 @@ class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, 
 
     config: VanillaDecoderConfig
     accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients
+
+    def __init__(self, config: VanillaDecoderConfig):
+        # Without transformers' own, which asks `AutoModel` for the inner model: a saved copy of this code, which loads
+        # where the package is not installed, is not registered there
+        super(GenericForSequenceClassification, self).__init__(config)
+        self.num_labels = config.num_labels
+        self.model = VanillaDecoderModel(config)
+        self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
+        self.post_init()

@@ -24,6 +24,7 @@ LAYERS = [
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
     {"auto"},
+    {"remote_code"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vanillaformer.modeling.remote_code import saved_code
+
 from .reporting import report
 
 RECORD = "run.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-# What a run leaves in its folder, and all that starting anew may delete there.
+# What a run leaves in its folder, and all that starting anew may delete there besides the model's code.
 PRODUCTS = (
     *(
         "checkpoint-*",
@@ -125,6 +127,8 @@ def clear(folder: Path) -> None:
     for pattern in PRODUCTS:
         for path in folder.glob(pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for path in saved_code(folder):  # known by what is in it: somebody may keep a `modeling_mine.py` there
+        path.unlink()
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from .modeling import (
     VanillaEncoderModel,
     register,
 )
+from .modeling.remote_code import write_code
 
 __version__ = version("vanillaformer")
 
@@ -51,3 +52,4 @@ __all__ = [
 ]
 
 register()
+BlockConfig.code_version, BlockConfig.code_writer = __version__, write_code

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from vanillaformer import VanillaDecoderConfig
 from vanillaformer.training.run_folder import RECORD, Run, clear, is_complete, last_checkpoint, open_folder
 
 
@@ -130,8 +131,11 @@ def test_clear_deletes_products_only(tmp_path: Path) -> None:
     for name in ("model.safetensors", "config.json", "tokenizer.json", "loss_curve.png", "notes.txt", "train.csv"):
         (tmp_path / name).write_text("")
     (tmp_path / "data").mkdir()
+    VanillaDecoderConfig(vocab_size=5, hidden_size=4, num_attention_heads=1).save_pretrained(tmp_path)
+    assert (tmp_path / "modeling_decoder.py").exists()
+    (tmp_path / "modeling_mine.py").write_text("# by hand\n")
     clear(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt", "train.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "modeling_mine.py", "notes.txt", "train.csv"]
 
 
 def test_overwrite(tmp_path: Path) -> None:

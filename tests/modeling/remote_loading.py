@@ -1,0 +1,84 @@
+"""Run in a process of its own, where the package cannot be imported: loads, uses, saves and reloads saved folders.
+
+Arguments: a file with the jobs, and one for the report. Beside each folder stand inputs and what the package answers.
+"""
+
+import importlib.abc
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    """Makes a package look as if it were not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanillaformer":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@torch.no_grad()
+def answers(model, inputs):
+    """Return what the model computes, and what it generates if it does."""
+    found = {"output": model(**inputs)[0]}
+    if model.can_generate():
+        ids = {name: inputs[name] for name in ("input_ids", "attention_mask") if name in inputs}
+        found["generated"] = model.generate(**ids, max_new_tokens=5, do_sample=False)
+    return found
+
+
+def refusal(auto_class, folder):
+    try:
+        auto_class.from_pretrained(folder)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def check(folder, name):
+    """Compare with the package's answers, save, and compare again."""
+    auto_class = getattr(transformers, name)
+    expected = torch.load(f"{folder}.pt")
+    model = auto_class.from_pretrained(folder, trust_remote_code=True).eval()
+    again = f"{folder}_{name}_again"
+    model.save_pretrained(again)
+    reloaded = auto_class.from_pretrained(again, trust_remote_code=True).eval()
+    equal = [
+        all(torch.equal(value, expected["answers"][key]) for key, value in answers(one, expected["inputs"]).items())
+        for one in (model, reloaded)
+    ]
+    return {"class": type(model).__name__, "module": type(model).__module__, "equal": equal, "again": again}
+
+
+def part(folder, name):
+    """Save the inner model of one with a head, and a config alone."""
+    model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
+    model.base_model.save_pretrained(f"{folder}_base")
+    transformers.AutoModel.from_pretrained(f"{folder}_base", trust_remote_code=True)
+    return f"{folder}_base"
+
+
+def main():
+    sys.meta_path.insert(0, Absent())
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    report = {"refusals": [refusal(getattr(transformers, name), folder) for folder, name in jobs["models"]]}
+    report["left"] = Path(jobs["trace"]).exists()
+    report["models"] = [check(*job) for job in jobs["models"]]
+    report["bases"] = [part(*job) for job in jobs["bases"]]
+    report["pipelines"] = [
+        type(transformers.pipeline(task, folder, trust_remote_code=True)(text, **options)[0]).__name__
+        for task, folder, text, options in jobs["pipelines"]
+    ]
+    report["bad refusal"] = refusal(transformers.AutoModelForCausalLM, jobs["bad"])
+    report["left without the flag"] = Path(jobs["trace"]).exists()
+    transformers.AutoModelForCausalLM.from_pretrained(jobs["bad"], trust_remote_code=True)
+    report["left with the flag"] = Path(jobs["trace"]).exists()
+    report["ours"] = [module for module in sys.modules if module.partition(".")[0] == "vanillaformer"]
+    Path(sys.argv[2]).write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

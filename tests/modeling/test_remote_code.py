@@ -1,0 +1,255 @@
+"""Saved folders hold the code of their models: they load where the package is not installed, and the same."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
+
+from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
+from vanillaformer.modeling import AUTO_CLASSES, remote_code
+from vanillaformer.tokenization import train
+
+from .remote_loading import answers
+from .toys import KINDS, inputs_of, toy, toy_config
+
+MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
+AUTO = {model: [auto for auto, models in AUTO_CLASSES.items() if model in models] for model in MODELS}
+TEXTS = ["the cat sat on the mat", "a dog ate the log"] * 20
+REQUIRED = {"torch", "transformers", "huggingface_hub", "packaging"} | set(sys.stdlib_module_names)
+
+
+def kind_of(model_class: type) -> str:
+    return next(kind for kind, (config_class, _) in KINDS.items() if config_class is model_class.config_class)
+
+
+def code(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.py")}
+
+
+def stored(folder: Path) -> dict:
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    """A saved model of every class with a tokenizer, and what it computes."""
+    torch.manual_seed(0)
+    root, found = tmp_path_factory.mktemp("remote"), {}
+    for model_class in MODELS:
+        kind = kind_of(model_class)
+        model = toy(kind, model_class)
+        folder = found[model_class.__name__] = root / model_class.__name__
+        model.save_pretrained(folder)
+        train(TEXTS, algorithm="word", kind="encoder", vocab_size=30).save_pretrained(folder)
+        inputs = inputs_of(kind)
+        torch.save({"inputs": inputs, "answers": answers(model, inputs)}, f"{folder}.pt")
+    return found
+
+
+@pytest.fixture(scope="module")
+def bad(folders) -> tuple[Path, Path]:
+    """A folder whose code leaves a file when it is imported, and that file."""
+    decoder = folders["VanillaDecoderForCausalLM"]
+    folder, trace = decoder.parent / "bad", decoder.parent / "trace"
+    shutil.copytree(decoder, folder)
+    for name in ("configuration_decoder.py", "modeling_decoder.py"):
+        text = (folder / name).read_text()
+        (folder / name).write_text(f"{text}\nopen({str(trace)!r}, 'w').close()\n")
+    return folder, trace
+
+
+@pytest.fixture(scope="module")
+def report(folders, bad, tmp_path_factory) -> dict:
+    """What a process without the package found."""
+    jobs = {
+        "models": [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]],
+        "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in KINDS.values()],
+        "pipelines": [
+            ("text-generation", str(folders["VanillaDecoderForCausalLM"]), "the cat", {"max_new_tokens": 3}),
+            ("fill-mask", str(folders["VanillaEncoderForMaskedLM"]), "the [MASK] sat", {}),
+            ("text-classification", str(folders["VanillaEncoderForSequenceClassification"]), "the cat", {}),
+        ],
+        "bad": str(bad[0]),
+        "trace": str(bad[1]),
+    }
+    home = tmp_path_factory.mktemp("home")
+    (home / "jobs.json").write_text(json.dumps(jobs))
+    program = Path(__file__).with_name("remote_loading.py")
+    result = subprocess.run(
+        [sys.executable, program, home / "jobs.json", home / "report.json"],
+        env=os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    bad[1].unlink(missing_ok=True)
+    return json.loads((home / "report.json").read_text())
+
+
+def test_every_model_loads_without_the_package_and_computes_the_same(report):
+    assert report["ours"] == []
+    expected = [model.__name__ for model in MODELS for _ in AUTO[model]]
+    assert [entry["class"] for entry in report["models"]] == expected
+    for entry in report["models"]:
+        assert entry["module"].startswith("transformers_modules."), entry
+        assert entry["equal"] == [True, True], entry
+
+
+def test_saving_without_the_package_keeps_code_and_map(report, folders):
+    for entry in report["models"]:
+        first, again = folders[entry["class"]], Path(entry["again"])
+        assert code(again) == code(first)
+        assert stored(again) == stored(first)
+
+
+def test_the_inner_model_saved_without_the_package_is_complete(report, folders):
+    for folder, (_, model) in zip(report["bases"], KINDS.values(), strict=True):
+        assert code(Path(folder)) == code(folders[model.__name__])
+        assert stored(Path(folder))["auto_map"] == stored(folders[model.__name__])["auto_map"]
+
+
+def test_pipelines_run_without_the_package(report):
+    assert report["pipelines"] == ["dict", "dict", "dict"]
+
+
+def test_without_the_flag_nothing_is_executed(report):
+    for refusal in [*report["refusals"], report["bad refusal"]]:
+        assert "trust_remote_code=True" in refusal
+    assert not report["left"]
+    assert not report["left without the flag"]
+    assert report["left with the flag"], "the trap does not work: nothing was tested"
+
+
+@pytest.mark.parametrize("flag", [None, True])
+def test_with_the_package_its_own_classes_are_used_and_saved_again(flag, report, folders, bad, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(bad[0], trust_remote_code=flag)
+    assert type(model) is VanillaDecoderForCausalLM
+    assert type(model.config) is VanillaDecoderConfig
+    assert not bad[1].exists()
+    model.save_pretrained(tmp_path)
+    assert code(tmp_path) == code(folders["VanillaDecoderForCausalLM"])
+    assert stored(tmp_path) == stored(folders["VanillaDecoderForCausalLM"])
+
+
+def test_a_folder_saved_without_the_package_loads_with_it(report):
+    for entry in report["models"]:
+        auto_class = getattr(transformers, entry["again"].split("_")[-2])
+        model = auto_class.from_pretrained(entry["again"]).eval()
+        assert type(model).__module__.startswith("vanillaformer.")
+        expected = torch.load(entry["again"].rsplit("_", 2)[0] + ".pt")
+        assert torch.equal(answers(model, expected["inputs"])["output"], expected["answers"]["output"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_map_names_every_auto_class_and_transformers_finds_every_file(kind, tmp_path):
+    config = toy_config(kind)
+    config.save_pretrained(tmp_path)
+    auto_map = stored(tmp_path)["auto_map"]
+    expected = {auto.__name__ for auto, models in AUTO_CLASSES.items() for model in models if kind_of(model) == kind}
+    assert set(auto_map) == expected | {"AutoConfig"}
+    files = {tmp_path / f"{entry.split('.')[0]}.py" for entry in auto_map.values()}
+    found = {Path(name) for file in files for name in get_relative_import_files(file)} | files
+    assert found == set(tmp_path.glob("*.py"))
+    for path in found:
+        tree = ast.parse(path.read_text())
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level]
+        assert set(get_relative_imports(path)) == {node.module for node in nodes}, (
+            f"{path.name}: by regular expression"
+        )
+        assert set(get_imports(path)) <= REQUIRED, f"{path.name} needs another library"
+        assert "vanillaformer 0" in path.read_text().splitlines()[0]
+
+
+@pytest.mark.parametrize("value", ["0", "False"])
+def test_switched_off_it_saves_no_code_and_leaves_no_map(value, folders, tmp_path, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(folders["VanillaDecoderForCausalLM"])
+    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", value)
+    model.save_pretrained(tmp_path)
+    assert code(tmp_path) == {}
+    assert "auto_map" not in stored(tmp_path)
+    assert type(AutoConfig.from_pretrained(tmp_path)) is VanillaDecoderConfig
+
+
+def test_a_class_made_of_ours_keeps_its_place_in_the_map(tmp_path):
+    config = toy_config("decoder")
+    (tmp_path / "mine.py").write_text("")
+    config.auto_map = {"AutoModelForCausalLM": "mine.Mine", "AutoModel": "gone.Gone"}
+    config.save_pretrained(tmp_path)
+    auto_map = stored(tmp_path)["auto_map"]
+    assert auto_map["AutoModelForCausalLM"] == "mine.Mine"
+    assert auto_map["AutoModel"] == "modeling_decoder.VanillaDecoderModel"
+
+
+def test_a_config_made_of_ours_is_left_to_transformers(tmp_path):
+    class Mine(VanillaDecoderConfig):
+        """Somebody's own."""
+
+    Mine(vocab_size=10, hidden_size=8, num_attention_heads=2).save_pretrained(tmp_path)
+    assert code(tmp_path) == {}
+    assert "auto_map" not in stored(tmp_path)
+
+
+def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
+    config = toy_config("encoder")
+    config.save_pretrained(tmp_path)
+    assert set(config._get_files_timestamps(tmp_path)) == {"config.json"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import vanillaformer.modeling.norms\n", "line 1: write `from ... import ...`"),
+        ("import torch\nfrom .norms import *\n", "line 2: a star import"),
+        ("from vanillaformer.configuration import options\n", "vanillaformer.configuration does not import options"),
+    ],
+)
+def test_imports_that_cannot_be_copied_are_refused(text, message, monkeypatch):
+    real = remote_code.source
+    monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
+    with pytest.raises(ValueError, match=message):
+        remote_code.flatten("vanillaformer.modeling.pooling")
+
+
+def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
+    text = (
+        "from typing import TYPE_CHECKING\n"
+        "from vanillaformer.configuration import BlockConfig, layer_types as types\n"
+        "from .norms import (\n    build_norm,\n)\n"
+        "if TYPE_CHECKING:\n    from .stack import Stack\n"
+    )
+    real = remote_code.source
+    monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
+    assert remote_code.flatten("vanillaformer.modeling.pooling") == (
+        "from typing import TYPE_CHECKING\n"
+        "from .configuration_block import BlockConfig, layer_types as types\n"
+        "from .modeling_norms import build_norm\n"
+        "if TYPE_CHECKING:\n    pass\n",
+        {"vanillaformer.configuration.block", "vanillaformer.modeling.norms"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "commit"),
+    [
+        (None, None),
+        ('{"url": "file:///here", "dir_info": {"editable": true}}', None),
+        ('{"url": "https://example.org/it", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}', "abc123"),
+    ],
+)
+def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(record, commit, monkeypatch):
+    monkeypatch.setattr(remote_code, "distribution", lambda name: SimpleNamespace(read_text=lambda file: record))
+    assert remote_code.known_commit.__wrapped__() == commit
+    monkeypatch.setattr(remote_code, "known_commit", lambda: commit)
+    first = remote_code.header("vanillaformer.modeling.norms", "1.2").splitlines()[0]
+    assert first == "# Generated: vanillaformer/modeling/norms.py of vanillaformer 1.2" + (
+        f", commit {commit}." if commit else "."
+    )
