@@ -87,8 +87,10 @@ class GenerateArguments:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
-        names = ("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens")
-        names += ("repetition_penalty",)
+        names = (
+            *("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens"),
+            "repetition_penalty",
+        )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.do_sample or (self.chat and self.num_beams is None):
             given = {"num_beams": 1, **given, "do_sample": True}
