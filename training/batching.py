@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -163,6 +164,33 @@ class TokenBatches(Sampler[list[int]]):
         """Sort rows by the first length, and by the second up and down in turn, so that neither of them leaps."""
         first, last = self.lengths[rows, 0], self.lengths[rows, -1]
         return rows[np.lexsort((np.where(first % 2, -last, last), first))]
+
+
+def order_seed(arguments: Any) -> int:
+    """Return the seed of the rows' order that training arguments ask for."""
+    return arguments.seed if arguments.data_seed is None else arguments.data_seed
+
+
+def token_batches(lengths: np.ndarray, arguments: Any) -> TokenBatches:
+    """Return the batches of `--tokens_per_batch` for this process."""
+    return TokenBatches(
+        lengths,
+        arguments.tokens_per_batch,
+        order_seed(arguments),
+        accumulation=arguments.gradient_accumulation_steps,
+        processes=arguments.world_size,
+        process=arguments.process_index,
+    )
+
+
+def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
+    """Return the order of `--train_sampling_strategy`, None where that is left to transformers."""
+    if arguments.train_sampling_strategy == "random":
+        return RandomEpochs(len(lengths), order_seed(arguments))
+    if arguments.train_sampling_strategy == "group_by_length":
+        step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        return LengthGroupedEpochs(lengths.sum(axis=1).tolist(), step, order_seed(arguments))
+    return None
 
 
 def row_lengths(rows: Dataset) -> np.ndarray:

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from .bad_rows import Facts
-from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
+from .batching import row_lengths, row_order, token_batches
 from .preprocessing import flat_values
 from .reporting import report
 
@@ -68,23 +68,12 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 def padding_share(rows: Dataset, arguments: Any) -> float:
     """Return what part of the first batches of the first epoch is padding."""
     lengths, size = row_lengths(rows), arguments.train_batch_size
-    seed = arguments.seed if arguments.data_seed is None else arguments.data_seed
     parts = arguments.gradient_accumulation_steps * arguments.world_size
     if getattr(arguments, "tokens_per_batch", None) is not None:
-        whole = TokenBatches(
-            lengths,
-            arguments.tokens_per_batch,
-            seed,
-            accumulation=arguments.gradient_accumulation_steps,
-            processes=arguments.world_size,
-        ).epoch_batches()[:BATCHES]
+        whole = token_batches(lengths, arguments).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
-        order: Any = range(len(lengths))
-        if arguments.train_sampling_strategy == "group_by_length":
-            order = list(LengthGroupedEpochs(lengths.sum(axis=1).tolist(), size * parts, seed))
-        elif arguments.train_sampling_strategy == "random":
-            order = list(RandomEpochs(len(lengths), seed))
+        order = list(row_order(lengths, arguments) or range(len(lengths)))
         numbers = np.asarray(order[: size * BATCHES])
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
     padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))

@@ -5,11 +5,13 @@ All are torch's own. `muon` is two of them: Muon for the matrices of the layers,
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer, RAdam
+from transformers.training_args import OptimizerNames
 
 OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship"}  # the names models have for them
 Groups = list[dict[str, Any]]
@@ -37,7 +39,12 @@ class OptimizerArguments:
     )
 
     def check(self) -> None:
-        """Raise ValueError for a number out of range."""
+        """Raise ValueError for an optimizer that there is not, or a number out of range."""
+        known = [*OPTIMIZERS, *(name.value for name in OptimizerNames)]
+        if self.optim not in known:
+            close = get_close_matches(str(self.optim), known, n=1)
+            hint = f"did you mean {close[0]!r}? " if close else ""
+            raise ValueError(f"--optim {self.optim}: there is no such optimizer; {hint}known are {', '.join(known)}")
         if not 0 <= self.muon_momentum < 1:
             raise ValueError(f"--muon_momentum {self.muon_momentum}: it must be at least 0 and below 1")
         if self.muon_lr_factor <= 0:

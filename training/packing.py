@@ -15,6 +15,8 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanillaformer.modeling.heads import IGNORED
+
 from .bad_rows import Facts
 from .preprocessing import Batch, LongTexts, check_encoder_tokenizer, flat_values, judge_long, map_splits
 from .reporting import report
@@ -22,7 +24,6 @@ from .trainers import RowMasking
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention that is given a mask of the texts in each row of a batch."""
-IGNORED = -100
 
 
 def packed_rows(

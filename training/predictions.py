@@ -13,13 +13,14 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
+from vanillaformer.modeling.heads import IGNORED
+
 from .batching import row_lengths
 from .models import Job
 from .plots import confusion_picture
 from .run_folder import Run
 from .trainers import RunTrainer
 
-IGNORED = -100
 SAMPLES, SAMPLE_TOKENS = 8, 64
 PREFIXES = {"validation": "eval", "test": "test"}
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]

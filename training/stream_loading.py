@@ -10,6 +10,7 @@ from datasets import IterableDataset as Stream
 
 from .arguments import DataArguments, Task
 from .bad_rows import Facts, RowCheck
+from .batching import order_seed
 from .data import COLUMNS, check_no_files, column_options, load_data, local_files
 from .files import check_columns, reader_of
 from .labels import encode_labels, label_names
@@ -52,7 +53,7 @@ def load_texts(
     if not arguments.streaming:
         return load_data(arguments, task, facts), None
     check_streaming(arguments, settings)
-    return load_stream(arguments, task, settings.seed if settings.data_seed is None else settings.data_seed, facts)
+    return load_stream(arguments, task, order_seed(settings), facts)
 
 
 def load_stream(

@@ -17,9 +17,11 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import DataCollatorForLanguageModeling, Seq2SeqTrainer, TrainerCallback
 
+from vanillaformer.modeling.heads import IGNORED
+
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
-from .batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, mixed, row_lengths
+from .batching import RandomEpochs, TokenBatches, mixed, row_lengths, row_order, token_batches
 from .guards import GuardedTrainer
 from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
@@ -49,7 +51,7 @@ class RowMasking(DataCollatorForLanguageModeling):
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:
-        labels = torch.full_like(inputs, -100)
+        labels = torch.full_like(inputs, IGNORED)
         for ids, targets in zip(inputs, labels):
             # How far a row is padded depends on the others in its batch: padding has no part in the draw.
             real = torch.ones_like(ids, dtype=torch.bool)
@@ -84,18 +86,10 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrai
             self.data_collator.set_epoch(epoch)
 
     def get_train_dataloader(self) -> DataLoader:
-        tokens = self.args.tokens_per_batch
-        if tokens is None:
+        if self.args.tokens_per_batch is None:
             return super().get_train_dataloader()
         rows: Any = self._remove_unused_columns(self.train_dataset, description="training")
-        self.sampler = TokenBatches(
-            row_lengths(rows),
-            tokens,
-            self._order_seed(),
-            accumulation=self.args.gradient_accumulation_steps,
-            processes=self.args.world_size,
-            process=self.args.process_index,
-        )
+        self.sampler = token_batches(row_lengths(rows), self.args)
         loader: DataLoader = DataLoader(
             rows,
             batch_sampler=self.sampler,
@@ -110,17 +104,11 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrai
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy == "random":
-            self.sampler = RandomEpochs(len(rows), self._order_seed())
-        elif self.args.train_sampling_strategy == "group_by_length":
-            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-            self.sampler = LengthGroupedEpochs(row_lengths(rows).sum(axis=1).tolist(), batch_size, self._order_seed())
-        else:
+        order = row_order(row_lengths(rows), self.args)
+        if order is None:
             return super()._get_train_sampler(train_dataset)
-        return self.sampler
-
-    def _order_seed(self) -> int:
-        return self.args.seed if self.args.data_seed is None else self.args.data_seed
+        self.sampler = order
+        return order
 
     # --------------------------------------------------------------------------------------- optimizer and loss
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
@@ -152,8 +140,11 @@ class RunTrainer(GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrai
             lm_loss_weight=self.args.lm_loss_weight,
             items=num_items_in_batch,
         )
-        # Each process's gradient is a part of the sum, of which torch takes the mean
-        return loss * self.accelerator.num_processes if self.args.average_tokens_across_devices else loss
+        return loss * self._parts() if self.args.average_tokens_across_devices else loss
+
+    def _parts(self) -> int:
+        """Return of how many parts of the sum torch takes the mean: the processes' that have rows of their own."""
+        return self.accelerator.num_processes // self.get_tp_size() if self.args.n_gpu <= 1 else self.args.n_gpu
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
         masks = self.data_collator

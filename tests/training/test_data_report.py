@@ -15,6 +15,7 @@ def settings(**changes):
         "train_batch_size": 2,
         "gradient_accumulation_steps": 1,
         "world_size": 1,
+        "process_index": 0,
         "seed": 0,
         "data_seed": None,
         "tokens_per_batch": None,

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from vanillaformer.modeling.heads import IGNORED
+
 from ..arguments import Task
 from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity, Ter, perplexity
 from .text_sizes import TextSizes
 
-IGNORED = -100  # the label, and the padding, that Trainer leaves out
 ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from tokenizers import decoders, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100
+from vanillaformer.modeling.heads import IGNORED
+
 UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level alphabet has them: from 256 on
 
 
