@@ -1,0 +1,52 @@
+"""What a linear classifier of words reaches on the same data: a support vector machine on TF-IDF.
+
+python benchmarks/linear_classifier.py --train_file reviews.parquet --split_column split
+python benchmarks/linear_classifier.py --train_file reviews.parquet --split_column split --last_words 200 --ngrams 1
+
+The data options are those of `train_classifier`, so the rows of each split are the same.
+"""
+
+from dataclasses import dataclass, field
+
+from datasets import Dataset
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
+
+from vanillaformer.training.arguments import DataArguments
+from vanillaformer.training.data import load_data
+from vanillaformer.training.parsing import parse
+
+
+@dataclass
+class LinearArguments:
+    """The classifier."""
+
+    last_words: int | None = field(default=None, metadata={"help": "Use only so many words at the end of a text."})
+    ngrams: int = field(default=2, metadata={"help": "Longest sequence of words that is a feature."})
+    c: float = field(default=1.0, metadata={"help": "C of the machine: smaller regularises more."})
+    score_test: bool = field(default=False, metadata={"help": "Score the test split too, if there is one."})
+
+
+def texts_of(rows: Dataset, last_words: int | None) -> list[str]:
+    """Return texts, cut to their last words."""
+    return (
+        list(rows["text"]) if last_words is None else [" ".join(text.split()[-last_words:]) for text in rows["text"]]
+    )
+
+
+def main() -> None:
+    """Train, and print the accuracy on the held-out splits."""
+    data, linear = parse((DataArguments, LinearArguments), description=__doc__)
+    rows = load_data(data, "classification")
+    features = TfidfVectorizer(ngram_range=(1, linear.ngrams), min_df=2, sublinear_tf=True)
+    model = make_pipeline(features, LinearSVC(C=linear.c, random_state=0))
+    model.fit(texts_of(rows["train"], linear.last_words), list(rows["train"]["label"]))
+    for split in ("validation", "test") if linear.score_test else ("validation",):
+        if split in rows:
+            accuracy = model.score(texts_of(rows[split], linear.last_words), list(rows[split]["label"]))
+            print(f"{split}: {accuracy:.2%} of {len(rows[split]):,} rows")
+
+
+if __name__ == "__main__":
+    main()
