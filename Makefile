@@ -37,6 +37,8 @@ check: $(STAMP) .typing ## Lint, format and types.
 clean: ## Delete what was made here, but not the runs.
 	rm -rf $(VENV) .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 
+# transformers imports torchao and bitsandbytes wherever they are installed, and both write warnings then: they stay in
+# a folder that only their tests look into.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "vanillaformer needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
@@ -44,6 +46,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt --no-deps --upgrade --target $(VENV)/quantizers torchao bitsandbytes
 	@touch $@
 
 # A type checker does not see an editable install that maps folders: it gets a tree of links with the import names.

@@ -10,6 +10,7 @@ from transformers import initialization as init
 from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
 from vanillaformer.configuration.migration import RENAMED_WEIGHTS
 
+from .adapters import register_targets
 from .initialization import initialize
 
 
@@ -64,6 +65,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
+        register_targets(self.config)
         # accelerate's FSDP wraps what is named here, and stops at a class that this model has no module of
         self._no_split_modules &= {type(module).__name__ for module in self.modules()}  # type: ignore[operator]
 

@@ -1,0 +1,68 @@
+"""The code of docs/ecosystem.md runs, and what it names is what the tests run with."""
+
+import re
+from importlib.metadata import version
+from pathlib import Path
+
+import datasets
+import pytest
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+    VanillaEncoderForSequenceClassification,
+)
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
+RUNS = {
+    "language_model": VanillaDecoderForCausalLM,
+    "classifier": VanillaEncoderForSequenceClassification,
+    "masked_language_model": VanillaEncoderForMaskedLM,
+    "translation": VanillaEncoderDecoderForConditionalGeneration,
+}
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def block_of(language: str) -> str:
+    (block,) = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return block
+
+
+@pytest.fixture
+def runs(saved, tmp_path, monkeypatch):
+    """A folder with finished runs and a task, as the page names them."""
+    for folder in ("runs", "tasks"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "tasks" / "ships.yaml").write_text(block_of("yaml"))
+    (tmp_path / "ships.jsonl").write_text(block_of("json"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for name, model_class in RUNS.items():
+        (tmp_path / "runs" / name).symlink_to(saved(model_class))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("\n")[0].removeprefix("from ").split()[0])
+def test_every_block_runs(block, runs):
+    exec(block, {})
+
+
+def test_no_block_is_passed_over():
+    assert len(BLOCKS) == 7
+    assert len(re.findall("```python", PAGE)) == len(BLOCKS) + 2  # the client of a server, and 8 bits
+
+
+@pytest.mark.parametrize("name", ["transformers", "peft", "trl", "sentence-transformers", "lm_eval"])
+def test_versions_are_those_of_the_tests(name):
+    (row,) = [line for line in PAGE.splitlines() if line.lower().startswith(f"| {name} {version(name)} |")] or [
+        line for line in PAGE.splitlines() if line.startswith("| `pipeline()`") and version(name) in line
+    ]
+    assert row
+
+
+@pytest.mark.parametrize("name", ["torchao", "bitsandbytes"])
+def test_versions_kept_apart_are_pinned(name):
+    pinned = re.search(rf"^{name}==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert pinned is not None
+    assert f"| {name} {pinned[1]} |" in PAGE

@@ -1,0 +1,99 @@
+"""LoRA adapters by peft on the three models: found by default, trained alone, saved, loaded and merged."""
+
+from typing import Any
+
+import pytest
+import torch
+from modeling.toys import assert_close, relative_error
+from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+
+from vanillaformer import (
+    VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+)
+
+from .tiny import batch_of, kind_of, tiny
+
+LOADERS = {
+    VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
+    VanillaDecoderForCausalLM: AutoModelForCausalLM,
+    VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
+}
+every_model = pytest.mark.parametrize("model_class", list(LOADERS))
+
+
+def logits_of(model: Any, model_class: Any) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(**batch_of(kind_of(model_class))).logits
+
+
+def adapted(model: Any, **fields: Any) -> PeftModel:
+    """The model with adapters that already do something."""
+    return get_peft_model(model, LoraConfig(r=2, init_lora_weights=False, **fields))
+
+
+@every_model
+def test_targets_are_found_by_default(model_class):
+    model = adapted(tiny(model_class))
+    with_adapters = {name.split(".lora_")[0] for name, _ in model.named_parameters() if ".lora_" in name}
+    attention = [name for name, _ in tiny(model_class).named_modules() if name.endswith(("q_proj", "v_proj"))]
+    assert {name.removeprefix("base_model.model.") for name in with_adapters} == set(attention)
+
+
+@every_model
+def test_all_linear_layers_are_found(model_class):
+    model = adapted(tiny(model_class), target_modules="all-linear")
+    names = {name.split(".lora_")[0].rpartition(".")[2] for name, _ in model.named_parameters() if ".lora_" in name}
+    assert names >= {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"}
+    assert "lm_head" not in names
+
+
+@every_model
+def test_a_step_changes_adapters_alone(model_class):
+    model = adapted(tiny(model_class)).train()
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], lr=0.01)
+    batch = batch_of(kind_of(model_class))
+    labels = batch.get("decoder_input_ids", batch["input_ids"])
+    loss = model(**batch, labels=labels).loss
+    loss.backward()
+    optimizer.step()
+    changed = {name for name, value in model.named_parameters() if not torch.equal(value, before[name])}
+    assert changed == {name for name in before if ".lora_" in name}
+    assert model(**batch, labels=labels).loss < loss
+
+
+@every_model
+def test_adapters_are_saved_loaded_and_merged(model_class, saved, tmp_path):
+    folder, loader = saved(model_class), LOADERS[model_class]
+    plain = logits_of(loader.from_pretrained(folder), model_class)
+    model = adapted(loader.from_pretrained(folder))
+    expected = logits_of(model, model_class)
+    assert relative_error(expected, plain) > 0.01, "the adapters do nothing"
+    model.save_pretrained(tmp_path / "adapter")
+    assert not list((tmp_path / "adapter").glob("model*.safetensors")), "the whole model was saved"
+
+    loaded = PeftModel.from_pretrained(loader.from_pretrained(folder), tmp_path / "adapter")
+    assert torch.equal(logits_of(loaded, model_class), expected)
+    with loaded.disable_adapter():
+        assert torch.equal(logits_of(loaded, model_class), plain)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is model_class
+    assert_close(logits_of(merged, model_class), expected, "merged logits")
+
+    merged.save_pretrained(tmp_path / "merged")
+    assert_close(logits_of(loader.from_pretrained(tmp_path / "merged"), model_class), expected, "saved merged logits")
+
+
+def test_a_folder_of_adapters_names_its_model(saved, tmp_path):
+    folder = saved(VanillaDecoderForCausalLM)
+    model = adapted(AutoModelForCausalLM.from_pretrained(folder), task_type="CAUSAL_LM")
+    model.save_pretrained(tmp_path)
+    for loaded in (AutoPeftModelForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
+        expected = logits_of(model, VanillaDecoderForCausalLM)
+        assert torch.equal(logits_of(loaded, VanillaDecoderForCausalLM), expected)
+    prompt = batch_of("decoder")["input_ids"][:1, :4]
+    greedy = {"do_sample": False, "max_new_tokens": 8}
+    assert torch.equal(loaded.generate(prompt, **greedy), model.generate(input_ids=prompt, **greedy))

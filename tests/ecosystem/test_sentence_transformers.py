@@ -1,0 +1,53 @@
+"""sentence-transformers on our encoder: an embedding is the mean of the states of a text's tokens."""
+
+import numpy as np
+import pytest
+import torch
+from modeling.toys import assert_close
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+from vanillaformer import VanillaDecoderModel, VanillaEncoderForMaskedLM, VanillaEncoderModel
+
+from .tiny import TEXTS, batch_of, kind_of, tiny, tokenizer_of
+
+
+def inputs_of(kind: str) -> dict[str, torch.Tensor]:
+    """The texts as sentence-transformers gives them to a model: as messages, where there is a chat template."""
+    if (tokenizer := tokenizer_of(kind)).chat_template is None:
+        return batch_of(kind)
+    messages = [[{"role": "user", "content": text}] for text in TEXTS]
+    return tokenizer.apply_chat_template(messages, padding=True, return_dict=True, return_tensors="pt")
+
+
+def means(model_class) -> torch.Tensor:
+    """Mean states (B, D) of the texts, without their padding."""
+    model, batch = tiny(model_class), inputs_of(kind_of(model_class))
+    with torch.no_grad():
+        states = getattr(model, "model", model)(**batch).last_hidden_state
+    kept = batch["attention_mask"].unsqueeze(-1)
+    return (states * kept).sum(1) / kept.sum(1)
+
+
+@pytest.mark.parametrize("model_class", [VanillaEncoderModel, VanillaDecoderModel, VanillaEncoderForMaskedLM])
+def test_embeddings_are_mean_states(model_class, saved, tmp_path):
+    """A folder with a head will do: the states are those of its stack."""
+    transformer = Transformer(str(saved(model_class)))
+    pooling = Pooling(transformer.get_embedding_dimension(), pooling_mode="mean")
+    made = SentenceTransformer(modules=[transformer, pooling], device="cpu")
+    embeddings = made.encode(TEXTS)
+    assert_close(torch.from_numpy(embeddings), means(model_class), "embeddings")
+    assert np.allclose(made.encode(TEXTS[0]), embeddings[0], atol=1e-6), "padding changes an embedding"
+
+    made.save_pretrained(str(tmp_path))
+    loaded = SentenceTransformer(str(tmp_path), device="cpu")
+    assert np.array_equal(loaded.encode(TEXTS), embeddings)
+    similarity = loaded.similarity(embeddings, embeddings)
+    assert torch.allclose(similarity.diagonal(), torch.ones(len(TEXTS)), atol=1e-6)
+    assert similarity.min() < 0.99, "all texts have one embedding"
+
+
+def test_a_folder_of_ours_is_enough(saved):
+    """Without modules of its own, mean pooling is what sentence-transformers adds."""
+    made = SentenceTransformer(str(saved(VanillaEncoderModel)), device="cpu")
+    assert_close(torch.from_numpy(made.encode(TEXTS)), means(VanillaEncoderModel), "embeddings")
