@@ -20,7 +20,7 @@ from .options import (
     SinusoidalLayout,
 )
 from .plans import TENSOR_PARALLEL_PLAN
-from .rules import BlockRules, check_rope_form
+from .rules import BlockRules, check_limits, check_rope_form
 from .saving import Saving
 
 # Placements that were published with an initialisation of their own, which is their default
@@ -165,6 +165,7 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._reject_misspelled(kwargs)
+        check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
         self._fill_derived()
         self._take_layer_types(kwargs)
         self._take_rope_parameters(kwargs)

@@ -1,5 +1,6 @@
 """Which fields of a block fit together: each rule says in one sentence what is wrong and what is allowed."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -46,6 +47,30 @@ ROPE_REQUIRED = {
     "yarn": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
+
+
+# Sizes far above those of any model, by the names that ours and other architectures give them: with more, a damaged or
+# malicious config would take all memory before anything else is found wrong with it.
+LARGEST = {
+    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers"), 10_000),
+    **dict.fromkeys(("num_layers", "num_decoder_layers", "n_layer", "n_layers"), 10_000),
+    **dict.fromkeys(("hidden_size", "encoder_hidden_size", "d_model", "n_embd", "head_dim"), 2**20),
+    **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head"), 2**16),
+    **dict.fromkeys(("intermediate_size", "encoder_intermediate_size", "d_ff", "n_inner"), 2**24),
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size"), 2**28),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "position_offset", "sliding_window"), 2**30),
+    **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),
+    "num_labels": 2**20,
+}
+LARGEST_POSITION_TABLE = 2**28  # numbers, of a table that is computed and not loaded
+
+
+def check_limits(fields: Mapping[str, Any]) -> None:
+    """Raise ValueError for a size in a config that no model has."""
+    for name, largest in LARGEST.items():
+        value = fields.get(name)
+        if isinstance(value, int | float) and value > largest:
+            raise ValueError(f"{name}={value:,} must be at most {largest:,}")
 
 
 def is_above_zero(value: Any) -> bool:
@@ -124,6 +149,12 @@ class BlockRules:
         if scheme == "sinusoidal" and self.hidden_size % 2:
             raise ValueError(
                 f"position_embedding_type='sinusoidal' needs an even hidden_size, got hidden_size={self.hidden_size}"
+            )
+        rows, width = self.max_position_embeddings + self.position_offset, self.hidden_size
+        if scheme == "sinusoidal" and rows * width > LARGEST_POSITION_TABLE:
+            raise ValueError(
+                "position_embedding_type='sinusoidal' makes a table of max_position_embeddings by hidden_size "
+                f"numbers, at most {LARGEST_POSITION_TABLE:,}, got {rows:,} by {width:,}"
             )
         if self.sinusoidal_layout == "tensor2tensor" and self.hidden_size < 4:
             raise ValueError(

@@ -25,7 +25,8 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Pr
 
     Args:
         model: A model of one of `ARCHITECTURES`, or a folder or Hub id with one.
-        **kwargs: Passed to the native class's `from_pretrained` where `model` is a name.
+        **kwargs: Passed to the native class's `from_pretrained` where `model` is a name. Pickles are not read unless
+            there is a `use_safetensors=False`.
 
     Raises:
         ValueError: The architecture is not one of `ARCHITECTURES`, or the model has something that ours cannot say.
@@ -148,6 +149,7 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     architecture = architecture_of(config)
     class_name = (config.architectures or [architecture.heads["lm"].native_class])[0]
     architecture.head_of(class_name)
+    kwargs = {"use_safetensors": True, **kwargs}
     model, report = getattr(transformers, class_name).from_pretrained(name, output_loading_info=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{name} has no {', '.join(missing)}, which a {class_name} is made of")

@@ -13,14 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling import AUTO_CLASSES
+from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 
-from .architecture import in_one_line
 from .convert import from_native, to_native
 
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
@@ -43,7 +41,9 @@ class Conversion(NamedTuple):
     carried: list[str]
 
 
-def convert_folder(source: str, destination: str | Path, to: str | None = None, back: bool = False) -> Conversion:
+def convert_folder(
+    source: str, destination: str | Path, to: str | None = None, back: bool = False, revision: str | None = None
+) -> Conversion:
     """Convert the model saved in `source` and save it in `destination`.
 
     Args:
@@ -51,6 +51,7 @@ def convert_folder(source: str, destination: str | Path, to: str | None = None, 
         destination: A folder that does not exist yet, or is empty.
         to: The native architecture to convert one of our models to. Default: the one that fits.
         back: Convert a native model into ours instead.
+        revision: Branch, tag or commit of a Hub id.
 
     Returns:
         The classes, and the relative error of the logits on random input.
@@ -59,7 +60,7 @@ def convert_folder(source: str, destination: str | Path, to: str | None = None, 
         ValueError: For a source that cannot be read or converted, a destination that is taken, logits that differ.
     """
     with new_folder(destination) as folder:
-        origin = local_folder(source)
+        origin = saved_folder(source, revision, "SRC")
         model = from_native(origin) if back else load_ours(origin)
         converted = model if back else to_native(model, to)
         reference = load_any(origin) if back else model
@@ -117,34 +118,13 @@ def umask() -> int:
     return mask
 
 
-def local_folder(source: str) -> Path:
-    """Return the folder of a saved model, fetched from the Hub if it is an id.
-
-    Raises:
-        ValueError: There is none, or it holds no model.
-    """
-    folder = Path(source)
-    if not folder.exists() and source.count("/") <= 1 and not source.startswith((".", "/")):
-        try:
-            folder = Path(snapshot_download(source))
-        except Exception as error:  # no network, no such repository, no access: each with a type of its own
-            raise ValueError(f"{source} is neither a folder nor a model that the Hub gives out: {error}") from error
-    if not (folder / "config.json").is_file():
-        raise ValueError(f"{source} has no config.json: it holds no (finished) model")
-    try:
-        json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'} is no JSON: {error}") from error
-    return folder
-
-
 def load_ours(folder: Path) -> PreTrainedModel:
     """Return one of our models with the head that it was saved with.
 
     Raises:
         ValueError: It is not one of ours, or its files are damaged.
     """
-    config = AutoConfig.from_pretrained(folder)
+    config = open_config(folder)
     if not isinstance(config, BlockConfig):
         raise ValueError(f"{folder}: model_type={config.model_type!r} is native already; use --from to make it ours")
     classes = {cls.__name__: cls for models in AUTO_CLASSES.values() for cls in models}
@@ -158,8 +138,10 @@ def load_ours(folder: Path) -> PreTrainedModel:
 
 def load_any(folder: Path) -> PreTrainedModel:
     """Return the native model of a folder with the head that it was saved with."""
-    config = AutoConfig.from_pretrained(folder)
-    return load(getattr(transformers, config.architectures[0]), folder)
+    architectures = open_config(folder).architectures
+    if not architectures:
+        raise ValueError(f"{folder / 'config.json'}: architectures must name the model's class, got {architectures!r}")
+    return load(getattr(transformers, architectures[0]), folder)
 
 
 def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
@@ -168,11 +150,7 @@ def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
     Raises:
         ValueError: That is not so.
     """
-    loader: Any = model_class  # the checker does not see that the answer is a pair
-    try:
-        model, report = loader.from_pretrained(folder, output_loading_info=True)
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise ValueError(f"{folder}: the weights cannot be read: {in_one_line(error)}") from error
+    model, report = open_model(model_class, folder, f"SRC {folder}", output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys"):
         if report[what]:
             names = ", ".join(sorted(report[what])[:5])

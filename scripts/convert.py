@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub.utils import disable_progress_bars
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
@@ -41,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", metavar="SRC", help="folder or Hub id of the model to convert")
     parser.add_argument("destination", metavar="DST", help="new folder for the result")
+    parser.add_argument("--revision", help="Hub: branch, tag or commit of SRC")
     direction = parser.add_mutually_exclusive_group()
     direction.add_argument(
         "--to", metavar="ARCH", choices=list(ARCHITECTURES), help=f"one of {', '.join(ARCHITECTURES)}"
@@ -51,12 +53,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     if arguments.set and not arguments.from_state_dict:
         parser.error("--set only applies to --from-state-dict")
+    if arguments.revision and arguments.from_state_dict:
+        parser.error("--revision does not apply to --from-state-dict, which reads a file")
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
+        disable_progress_bars()
     try:
         if arguments.from_state_dict:
             return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
-        done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back)
+        done = convert_folder(
+            arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision
+        )
     except (ValueError, StrictDataclassError) as error:  # the latter from a config whose fields do not hold
         sys.exit(f"convert.py: {in_one_line(error)}")
     print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")

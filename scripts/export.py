@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from huggingface_hub.utils import disable_progress_bars
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from vanillaformer import modeling
 from vanillaformer.conversion import from_native
 from vanillaformer.conversion.exports import EXPORTERS, export
-from vanillaformer.tokenization import load_pair
+from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.tokenization.opening import open_tokenizers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,34 +29,34 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("source", metavar="SRC", help="folder or Hub id of the model")
     made.add_argument("target", metavar="DST", help="new folder")
+    made.add_argument("--revision", help="Hub: branch, tag or commit of SRC")
     made.add_argument("--engine", required=True, choices=list(EXPORTERS), help="what it is for")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
     made.add_argument("--quantization", help=f"how the weights are stored (default: as they are) - {allowed}")
     return made
 
 
-def load_model(path: str) -> Any:
+def load_model(folder: Path, where: str) -> Any:
     """Return a model of ours in float32; a native one is converted.
 
     Raises:
-        ValueError: There is none, or its architecture is none that can be exported.
+        ValueError: Its architecture is none that can be exported, or its files do not belong together.
     """
-    try:
-        config = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"SRC {path} is no model: {error}") from error
+    config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
     model_class = getattr(modeling, architecture, None)
     if model_class is None:
-        return from_native(path).float().eval()
-    return model_class.from_pretrained(path, dtype=torch.float32).eval()
+        return from_native(folder).float().eval()
+    return open_model(model_class, folder, where, dtype=torch.float32).eval()
 
 
-def load_tokenizers(path: str) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
+def load_tokenizers(
+    folder: Path, config: Any, where: str
+) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
     """Return the tokenizers of source and target, `None` for both if the model has none."""
-    if Path(path).is_dir() and not (Path(path) / "tokenizer_config.json").is_file():
+    if not (folder / "tokenizer_config.json").is_file():
         return None, None
-    return load_pair(path)
+    return open_tokenizers(folder, config, where)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -62,9 +64,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser().parse_args(argv)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
+        disable_progress_bars()
     try:
-        model = load_model(arguments.source)
-        tokenizer, target_tokenizer = load_tokenizers(arguments.source)
+        folder = saved_folder(arguments.source, arguments.revision, "SRC")
+        model = load_model(folder, f"SRC {arguments.source}")
+        tokenizer, target_tokenizer = load_tokenizers(folder, model.config, f"SRC {arguments.source}")
         checked = export(
             model,
             arguments.target,

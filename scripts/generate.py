@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+from huggingface_hub.utils import disable_progress_bars
 from tqdm.auto import tqdm
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
@@ -31,7 +31,8 @@ from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion.exports import EXPORTERS, EngineModel, is_export, load_engine, read_record
-from vanillaformer.tokenization import load_pair
+from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
 from vanillaformer.training.runs import limit_threads
@@ -46,6 +47,7 @@ class GenerateArguments:
     """Which model to use, on what, and how."""
 
     model_name_or_path: str = field(metadata={"help": "Folder or Hub id of the model.", "aliases": ["--model"]})
+    revision: str | None = field(default=None, metadata={"help": "Hub: branch, tag or commit of the model."})
     text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on."})
     input_file: str | None = field(default=None, metadata={"help": "Work on the lines of this file (UTF-8)."})
     output_file: str | None = field(default=None, metadata={"help": "Write here (default: standard output)."})
@@ -177,25 +179,21 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
     """
     path = arguments.model_name_or_path
-    if is_export(path):
-        return load_export(arguments)
-    if arguments.engine not in (None, TORCH):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} is no folder made by vanillaformer-export")
-    looks_local = Path(path).exists() or path.startswith((".", "/")) or path.count("/") > 1
-    if looks_local and not (Path(path) / "config.json").is_file():
-        reason = "has no config.json: it holds no (finished) model" if Path(path).is_dir() else "is no folder"
-        raise ValueError(f"--model {path} {reason}")
-    try:
-        config = AutoConfig.from_pretrained(path)
-    except OSError as error:
-        raise ValueError(f"--model {path} is neither a folder nor a model that the Hub gives out: {error}") from error
-    architecture = next(iter(config.architectures or []), "none")
-    auto_class, function, generates = task_of(architecture, path)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    model = auto_class.from_pretrained(path, dtype=torch.bfloat16 if arguments.bf16 else "auto")
+        disable_progress_bars()
+    folder = saved_folder(path, arguments.revision)
+    if is_export(folder):
+        return load_export(arguments, folder)
+    if arguments.engine not in (None, TORCH):
+        raise ValueError(f"--engine {arguments.engine}: --model {path} is no folder made by vanillaformer-export")
+    config = open_config(folder)
+    architecture = next(iter(config.architectures or []), "none")
+    auto_class, function, generates = task_of(architecture, path)
+    model = open_model(auto_class, folder, f"--model {path}", dtype=torch.bfloat16 if arguments.bf16 else "auto")
+    tokenizers = open_tokenizers(folder, config, f"--model {path}")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Loaded(model.to(device).eval(), *load_pair(path), architecture), function, generates
+    return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
 
 
 def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
@@ -206,7 +204,7 @@ def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]]
     return task
 
 
-def load_export(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]], bool]:
+def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Callable[..., list[str]], bool]:
     """Return the same for an exported model.
 
     Raises:
@@ -214,17 +212,17 @@ def load_export(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., lis
         ImportError: The engine is not installed.
     """
     path = arguments.model_name_or_path
-    runtime = EXPORTERS[read_record(path)["engine"]].runtime
+    runtime = EXPORTERS[read_record(folder)["engine"]].runtime
     if arguments.engine not in (None, runtime):
         raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
     if arguments.bf16:
         raise ValueError("--bf16: an exported model has the precision that it was exported with")
-    if not (Path(path) / "tokenizer_config.json").is_file():
+    if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"--model {path} was exported without a tokenizer")
-    engine = load_engine(path, arguments.device or "cpu")
+    engine = load_engine(folder, arguments.device or "cpu")
     _, function, generates = task_of(engine.architecture, path)
     model = EngineModel(engine, seed=arguments.seed)
-    return Loaded(model, *load_pair(path), engine.architecture), function, generates
+    return Loaded(model, *open_tokenizers(folder, where=f"--model {path}"), engine.architecture), function, generates
 
 
 def read_texts(arguments: GenerateArguments) -> list[str]:
@@ -304,11 +302,11 @@ def chat_with(arguments: GenerateArguments) -> Chat:
         ValueError: A model is no causal language model of dialogues, or the two have different tokens.
     """
     loaded, function, _ = load(arguments)
-    if function is not continue_prompts or is_export(arguments.model_name_or_path):
+    if function is not continue_prompts or isinstance(loaded.model, EngineModel):
         raise ValueError(f"--chat: --model {arguments.model_name_or_path} is no causal language model run by torch")
     reranker = None
     if arguments.rerank_model is not None:
-        judge, function, _ = load(replace(arguments, model_name_or_path=arguments.rerank_model))
+        judge, function, _ = load(replace(arguments, model_name_or_path=arguments.rerank_model, revision=None))
         if function is not continue_prompts or judge.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise ValueError(
                 f"--rerank_model {arguments.rerank_model}: it must be a language model with the tokens of --model"

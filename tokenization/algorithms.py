@@ -15,6 +15,7 @@ from .options import TokenizerAlgorithm, TrainingOptions
 from .pipelines import CONTINUATION, added_tokens, bert, digits, natural_decoder, space_keeping
 
 WORD_OR_SYMBOL = Regex(r"\w+|[^\w\s]")
+WORD = Regex("\\w+(?:['\u2019]\\w+)*")  # with its apostrophes
 ANY_CHARACTER = Regex(r"[\s\S]")
 
 
@@ -97,11 +98,13 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 def word(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     """Whole words in basic English form: always lower case, each punctuation mark a token, other words unknown.
 
-    With `split_digits` each digit is a word, and decoding puts spaces between them.
+    With `split_digits` each digit is a word, and decoding puts spaces between them. With `strip_punctuation` there are
+    no punctuation marks, and an apostrophe is part of its word.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=options.unk_token))
     tokenizer.normalizer = normalizers.Lowercase()
-    words = pre_tokenizers.Split(WORD_OR_SYMBOL, "removed", invert=True)
+    pattern = WORD if options.strip_punctuation else WORD_OR_SYMBOL
+    words = pre_tokenizers.Split(pattern, "removed", invert=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, *digits(options)])
     tokenizer.decoder = natural_decoder()
     return _train_word_level(tokenizer, texts, options, options.min_frequency or 2)

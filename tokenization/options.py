@@ -18,6 +18,7 @@ class TrainingOptions:
         min_frequency: How often something must occur to enter the vocabulary; None leaves it to the algorithm.
         lowercase: Lower-case the text first.
         split_digits: Keep each digit a token of its own.
+        strip_punctuation: Leave out what is neither letter nor digit, of words only.
         show_progress: Show the progress bars of the tokenizers library.
     """
 
@@ -27,6 +28,7 @@ class TrainingOptions:
     min_frequency: int | None = None
     lowercase: bool = False
     split_digits: bool = False
+    strip_punctuation: bool = False
     show_progress: bool = False
 
     @property

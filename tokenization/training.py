@@ -21,6 +21,7 @@ class TrainArguments(TypedDict, total=False):
     min_frequency: int | None
     lowercase: bool
     split_digits: bool
+    strip_punctuation: bool
     model_max_length: int | None
     extra_special_tokens: Sequence[str]
     show_progress: bool
@@ -35,6 +36,7 @@ def train(
     min_frequency: int | None = None,
     lowercase: bool = False,
     split_digits: bool = False,
+    strip_punctuation: bool = False,
     model_max_length: int | None = None,
     extra_special_tokens: Sequence[str] = (),
     show_progress: bool = False,
@@ -51,6 +53,7 @@ def train(
             the character algorithms 1. Unigram has no such limit.
         lowercase: Lower-case all text, in training and later; `word` always does.
         split_digits: Keep each digit a token of its own.
+        strip_punctuation: Leave out punctuation and other symbols; apostrophes within words stay. For `word` alone.
         model_max_length: Stored length limit, used when the tokenizer is asked to truncate.
         extra_special_tokens: More special tokens; they get the ids after the standard ones, in this order.
         show_progress: Show progress bars.
@@ -60,9 +63,14 @@ def train(
     """
     _check_choice("algorithm", algorithm, get_args(TokenizerAlgorithm))
     _check_choice("kind", kind, get_args(ModelKind))
-    _check_positive("vocab_size", vocab_size)
-    _check_positive("min_frequency", min_frequency, optional=True)
-    _check_positive("model_max_length", model_max_length, optional=True)
+    for name, value in (
+        ("vocab_size", vocab_size),
+        ("min_frequency", min_frequency),
+        ("model_max_length", model_max_length),
+    ):
+        _check_positive(name, value, optional=name != "vocab_size")
+    if strip_punctuation and algorithm != "word":
+        raise ValueError(f"strip_punctuation=True is for algorithm 'word', not {algorithm!r}")
     special = SPECIAL_TOKENS[kind]
     extra = _check_extra_special_tokens(extra_special_tokens, special)
     options = TrainingOptions(
@@ -72,16 +80,21 @@ def train(
         min_frequency=min_frequency,
         lowercase=lowercase,
         split_digits=split_digits,
+        strip_punctuation=strip_punctuation,
         show_progress=show_progress,
     )
     options.require_room(1, "one token of text")
+    return _wrap(_trained(algorithm, texts, options), special, extra, model_max_length)
+
+
+def _trained(algorithm: TokenizerAlgorithm, texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     backend = ALGORITHMS[algorithm](check_texts(texts), options)
     if backend.get_vocab_size() <= len(options.special_tokens):
         raise ValueError(
             f"{algorithm} found nothing to put in the vocabulary: no token of the texts is frequent enough "
-            f"(min_frequency={min_frequency or 'default'})"
+            f"(min_frequency={options.min_frequency or 'default'})"
         )
-    return _wrap(backend, special, extra, model_max_length)
+    return backend
 
 
 def train_pair(

@@ -4,8 +4,11 @@ The scripts add transformers' own `TrainingArguments` (or `Seq2SeqTrainingArgume
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
+from vanillaformer.modeling.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
 from .dialogue import DialogueArguments
@@ -76,6 +79,13 @@ class DataArguments(DialogueArguments):
         metadata={
             "help": "What is held out: rows of distinct texts (sources) drawn at random, or the end: the last rows, "
             "or of a single text (--sample_by document) the last characters."
+        },
+    )
+    order_column: str | None = field(
+        default=None,
+        metadata={
+            "help": "--hold_out end: the last rows in the order of this column, such as a date, or an id by which "
+            "rows of one origin stand together and are not held out from each other."
         },
     )
     drop_leaked_rows: bool = field(
@@ -153,6 +163,12 @@ class DataArguments(DialogueArguments):
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes for tokenization (default: this one)."}
     )
+    data_license: str | None = field(
+        default=None, metadata={"help": "Licence of the data, for the model card (default: what is known of it)."}
+    )
+    data_description: str | None = field(
+        default=None, metadata={"help": "What the data is, in a sentence for the model card."}
+    )
 
 
 @dataclass
@@ -174,7 +190,9 @@ class TokenizerArguments:
     )
     lowercase: bool = field(default=False, metadata={"help": "Trained tokenizer: lower-case the text."})
     split_digits: bool = field(default=False, metadata={"help": "Trained tokenizer: every digit is its own token."})
-
+    strip_punctuation: bool = field(
+        default=False, metadata={"help": "Tokenizer of words: leave out punctuation and other symbols."}
+    )
     extra_special_tokens: list[str] = field(
         default_factory=list, metadata={"help": "Trained tokenizer: more special tokens (with --turns_column [SEP])."}
     )
@@ -187,6 +205,7 @@ class TokenizerArguments:
             "min_frequency": self.tokenizer_min_frequency,
             "lowercase": self.lowercase,
             "split_digits": self.split_digits,
+            "strip_punctuation": self.strip_punctuation,
             "extra_special_tokens": self.extra_special_tokens,
         }
 
@@ -207,12 +226,28 @@ class ModelArguments:
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Start from the weights of this saved model (folder or Hub id)."}
     )
+    model_revision: str | None = field(
+        default=None, metadata={"help": "Hub: branch, tag or commit of --model_name_or_path."}
+    )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, flash_attention_2, ..."}
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
         default="float32", metadata={"help": "Type of the model's weights."}
     )
+
+    @cached_property
+    def saved(self) -> Path | None:
+        """The folder of the model to start from, fetched if it is on the Hub; looked up once, for main may move on.
+
+        Raises:
+            ValueError: There is none, or it holds no model that can be opened safely.
+        """
+        if self.model_name_or_path is not None:
+            return saved_folder(self.model_name_or_path, self.model_revision, "--model_name_or_path")
+        if self.model_revision is not None:
+            raise ValueError(f"--model_revision {self.model_revision} needs a --model_name_or_path")
+        return None
 
     def config_overrides(self) -> dict[str, Any]:
         """Return `overrides` as a dictionary; a field named twice keeps its last value.

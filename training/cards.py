@@ -1,14 +1,24 @@
-"""Model cards: what a model was trained on, how, how good it is, and how to load it."""
+"""Model cards: what a model is for, what it was made of and trained on, how good it is, and how to load and run it."""
 
-import json
-from collections.abc import Mapping
-from importlib.metadata import version
+import math
+import re
+import shlex
 from pathlib import Path
-from typing import Any
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedModel
+from huggingface_hub import EvalResult, ModelCardData
 
+from .card_citations import citations
+from .card_edits import USE, generated_card
+from .card_facts import CardFacts
+from .card_sections import (
+    SCORES,
+    architecture_text,
+    data_text,
+    introduction,
+    limits,
+    results,
+    training_text,
+)
 from .models import HEADS, Job
 
 PIPELINES: dict[Job, str] = {
@@ -18,6 +28,8 @@ PIPELINES: dict[Job, str] = {
     "mlm+nsp": "fill-mask",
     "classification": "text-classification",
 }
+# Jobs that a pipeline of transformers does; it has none any more for translation.
+PIPED: tuple[Job, ...] = ("causal", "masked", "classification")
 # The lines after tokenizer and model, by what the model does.
 USES: dict[Job, str] = {
     "translation": """inputs = tokenizer([{example!r}], return_tensors="pt")
@@ -37,18 +49,39 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
     "classification": """inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
 }
-LOAD = """import vanillaformer  # makes the Auto classes know the model
-from transformers import {auto_class}, AutoTokenizer
+LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
 
 folder = {folder!r}
-tokenizer = AutoTokenizer.from_pretrained(folder)
-{target}model = {auto_class}.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+{target}model = {auto_class}.from_pretrained(folder{trust})
 {use}
 """
-TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer")\n'
+PACKAGE = "import vanillaformer  # makes the Auto classes know the model\n"
+TRUST = ", trust_remote_code=True"
+TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer"{trust})\n'
+PIPE = """from transformers import pipeline
+
+pipe = pipeline({task!r}, model={folder!r}, trust_remote_code=True)
+print(pipe({example}{options}))
+"""
+# Ids of scores that the Hub lists (https://hf.co/metrics); the model index has the others too.
+LISTED_METRICS = {"bleu", "chrf", "ter", "accuracy", "f1", "perplexity", "exact_match"}
+# https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
+LICENSES = frozenset(
+    """
+    apache-2.0 mit openrail bigscience-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m afl-3.0 artistic-2.0
+    bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5 cc-by-3.0 cc-by-4.0
+    cc-by-sa-3.0 cc-by-sa-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nd-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0
+    cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cdla-sharing-1.0 cdla-permissive-1.0 cdla-permissive-2.0 wtfpl
+    ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 agpl-3.0 gfdl gpl gpl-2.0 gpl-3.0 lgpl lgpl-2.1 lgpl-3.0
+    isc mpl-2.0 ms-pl ncsa odc-by odbl openrail++ osl-3.0 postgresql ofl-1.1 unlicense zlib pddl unknown
+    """.split()  # noqa: SIM905 - a list would be sixty lines
+)
 
 
-def loading_code(job: Job, folder: str | Path, example: str, *, separate_target: bool = False) -> str:
+def loading_code(
+    job: Job, folder: str | Path, example: str, *, separate_target: bool = False, package: bool = True
+) -> str:
     """Return a program that loads a saved model and uses it once.
 
     Args:
@@ -56,105 +89,107 @@ def loading_code(job: Job, folder: str | Path, example: str, *, separate_target:
         folder: Where it is saved (a folder or a Hub id).
         example: An input for it.
         separate_target: Whether the target has a tokenizer of its own.
+        package: Use this package; otherwise the code that was saved with the model.
     """
+    if not package and job in PIPED:
+        text = f"{example!r}.replace('[MASK]', pipe.tokenizer.mask_token)" if job == "masked" else repr(example)
+        options = ", max_new_tokens=32" if job == "causal" else ""
+        return PIPE.format(task=PIPELINES[job], folder=str(folder), example=text, options=options)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
+    trust = "" if package else TRUST
     return LOAD.format(
+        package=PACKAGE if package else "",
         auto_class=HEADS[job].auto_class.__name__,
         folder=str(folder),
-        target=TARGET if separate_target else "",
+        target=TARGET.format(trust=trust) if separate_target else "",
+        trust=trust,
         use=USES[job].format(example=example, decoder=decoder),
     )
 
 
-def model_card(
-    job: Job,
-    model: PreTrainedModel,
-    *,
-    name: str,
-    code: str,
-    command: str,
-    data: Mapping[str, Any],
-    metrics: Mapping[str, float],
-    training: Mapping[str, Any],
-    started_from: str | None = None,
-    dataset: str | None = None,
-    language: list[str] | None = None,
-) -> ModelCard:
-    """Return the card of a trained model.
+def model_card(facts: CardFacts) -> str:
+    """Return the text of a model's card, with the marks by which `merged_card` knows what was generated."""
+    parts = {
+        "introduction": introduction(facts),
+        "limits": limits(facts),
+        USE: use_text(facts),
+        "results": results(facts),
+        "architecture": architecture_text(facts),
+        "data": data_text(facts),
+        "training": training_text(facts),
+        "citations": citations(facts),
+    }
+    return generated_card(metadata(facts).to_yaml(), facts.name, parts, facts.place)
 
-    Args:
-        job: What the model does.
-        model: The model.
-        name: What to call it.
-        code: How to load it, from `loading_code`.
-        command: The command line that made it.
-        data: What it was trained on, by heading.
-        metrics: Its scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
-        training: Settings of the training worth knowing, by name.
-        started_from: The saved model that training began with, if any.
-        dataset: Id of the data set on the Hub, if it is from there.
-        language: Codes of the languages, if known.
-    """
-    scores = {key: value for key, value in metrics.items() if _is_score(key)}
-    source = dataset or str(data.get("source", "local data"))
-    header = ModelCardData(
+
+def use_text(facts: CardFacts) -> str:
+    """Tell how to load the model and run it, with the package and without."""
+    ours, theirs = (
+        loading_code(
+            facts.job, facts.place, facts.example, separate_target=facts.separate_target, package=package
+        ).strip()
+        for package in (True, False)
+    )
+    if not facts.is_ours:
+        return f"## How to use it\n\n```python\n{theirs.replace(TRUST, '')}\n```"
+    command = shlex.join(["--model", facts.place, "--text", facts.example])
+    text = (
+        f"## How to use it\n\nWith the package vanillaformer:\n\n```python\n{ours}\n```\n\n"
+        f"or `python -m vanillaformer.scripts.generate {command}`."
+    )
+    if facts.job in PIPED:
+        text += f' `pipeline("{PIPELINES[facts.job]}", ...)` works as well.'
+    if not facts.has_code:
+        return text
+    return (
+        f"{text}\n\nWithout it, by the code that is stored with the weights (read it first: it runs on your "
+        f"machine):\n\n```python\n{theirs}\n```"
+    )
+
+
+def metadata(facts: CardFacts) -> ModelCardData:
+    """Return what the Hub reads of a card."""
+    source, scores = facts.source, facts.scores
+    license, license_name = _license(facts.license)
+    evaluated = [
+        _result(facts, key, value)
+        for key, value in scores.items()
+        if math.isfinite(value) and not key.endswith("gen_len")
+    ]
+    from_hub = facts.started_from is not None and not Path(facts.started_from).exists()
+    return ModelCardData(
+        license=license,
+        license_name=license_name,
         library_name="transformers",
-        pipeline_tag=PIPELINES[job],
-        tags=["vanillaformer", model.config.model_type],
-        datasets=[dataset] if dataset else None,
-        language=language,
-        metrics=sorted({key.split("_", 1)[1] for key in scores} - {"loss", "gen_len"}),
-        model_name=name,
-        eval_results=[_result(job, source, key, value) for key, value in scores.items()],
+        pipeline_tag=PIPELINES[facts.job],
+        tags=["vanillaformer", facts.config.model_type],
+        base_model=facts.started_from if from_hub else None,
+        datasets=[source.identifier] if source.on_hub else None,
+        language=source.languages or None,
+        metrics=sorted({key.split("_", 1)[1] for key in scores} & LISTED_METRICS) or None,
+        model_name=facts.name,
+        eval_results=evaluated or None,
     )
-    origin = f"the weights of {started_from}" if started_from else "scratch"
-    sections = (
-        f"# {name}",
-        f"`{type(model).__name__}` with {model.num_parameters():,} parameters, trained from {origin}.",
-        f"## How to load it\n\n```python\n{code}```",
-        f"## Results\n\n{_scores_table(scores)}",
-        f"## Data\n\n{_table(('', ''), *data.items())}",
-        f"## Training\n\n```bash\n{command}\n```\n\n{_table(('setting', 'value'), *training.items())}",
-        f"Made with {_versions()}.",
-        f"## Configuration\n\n```json\n{_config_text(model)}\n```",
-    )
-    return ModelCard(f"---\n{header.to_yaml()}\n---\n\n" + "\n\n".join(sections) + "\n")
 
 
-def _versions() -> str:
-    return ", ".join(f"{package} {version(package)}" for package in ("vanillaformer", "transformers", "torch"))
+def _license(name: str | None) -> tuple[str | None, str | None]:
+    """Return the Hub's id of a licence, and the name of one that it does not know."""
+    if name is None:
+        return None, None
+    word = re.sub(r"[^a-z0-9.+-]+", "-", name.strip().lower()).strip("-")
+    return (word, None) if word in LICENSES else ("other", word)
 
 
-def _config_text(model: PreTrainedModel) -> str:
-    left_out = ("id2label", "label2id")  # as long as there are classes
-    config = {key: value for key, value in model.config.to_diff_dict().items() if key not in left_out}
-    return json.dumps(config, indent=2, ensure_ascii=False, default=str)
-
-
-def _is_score(key: str) -> bool:
-    speed = ("runtime", "per_second", "preparation_time", "epoch")
-    return key.startswith(("eval_", "test_")) and not any(word in key for word in speed)
-
-
-def _result(job: Job, dataset: str, key: str, value: float) -> EvalResult:
+def _result(facts: CardFacts, key: str, value: float) -> EvalResult:
     split, metric = key.split("_", 1)
+    signature = facts.signatures.get(metric)
     return EvalResult(
-        task_type=PIPELINES[job],
-        dataset_type=dataset,
-        dataset_name=dataset,
+        task_type=PIPELINES[facts.job],
+        dataset_type=facts.source.identifier,
+        dataset_name=facts.source.name,
         dataset_split="validation" if split == "eval" else "test",
         metric_type=metric,
-        metric_value=value,
+        metric_name=SCORES.get(metric, metric.replace("_", " ")),
+        metric_value=float(f"{value:.6g}"),
+        metric_args={"signature": signature} if signature else None,
     )
-
-
-def _scores_table(scores: Mapping[str, float]) -> str:
-    names = list(dict.fromkeys(key.split("_", 1)[1] for key in scores))
-    cells = {key: f"{value:.4g}" for key, value in scores.items()}
-    rows = ((name, cells.get(f"eval_{name}", ""), cells.get(f"test_{name}", "")) for name in names)
-    return _table(("score", "validation", "test"), *rows)
-
-
-def _table(heading: tuple[str, ...], *rows: tuple[Any, ...]) -> str:
-    lines = [heading, ("---",) * len(heading), *rows]
-    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -11,7 +11,7 @@ from .corpora import cldr_translation, language_names, standard_library
 from .dialogue import join_turns
 from .files import check_columns, check_file, read_file, read_parallel
 from .labels import encode_labels
-from .splits import SPLITS, by_column, cap, hold_out, without_leaks
+from .splits import SPLITS, by_column, cap, hold_out, in_order, without_leaks
 
 COLUMNS: dict[Task, tuple[str, ...]] = {
     "translation": ("source", "target"),
@@ -70,8 +70,9 @@ def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) 
 
 # ---------------------------------------------------------------------------------------------- where data is from
 def _embedded(arguments: DataArguments, task: Task) -> DatasetDict:
-    if arguments.split_column is not None:
-        raise ValueError(f"--split_column {arguments.split_column} needs --train_file or a --dataset on the Hub")
+    for name in ("split_column", "order_column"):
+        if getattr(arguments, name) is not None:
+            raise ValueError(f"--{name} {getattr(arguments, name)} needs --train_file or a --dataset on the Hub")
     return EMBEDDED[task](arguments).select_columns(list(COLUMNS[task]))
 
 
@@ -99,6 +100,8 @@ def _local(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict
         if arguments.split_column is not None:
             check_columns(where, rows.column_names, {"split_column": arguments.split_column})
             parts = by_column(check, where, rows, arguments.split_column)
+        if arguments.order_column is not None and "train" in parts:
+            parts["train"] = in_order(where, parts["train"], arguments.order_column)
         loaded |= {name: _task_columns(check, name, where, part, options, task) for name, part in parts.items()}
     return DatasetDict(loaded)
 
@@ -110,7 +113,8 @@ def _read(paths: list[Path], options: Mapping[str, str], arguments: DataArgument
     if paths[0].suffix.lower() == ".txt":
         rows = read_file(paths[0], {}, sample_by=arguments.sample_by)
         return rows.rename_columns({"text": arguments.text_column})
-    columns = {**options} if arguments.split_column is None else {**options, "split_column": arguments.split_column}
+    more = {name: getattr(arguments, name) for name in ("split_column", "order_column")}
+    columns = {**options, **{name: column for name, column in more.items() if column is not None}}
     return read_file(paths[0], columns, skip_bad=arguments.bad_rows == "skip")
 
 
@@ -125,6 +129,9 @@ def _hub(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict:
         parts = _one_split(check, where, found, arguments.split_column)
     else:
         parts = {split: (n, number_rows(found[n])) for split, names in SPLITS.items() for n in names if n in found}
+    if arguments.order_column is not None and "train" in parts:
+        name, rows = parts["train"]
+        parts["train"] = name, in_order(f"--dataset {where}, split {name}", rows, arguments.order_column)
     if "train" not in parts:
         raise ValueError(f"--dataset {where} has no split 'train'; its splits are: {', '.join(found)}")
     return DatasetDict(
@@ -155,6 +162,8 @@ def _check_numbers(arguments: DataArguments) -> None:
         raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
     if validation + test >= 1:
         raise ValueError(f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on")
+    if arguments.order_column is not None and arguments.hold_out != "end":
+        raise ValueError(f"--order_column {arguments.order_column} is for --hold_out end, not {arguments.hold_out}")
     for split in SPLITS:
         cap = getattr(arguments, f"max_{split}_samples")
         if cap is not None and cap < 1:

@@ -24,12 +24,14 @@ from vanillaformer.configuration import (
     VanillaEncoderDecoderConfig,
     preset,
 )
+from vanillaformer.modeling.loading import open_config, open_model
 from vanillaformer.tokenization import ModelKind
 
 from .arguments import ModelArguments
 
 Job = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
 Fields = dict[str, Any]
+ORIGIN = "--model_name_or_path"
 
 KINDS: dict[type, ModelKind] = {
     VanillaEncoderDecoderConfig: "encoder_decoder",
@@ -102,13 +104,13 @@ def build_model(
     changes = arguments.config_overrides()
     extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     common = {"attn_implementation": arguments.attn_implementation, "dtype": arguments.dtype}
-    head, path = HEADS[job], arguments.model_name_or_path
+    head, path = HEADS[job], arguments.saved
     if path is not None:
-        _check_fields(AutoConfig.from_pretrained(path), changes)
-        config = AutoConfig.from_pretrained(path, **changes, **extra)
+        _check_fields(open_config(path), changes)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **changes, **extra)
         _check_sizes(config, tokenizer, target, length)
         _check_segments(config, job)
-        return head.auto_class.from_pretrained(path, config=config, **common)
+        return open_model(head.auto_class, path, f"{ORIGIN} {arguments.model_name_or_path}", config=config, **common)
     name = arguments.preset or head.preset
     _check_fields(preset(name), changes)
     fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)

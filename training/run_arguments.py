@@ -46,6 +46,9 @@ class RunDefaults(
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Delete the run that the folder holds and start anew."}
     )
+    license: str | None = field(
+        default=None, metadata={"help": "Licence of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
+    )
     num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per step and process."})
     per_device_eval_batch_size: int = field(default=128, metadata={"help": "Rows per evaluation step and process."})

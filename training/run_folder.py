@@ -1,5 +1,6 @@
 """The folder of a training run: what it holds, whether that can be continued, and the record kept in it."""
 
+import itertools
 import json
 import os
 import re
@@ -10,18 +11,21 @@ from typing import Any
 
 from vanillaformer.modeling.remote_code import saved_code
 
+from .card_edits import is_edited
 from .reporting import report
 
 RECORD = "run.json"
+CARD = "README.md"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 # What a run leaves in its folder, and all that starting anew may delete there besides the model's code.
 PRODUCTS = (
     *(
         "checkpoint-*",
         "target_tokenizer",
+        ".pushing",
         "adapter",
         RECORD,
-        "README.md",
+        CARD,
         "all_results.json",
         "predictions_*.jsonl",
         "samples.jsonl",
@@ -123,12 +127,25 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def clear(folder: Path) -> None:
-    """Delete what a run leaves in its folder, and nothing else."""
+    """Delete what a run leaves in its folder, and nothing else; a card that a person has edited gets another name."""
+    keep_edited_card(folder)
     for pattern in PRODUCTS:
         for path in folder.glob(pattern):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     for path in saved_code(folder):  # known by what is in it: somebody may keep a `modeling_mine.py` there
         path.unlink()
+
+
+def keep_edited_card(folder: Path) -> Path | None:
+    """Rename a model card that holds what a person wrote, and return its new name."""
+    card = folder / CARD
+    if not card.is_file() or not is_edited(card.read_text(encoding="utf-8", errors="replace")):
+        return None
+    names = (f"README.edited{number}.md" for number in itertools.chain([""], itertools.count(2)))
+    kept = next(folder / name for name in names if not (folder / name).exists())
+    card.rename(kept)
+    report(f"{card} was edited by hand: it is {kept.name} now.")
+    return kept
 
 
 def _read_record(folder: Path) -> dict[str, Any] | None:

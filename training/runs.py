@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict, disable_progress_bars
-from huggingface_hub import ModelCard
+from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
 from joblib import cpu_count
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
@@ -20,8 +20,9 @@ from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, t
 from .arguments import DataArguments, ModelArguments, TokenizerArguments
 from .averaging import AverageCheckpoints
 from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
-from .cards import loading_code, model_card
+from .card_runs import run_facts, write_card
 from .guards import make_writable
+from .hub_trainer import check_pushing
 from .models import HEADS, Job
 from .plots import loss_curve
 from .predictions import score_and_predict
@@ -31,8 +32,8 @@ from .run_folder import Run, open_folder
 from .trainers import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-# Fields that change how fast something is done, not what is done.
-NOT_COMPARED = ("attn_implementation", "preprocessing_num_workers")
+# Fields that change how fast something is done or what is said of it, not what is done.
+NOT_COMPARED = ("attn_implementation", "preprocessing_num_workers", "data_license", "data_description")
 COMPARED = (
     *("objective", "mlm_probability", "num_train_epochs", "max_steps", "seed", "data_seed", "learning_rate"),
     *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2"),
@@ -68,6 +69,7 @@ def start(
     limit_threads()
     if training.disable_tqdm:
         disable_progress_bars()
+        disable_hub_progress_bars()
     groups = {"model": asdict(model), "data": asdict(data), "tokenizer": asdict(tokenizer)}
     settings: dict[str, dict[str, Any]] = {
         group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
@@ -91,8 +93,12 @@ def start(
             overwrite=training.overwrite_output_dir and training.should_save,
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
+        if not run.finished:
+            _ = model.saved  # fetched and looked through before anything is done
         if training.should_save and not run.finished:
             make_writable(run.folder)
+            if training.push_to_hub:
+                check_pushing(training)
             run.write()
     if not run.finished:
         report(f"Run {run.folder}: " + (f"going on from {run.checkpoint}" if run.checkpoint else "from the beginning"))
@@ -121,8 +127,9 @@ def prepare_tokenizers(
     """
     with training.main_process_first(local=False, desc="tokenizer"):
         if training.should_save and not (run.checkpoint and run.checkpoint.parent.samefile(run.folder)):
-            origin = run.checkpoint or tokenizer.tokenizer_name_or_path or model.model_name_or_path
-            save_pair(*(load_pair(origin) if origin else _trained(tokenizer, kind, columns)), run.folder)
+            origin = run.checkpoint or tokenizer.tokenizer_name_or_path or model.saved
+            pair = load_pair(origin, trust_remote_code=False) if origin else _trained(tokenizer, kind, columns)
+            save_pair(*pair, run.folder)
     source, target = load_pair(run.folder)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
     report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
@@ -174,8 +181,10 @@ def train_and_save(
     if trainer.is_world_process_zero():
         loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
         separate = tokenizers[0] is not tokenizers[1]
-        code = loading_code(job, run.folder, example, separate_target=separate)
-        _card(run, job, trainer, data, code).save(run.folder / "README.md")
+        facts = run_facts(
+            run, job, trainer, data, source=data_name(data, job), example=example, separate_target=separate
+        )
+        write_card(run, facts)
     trainer.save_model()  # last, because with --push_to_hub it uploads the folder
     if trainer.is_world_process_zero():
         run.finished = True
@@ -220,7 +229,7 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
     words = list(sys.argv[1:] if argv is None else argv)
     for index, word in enumerate(words):
         name, sign, _ = word.partition("=")
-        if name.endswith("_token"):
+        if name.replace("-", "_").endswith("_token"):  # the parser takes --hub-token too
             words[index] = f"{name}=..." if sign else name
             if not sign and index + 1 < len(words):
                 words[index + 1] = "..."
@@ -263,23 +272,3 @@ def _describe(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
     where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
     name = type(getattr(model, "get_base_model", lambda: model)()).__name__
     report(f"Model: {name}, {model.num_parameters():,} parameters, on {where}")
-
-
-def _card(run: Run, job: Job, trainer: RunTrainer, data: DataArguments, code: str) -> ModelCard:
-    """Return the model card of a run."""
-    model: Any = trainer.model
-    embedded = data.train_file is None and data.dataset == "embedded"
-    training = {name: value for name, value in run.settings["training"].items() if value not in (None, -1)}
-    return model_card(
-        job,
-        model,
-        name=run.folder.resolve().name,
-        code=code,
-        command=run.command,
-        started_from=run.settings["model"]["model_name_or_path"],
-        data={"source": data_name(data, job)} | {f"{split} rows": n for split, n in run.details["rows"].items()},
-        metrics=run.metrics,
-        training={**training, "steps": trainer.state.global_step, "processes": trainer.args.world_size},
-        dataset=data.dataset if data.train_file is None and not embedded else None,
-        language=[data.source_locale, data.target_locale] if embedded and job == "translation" else None,
-    )

@@ -7,7 +7,8 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from .arguments import DataArguments
-from .bad_rows import Facts, RowCheck
+from .bad_rows import ROW, Facts, RowCheck
+from .files import check_columns
 from .reporting import report
 
 # What splits are called by data sets on the Hub, and in a column.
@@ -46,12 +47,30 @@ def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[s
     return {split: rows.select(chosen) for split, chosen in numbers.items() if len(chosen)}
 
 
+def in_order(where: str, rows: Dataset, column: str) -> Dataset:
+    """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
+
+    Raises:
+        ValueError: Naming a row whose cell is empty.
+    """
+    check_columns(where, [name for name in rows.column_names if name != ROW], {"order_column": column})
+    cells = list(rows[column])
+    for index, cell in enumerate(cells):
+        if cell is None or cell == "":
+            raise ValueError(f"{where}, row {rows[index][ROW]}: --order_column {column!r} is empty")
+    try:
+        keys = np.array(cells, dtype=np.float64)
+    except (ValueError, TypeError):
+        keys = np.array([str(cell) for cell in cells])
+    return rows.select(np.argsort(keys, kind="stable"))
+
+
 def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
     """Take validation data, where there is none, and `test_fraction` out of the training split.
 
     `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
-    test holds depends on its own fraction alone. `hold_out="end"` takes the last rows, the test's last of all, or of a
-    single text its last characters.
+    test holds depends on its own fraction alone. `hold_out="end"` takes the last rows (of the order that `in_order`
+    has put them in), the test's last of all, or of a single text its last characters.
 
     Raises:
         ValueError: There is too little, or test data already.

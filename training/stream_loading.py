@@ -36,7 +36,8 @@ def check_streaming(arguments: DataArguments, settings: Any) -> None:
         raise ValueError(
             f"--dataloader_num_workers {settings.dataloader_num_workers}: a stream is read by one at most"
         )
-    for name, unset in {"packing": False, "split_column": None, "test_fraction": 0.0, "hold_out": "random"}.items():
+    columns = {"split_column": None, "order_column": None}
+    for name, unset in {"packing": False, "test_fraction": 0.0, **columns, "hold_out": "random"}.items():
         if getattr(arguments, name) != unset:
             raise ValueError(f"--{name} {getattr(arguments, name)} needs all data at once: not with --streaming")
     for name in ("streaming_buffer", "tokenizer_samples"):

@@ -130,9 +130,9 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
     ("spoil", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json is no JSON"),
-        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "the weights cannot be read"),
-        (lambda folder: truncate(folder / "model.safetensors"), "the weights cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json that is no JSON"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "has a damaged model.safetensors"),
+        (lambda folder: truncate(folder / "model.safetensors"), "has a damaged model.safetensors"),
         (lambda folder: change(folder, "vocab_size", 81), "mismatched|size"),
         (lambda folder: change(folder, "architectures", ["Nonsense"]), "architectures must name one of.*Nonsense"),
         (lambda folder: drop(folder, "model.layers.1.mlp.up_proj.weight"), r"missing keys.*up_proj"),

@@ -248,3 +248,12 @@ class TestPair:
             train_pair(self.SOURCE, ["fine", 1.5], joint=joint, algorithm="word")
         with pytest.raises(ValueError, match="source_texts must hold some text"):
             train_pair([], self.TARGET, joint=joint, algorithm="word")
+
+
+def test_punctuation_left_out():
+    text = "It's a film -- <br /> isn't it? Don\u2019t 'go', 10/10!"
+    tokenizer = train([text] * 2, algorithm="word", strip_punctuation=True)
+    words = tokenizer.convert_ids_to_tokens(tokenizer(text, add_special_tokens=False)["input_ids"])
+    assert words == ["it's", "a", "film", "br", "isn't", "it", "don\u2019t", "go", "10", "10"]
+    with pytest.raises(ValueError, match=r"strip_punctuation=True is for algorithm 'word', not 'bpe'"):
+        train([text] * 2, algorithm="bpe", strip_punctuation=True)

@@ -132,6 +132,8 @@ def test_numbers_out_of_range_are_refused(field, value) -> None:
 
 
 def test_an_unknown_optimizer_is_refused_with_what_there_is():
-    with pytest.raises(ValueError, match=r"--optim muonn: .* did you mean 'muon'\? known are muon, radam, adamw_torch"):
+    with pytest.raises(
+        ValueError, match=r"--optim muonn: .* did you mean 'muon'\? known are muon, radam, adamw_torch"
+    ):
         OptimizerArguments(optim="muonn").check()
     OptimizerArguments(optim="adafactor").check()

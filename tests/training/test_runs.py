@@ -17,7 +17,13 @@ STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True
 
 
 @pytest.mark.parametrize(
-    "words", [["--hub_token", "hf_secret"], ["--hub_token=hf_secret"], ["--seed", "1", "--hub_token", "hf_secret"]]
+    "words",
+    [
+        ["--hub_token", "hf_secret"],
+        ["--hub_token=hf_secret"],
+        ["--hub-token", "hf_secret"],
+        ["--seed", "1", "--hub_token", "hf_secret"],
+    ],
 )
 def test_command_line_keeps_secrets(words: list[str]) -> None:
     command = command_line("train_translation", [*words, "--output_dir", "a folder"])

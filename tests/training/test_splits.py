@@ -160,6 +160,29 @@ def test_the_end_of_a_single_text(tmp_path):
         load("language_model", **options | {"hold_out": "random"})
 
 
+@pytest.mark.parametrize("cells", [[10, 9, 2, 1], ["10", "9", "2", "1"], ["2024-02-01", "2024-01-31", "1999", "0"]])
+def test_the_end_in_the_order_of_a_column(tmp_path, cells):
+    rows = [{"text": f"a text of {cell}", "label": n % 2, "when": cell} for n, cell in enumerate(cells * 2)]
+    path = write(tmp_path / "a.jsonl", rows)
+    options = {"train_file": path, "hold_out": "end", "validation_fraction": 0.25}
+    held_out = load("classification", **options, order_column="when")["validation"]
+    assert list(held_out["text"]) == [f"a text of {cells[0]}"] * 2  # the largest
+    assert list(load("classification", **options)["validation"]["text"])[1] == f"a text of {cells[3]}"  # the last
+
+
+def test_bad_order_columns(tmp_path):
+    rows = [{"text": "a", "label": 0, "when": 1}, {"text": "b", "label": 1, "when": None}]
+    options = {"train_file": write(tmp_path / "a.jsonl", rows), "hold_out": "end"}
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: --order_column 'when' is empty"):
+        load("classification", **options, order_column="when")
+    with pytest.raises(ValueError, match=r"no column 'day' \(--order_column\)"):
+        load("classification", **options, order_column="day")
+    with pytest.raises(ValueError, match=r"--order_column when is for --hold_out end, not random"):
+        load("classification", **options | {"hold_out": "random"}, order_column="when")
+    with pytest.raises(ValueError, match=r"--order_column when needs --train_file"):
+        load("classification", hold_out="end", order_column="when")
+
+
 # ---------------------------------------------------------------------------------------------------- duplicates
 def leaking(tmp_path):
     files = {

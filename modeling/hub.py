@@ -1,0 +1,113 @@
+"""What the Hub's refusals mean to whoever asked, in one line that holds no token."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    LocalTokenNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/settings/tokens)"
+TOKEN = re.compile(r"hf_[\w-]{4,}")
+
+
+class HubError(ValueError):
+    """Something that the Hub does not give or take, and why."""
+
+
+@contextmanager
+def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
+    """Turn what huggingface_hub raises into a `HubError`.
+
+    Its own errors end here, for a traceback could hold the token of a header that cannot be sent.
+
+    Args:
+        repo: The repository that is asked about.
+        revision: The revision of it, if one is.
+    """
+    try:
+        yield
+    except HubError:
+        raise
+    except Exception as error:
+        reason = explained(error, repo, revision)
+        if reason is None:
+            raise
+        raise HubError(reason) from None
+
+
+def explained(error: BaseException, repo: str, revision: str | None = None) -> str | None:
+    """Return what an error says about a repository, `None` if it does not come from the Hub."""
+    for cause in causes(error):
+        if isinstance(cause, ValueError) and "README.md" in str(cause):  # more than the answer that it comes from
+            return said(cause)
+        for kind, text in KINDS.items():
+            if isinstance(cause, kind):
+                facts = {"repo": repo, "revision": revision, "login": LOGIN, "hub": constants.ENDPOINT}
+                return text.format(**facts, error=said(cause))
+        if (answer := getattr(cause, "response", None)) is not None:
+            text = STATUS.get(answer.status_code, "the Hub does not do that for {repo}: {error}")
+            return text.format(repo=repo, login=LOGIN, error=said(cause))
+        if type(cause).__name__ == "LocalProtocolError" or isinstance(cause, UnicodeEncodeError):
+            return f"the token has characters that no token has: {LOGIN}"
+        if type(cause).__module__.startswith("httpx"):  # or httpx2: which one depends on huggingface_hub's version
+            return f"the connection to the Hub ({constants.ENDPOINT}) failed: {said(cause) or type(cause).__name__}"
+    if _origin(error) == "huggingface_hub":  # also for what the library behind its uploads raises
+        return f"{repo}: {type(error).__name__}: {said(error)}"
+    return None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it comes from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def said(error: BaseException) -> str:
+    """Return the first two lines of what an error says that say something, without a token."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return without_tokens(" ".join(lines[:2]))
+
+
+def without_tokens(text: str) -> str:
+    """Return a text with tokens left out.
+
+    >>> without_tokens("Bearer hf_abcdefgh is none")
+    'Bearer hf_... is none'
+    """
+    return TOKEN.sub("hf_...", text)
+
+
+def _origin(error: BaseException) -> str:
+    """Return the package that raised an error."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+# By the kind of error, the most special first
+KINDS: dict[type[BaseException], str] = {
+    OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the cache",
+    LocalTokenNotFoundError: "there is no token: {login}",
+    HFValidationError: "{repo!r} is no name of a repository: {error}",
+    GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}",
+    RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
+    RevisionNotFoundError: "{repo} has no revision {revision!r}",
+}
+# By the status of the answer
+STATUS: dict[int, str] = {
+    401: "the token is not (or no longer) valid: {login}",
+    403: "the token has no right to do that in {repo}: it needs to be one that may write, of somebody who may",
+    409: "{repo} is taken: {error}",
+    412: "{repo} was changed while this was going on: do it again",
+    413: "the Hub finds a file of {repo} too large: {error}",
+}

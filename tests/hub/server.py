@@ -1,0 +1,378 @@
+"""A Hub on this machine: speaks the protocol of huggingface_hub over HTTP, and breaks connections when told to."""
+
+import base64
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import yaml
+
+from .repositories import File, Hub, Refused, Repository, Token
+
+ID = r"(?P<id>[^/]+/[^/]+)"
+MODELS = rf"/api/models/{ID}"
+
+
+@dataclass
+class Fault:
+    """A connection to break: which requests, after how many bytes of the body, how often."""
+
+    method: str
+    path: str
+    after: int = 0
+    times: int = 1
+    then: Callable[[], None] | None = None  # what else happens at that moment
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request that came: the bytes of its body that arrived, and those of the answer."""
+
+    method: str
+    path: str
+    received: int
+    sent: int
+
+
+class Dropped(Exception):
+    """The connection is broken."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a `Hub`; `faults` says which connections break, `seen` which requests came."""
+
+    daemon_threads = True
+
+    def __init__(self, hub: Hub):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.hub, self.faults, self.seen = hub, list[Fault](), list[Seen]()
+        self.url, self.errors = f"http://127.0.0.1:{self.server_port}", list[str]()
+        self.watch: Callable[[str], None] | None = None  # is told of each request before it is answered
+
+    def fault(self, method: str, path: str) -> Fault | None:
+        """Return the fault that strikes a request, and count it."""
+        for fault in self.faults:
+            if fault.times and fault.method == method and re.search(fault.path, path):
+                fault.times -= 1
+                return fault
+        return None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep what went wrong here for the tests to see; clients that are gone are none of that."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            self.errors.append(traceback.format_exc())
+
+    def downloaded(self) -> list[str]:
+        """Return the files whose content was asked for."""
+        return [seen.path.split("/resolve/")[1].split("/", 1)[1] for seen in self.seen if _is_download(seen)]
+
+    def uploaded(self) -> list[int]:
+        """Return the sizes of the large files that arrived."""
+        return [seen.received for seen in self.seen if seen.method == "PUT"]
+
+
+def _is_download(seen: Seen) -> bool:
+    return seen.method == "GET" and "/resolve/" in seen.path
+
+
+@contextmanager
+def serve(tokens: dict[str, Token]) -> Iterator[Server]:
+    """Run a server in a thread."""
+    server = Server(Hub(tokens))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers requests; the methods at the end are the endpoints."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep quiet."""
+
+    def answer_request(self) -> None:
+        self.received, self.sent = 0, 0
+        address = urlsplit(self.path)
+        self.query = {name: values[0] for name, values in parse_qs(address.query).items()}
+        self.broken = self.server.fault(self.command, address.path)
+        try:
+            self.body = self.read_body()
+            if self.broken and self.command in ("POST", "PUT"):
+                raise Dropped
+            self.dispatch(address.path)
+        except Refused as error:
+            self.refuse(error)
+        except (Dropped, ConnectionError):
+            self.close_connection = True
+            self.connection.close()
+            if self.broken and self.broken.then:
+                self.broken.then()
+        finally:
+            self.server.seen.append(Seen(self.command, unquote(address.path), self.received, self.sent))
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer_request
+
+    def dispatch(self, path: str) -> None:
+        if self.server.watch:
+            self.server.watch(path)
+        for method, pattern, endpoint in ENDPOINTS:
+            if self.command in method.split() and (match := re.fullmatch(pattern, path)):
+                header = self.headers.get("Authorization")
+                self.user = self.server.hub.who(header.removeprefix("Bearer ") if header else None)
+                with self.server.hub.lock:
+                    found = endpoint(self, **{name: unquote(value) for name, value in match.groupdict().items()})
+                return found() if callable(found) else self.send_json(200, found)
+        raise Refused(404, f"this server has no {self.command} {path}")
+
+    # ------------------------------------------------------------------------------------------------ the wire
+    def read_body(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            return b"".join(iter(self.read_chunk, b""))
+        return self.read(int(self.headers.get("Content-Length", 0)))
+
+    def read_chunk(self) -> bytes:
+        chunk = self.read(int(self.rfile.readline(), 16))
+        self.rfile.readline()
+        return chunk
+
+    def read(self, size: int) -> bytes:
+        """Read bytes of the body, as long as the connection is whole."""
+        upload = self.broken if self.broken and self.command in ("POST", "PUT") else None
+        parts, left = [], size
+        while left:
+            part = self.rfile.read1(min(left, 65536, max(1, upload.after - self.received) if upload else left))
+            if not part:
+                raise Dropped
+            parts.append(part)
+            self.received, left = self.received + len(part), left - len(part)
+            if upload and self.received >= upload.after:
+                raise Dropped
+        return b"".join(parts)
+
+    def send(self, status: int, body: bytes, headers: dict[str, Any]) -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": len(body)} | headers).items():
+            self.send_header(name, str(value))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        if self.broken:
+            body = body[: self.broken.after]
+        self.wfile.write(body)
+        self.wfile.flush()
+        self.sent = len(body)
+        if self.broken:
+            raise Dropped
+
+    def send_json(self, status: int, content: Any, **headers: Any) -> None:
+        self.send(status, json.dumps(content).encode(), {"Content-Type": "application/json", **headers})
+
+    def refuse(self, error: Refused) -> None:
+        headers = {"X-Error-Message": str(error)} | ({"X-Error-Code": error.code} if error.code else {})
+        self.send_json(error.status, {"error": str(error)}, **headers)
+
+    # ---------------------------------------------------------------------------------------------- endpoints
+    @property
+    def hub(self) -> Hub:
+        return self.server.hub
+
+    def content(self) -> Any:
+        return json.loads(self.body or b"{}")
+
+    def whoami(self) -> Any:
+        if self.user is None:
+            raise Refused(401, "Invalid username or password.")
+        organizations = [{"name": name} for name in self.user.organizations]
+        token = {"type": "access_token", "accessToken": {"displayName": "test", "role": self.user.role}}
+        return {"type": "user", "name": self.user.user, "orgs": organizations, "auth": token}
+
+    def create(self) -> Any:
+        asked = self.content()
+        owner = asked.get("organization") or (self.user.user if self.user else "nobody")
+        name = f"{owner}/{asked['name']}"
+        answer = {"url": f"{self.server.url}/{name}", "name": name}
+        try:
+            self.hub.create(self.user, name, asked.get("visibility") == "private")
+        except Refused as error:
+            if error.status != 409:
+                raise
+            taken = answer | {"error": str(error)}
+            return lambda: self.send_json(409, taken)
+        return answer
+
+    def validate_yaml(self) -> Any:
+        found = re.match(r"---\n(.*?)\n---(\n|$)", self.content()["content"], re.DOTALL)
+        try:
+            header = yaml.safe_load(found[1]) if found else {}
+        except yaml.YAMLError as error:
+            header = str(error)
+        if isinstance(header, dict):
+            return {"errors": [], "warnings": [] if header else [{"message": "empty or missing yaml metadata"}]}
+        return lambda: self.send_json(400, {"errors": [{"message": f"no mapping: {header}"}], "warnings": []})
+
+    def preupload(self, id: str, revision: str) -> Any:
+        files = self.hub.writable(self.user, id, "create_pr" in self.query).at(revision).files
+        return {"files": [self.mode_of(entry["path"], files) for entry in self.content()["files"]]}
+
+    def mode_of(self, path: str, files: dict[str, File]) -> Any:
+        mode = {"path": path, "uploadMode": "lfs" if self.hub.is_large(path) else "regular", "shouldIgnore": False}
+        if path in files:
+            mode["oid"] = files[path].sha256 if files[path].large else files[path].blob_id
+        return mode
+
+    def batch(self, id: str) -> Any:
+        repository, objects = self.hub.readable(self.user, id), []
+        self.hub.check_rights(self.user, id, request="ref" not in self.content())
+        for entry in self.content()["objects"]:
+            upload = {"upload": {"href": f"{self.server.url}/storage/{id}/{entry['oid']}", "header": {}}}
+            objects.append(entry | ({} if entry["oid"] in repository.stored else {"actions": upload}))
+        return {"transfer": "basic", "objects": objects}
+
+    def store(self, id: str, oid: str) -> Any:
+        if File(self.body, True).sha256 != oid:
+            raise Refused(400, "the content has another SHA-256")
+        self.hub.repositories[id].stored[oid] = self.body
+        return {}
+
+    def commit(self, id: str, revision: str) -> Any:
+        request = "create_pr" in self.query
+        repository = self.hub.writable(self.user, id, request)
+        header, *lines = [json.loads(line) for line in self.body.splitlines()]
+        parent = header["value"].get("parentCommit")
+        if parent is not None and parent != repository.at(revision).oid:
+            raise Refused(412, "A commit has happened since. Please refresh and try again.")
+        changes = self.changes(repository, repository.at(revision).files, lines)
+        oid, name = repository.change(revision, header["value"]["summary"], changes, request)
+        answer = {"commitOid": oid, "commitUrl": f"{self.server.url}/{id}/commit/{oid}", "success": True}
+        number = name.rsplit("/", 1)[1] if request else None
+        return answer | ({"pullRequestUrl": f"{self.server.url}/{id}/discussions/{number}"} if request else {})
+
+    @staticmethod
+    def changes(repository: Repository, files: dict[str, File], lines: list[Any]) -> dict[str, File | None]:
+        found: dict[str, File | None] = {}
+        for key, value in ((line["key"], line["value"]) for line in lines):
+            path = value["path"]
+            if key == "file":
+                found[path] = File(base64.b64decode(value["content"]), False)
+            elif key == "lfsFile":
+                if value["oid"] not in repository.stored:
+                    raise Refused(400, f"{path} was not uploaded")
+                found[path] = File(repository.stored[value["oid"]], True)
+            elif key == "deletedFile":
+                if path not in files:
+                    raise Refused(404, "A file with this name doesn't exist", "EntryNotFound")
+                found[path] = None
+            else:
+                raise Refused(400, f"unknown operation {key}")
+        return found
+
+    def info(self, id: str, revision: str = "main") -> Any:
+        repository = self.hub.readable(self.user, id)
+        found = repository.at(revision)
+        siblings = [{"rfilename": path} for path in found.files]
+        return {"id": id, "sha": found.oid, "private": repository.private, "siblings": siblings, "tags": []}
+
+    def tree(self, id: str, revision: str, folder: str = "") -> Any:
+        files = self.hub.readable(self.user, id).at(revision).files
+        prefix = f"{folder}/" if folder else ""
+        inside = {path: file for path, file in files.items() if path.startswith(prefix)}
+        if folder and not inside:
+            raise Refused(404, f"{folder} does not exist on {revision!r}", "EntryNotFound")
+        if self.query.get("recursive") != "true":
+            inside = {path: file for path, file in inside.items() if "/" not in path.removeprefix(prefix)}
+        return [self.entry(path, file) for path, file in inside.items()]
+
+    @staticmethod
+    def entry(path: str, file: File) -> dict[str, Any]:
+        large = {"lfs": {"oid": file.sha256, "size": len(file.data), "pointerSize": 130}} if file.large else {}
+        return {"type": "file", "path": path, "oid": file.blob_id, "size": len(file.data)} | large
+
+    def refs(self, id: str) -> Any:
+        repository = self.hub.readable(self.user, id)
+        kinds = {"branches": ("refs/heads/", repository.branches), "tags": ("refs/tags/", repository.tags)}
+        kinds["pullRequests"] = ("", repository.requests)
+        listed = {
+            kind: [{"name": name, "ref": prefix + name, "targetCommit": oid} for name, oid in names.items()]
+            for kind, (prefix, names) in kinds.items()
+        }
+        return listed | {"converts": []}
+
+    def branch(self, id: str, name: str) -> Any:
+        return self.name_commit("branches", id, name, self.content().get("startingPoint", "main"))
+
+    def tag(self, id: str, revision: str) -> Any:
+        return self.name_commit("tags", id, self.content()["tag"], revision)
+
+    def name_commit(self, kind: str, id: str, name: str, revision: str) -> Any:
+        repository = self.hub.writable(self.user, id)
+        names = getattr(repository, kind)
+        if name in names:
+            raise Refused(409, f"Reference {name} already exists")
+        names[name] = repository.at(revision).oid
+        return {}
+
+    def unname(self, id: str, name: str, kind: str) -> Any:
+        names = getattr(self.hub.writable(self.user, id), {"branch": "branches", "tag": "tags"}[kind])
+        if names.pop(name, None) is None:
+            raise Refused(404, f"Invalid rev id: {name}", "RevisionNotFound")
+        return {}
+
+    def may_read(self, id: str) -> Any:
+        self.hub.readable(self.user, id)
+        return {}
+
+    def may_write(self, id: str) -> Any:
+        self.hub.writable(self.user, id)
+        return {}
+
+    def resolve(self, id: str, revision: str, path: str) -> Any:
+        commit = self.hub.readable(self.user, id).at(revision)
+        headers = {"X-Repo-Commit": commit.oid, "Accept-Ranges": "bytes"}
+        if path not in commit.files:
+            error = {"X-Error-Code": "EntryNotFound", "X-Error-Message": "Entry not found"}
+            return lambda: self.send_json(404, {"error": "Entry not found"}, **headers, **error)
+        file = commit.files[path]
+        headers["ETag"] = f'"{file.sha256 if file.large else file.blob_id}"'
+        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        if asked is None:
+            return lambda: self.send(200, file.data, headers | {"Content-Length": len(file.data)})
+        first, size = int(asked[1]), len(file.data)
+        headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
+        return lambda: self.send(206, file.data[first:], headers | {"Content-Length": size - first})
+
+
+ENDPOINTS: list[tuple[str, str, Callable[..., Any]]] = [
+    ("GET", r"/api/whoami-v2", Handler.whoami),
+    ("POST", r"/api/repos/create", Handler.create),
+    ("POST", r"/api/validate-yaml", Handler.validate_yaml),
+    ("POST", rf"{MODELS}/preupload/(?P<revision>[^/]+)", Handler.preupload),
+    ("POST", rf"{MODELS}/commit/(?P<revision>[^/]+)", Handler.commit),
+    ("POST", rf"/{ID}\.git/info/lfs/objects/batch", Handler.batch),
+    ("PUT", rf"/storage/{ID}/(?P<oid>[0-9a-f]+)", Handler.store),
+    ("GET", MODELS, Handler.info),
+    ("GET", rf"{MODELS}/revision/(?P<revision>[^/]+)", Handler.info),
+    ("GET", rf"{MODELS}/tree/(?P<revision>[^/]+)", Handler.tree),
+    ("GET", rf"{MODELS}/tree/(?P<revision>[^/]+)/(?P<folder>.+)", Handler.tree),
+    ("GET", rf"{MODELS}/refs", Handler.refs),
+    ("POST", rf"{MODELS}/branch/(?P<name>[^/]+)", Handler.branch),
+    ("POST", rf"{MODELS}/tag/(?P<revision>[^/]+)", Handler.tag),
+    ("DELETE", rf"{MODELS}/(?P<kind>branch|tag)/(?P<name>[^/]+)", Handler.unname),
+    ("GET", rf"{MODELS}/auth-check", Handler.may_read),
+    ("GET", rf"{MODELS}/auth-check/write", Handler.may_write),
+    ("GET HEAD", rf"/{ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", Handler.resolve),
+]

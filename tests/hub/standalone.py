@@ -1,0 +1,118 @@
+"""Run in a process of its own, where the package cannot be imported: loads models from a Hub by their ids.
+
+Arguments: a file with the jobs, and one for the report.
+"""
+
+import importlib.abc
+import json
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+
+
+class Absent(importlib.abc.MetaPathFinder):
+    """Makes a package look as if it were not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "vanillaformer":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+@torch.no_grad()
+def answers(model, inputs):
+    """Return what the model computes, and what it generates if it does."""
+    found = {"output": model(**inputs)[0]}
+    if model.can_generate():
+        ids = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        found["generated"] = model.generate(**ids, max_new_tokens=5, do_sample=False)
+    return found
+
+
+def refusal(auto_class, name, **options):
+    """Return what is said instead of a model."""
+    try:
+        auto_class.from_pretrained(name, **options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def check(job):
+    """Load a model by its id, compare, save and push it, load and compare those again, and use its tokenizers."""
+    auto_class, expected = getattr(transformers, job["class"]), torch.load(job["expected"])
+    refused = refusal(auto_class, job["id"])
+    model = auto_class.from_pretrained(job["id"], trust_remote_code=True).eval()
+    model.save_pretrained(job["again"])
+    model.push_to_hub(f"{job['id']}-again")
+    models = [model]
+    for name in (job["again"], f"{job['id']}-again"):
+        models.append(auto_class.from_pretrained(name, trust_remote_code=True).eval())
+    equal = [
+        all(torch.equal(value, expected["answers"][key]) for key, value in answers(one, expected["inputs"]).items())
+        for one in models
+    ]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["id"])
+    report = {
+        "refused": refused,
+        "module": type(model).__module__,
+        "equal": equal,
+        "ids": tokenizer(job["text"])["input_ids"],
+    }
+    if job["task"]:
+        answer = transformers.pipeline(job["task"], job["id"], trust_remote_code=True)(job["text"], **job["options"])
+        report["pipeline"] = sorted(answer[0])
+    if job["pair"]:
+        target = transformers.AutoTokenizer.from_pretrained(job["id"], subfolder="target_tokenizer")
+        report["target"] = target.get_vocab()
+    return report
+
+
+def administration(api, name, commit):
+    """Use what only people do with repositories, and return what there is in the end."""
+    found = {"user": api.whoami()["name"]}
+    for step in (
+        lambda: api.create_tag(name, tag="v1", revision=commit),
+        lambda: api.create_tag(name, tag="v1"),
+        lambda: api.create_tag(name, tag="old", revision=commit),
+        lambda: api.delete_tag(name, tag="old"),
+        lambda: api.delete_tag(name, tag="old"),
+        lambda: api.create_branch(name, branch="next", revision="v1"),
+        lambda: api.create_repo(name),
+        lambda: api.create_commit(name, [], commit_message="nothing"),
+        lambda: api.delete_file("README.md", name),
+        lambda: api.model_info("lab/none"),
+        lambda: api.model_info(name, revision="none"),
+        lambda: api.file_exists(name, "config.json"),
+    ):
+        try:
+            step()
+        except Exception as error:
+            found.setdefault("errors", []).append(type(error).__name__)
+    refs = api.list_repo_refs(name)
+    return found | {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
+
+
+def main():
+    sys.meta_path.insert(0, Absent())
+    jobs = json.loads(Path(sys.argv[1]).read_text())
+    report = {"models": {job["id"]: check(job) for job in jobs["models"]}}
+    causal = transformers.AutoModelForCausalLM
+    pinned = causal.from_pretrained(jobs["moved"], revision=jobs["pin"], trust_remote_code=True)
+    moved = causal.from_pretrained(jobs["moved"], trust_remote_code=True)
+    report["widths"] = [pinned.config.hidden_size, moved.config.hidden_size]
+    report["api"] = administration(transformers.utils.hub.HfApi(), "lab/moved", jobs["pin"])
+    report["private"] = refusal(causal, jobs["private"], token=False, trust_remote_code=True)
+    report["bad"] = refusal(causal, jobs["bad"])
+    report["trace"] = Path(jobs["trace"]).exists()
+    refusal(causal, jobs["bad"], trust_remote_code=True)
+    report["trace with the flag"] = Path(jobs["trace"]).exists()
+    report["pickle"] = refusal(transformers.AutoModelForMaskedLM, jobs["pickle"], trust_remote_code=True)
+    report["pickled trace"] = Path(jobs["pickled trace"]).exists()
+    report["ours"] = [module for module in sys.modules if module.partition(".")[0] == "vanillaformer"]
+    Path(sys.argv[2]).write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

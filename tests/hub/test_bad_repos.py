@@ -1,0 +1,258 @@
+"""Malicious and broken repositories: one clear error, bounded memory, and nothing of theirs runs."""
+
+import json
+import os
+import pickle
+import random
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from vanillaformer.modeling.loading import INDEX, WEIGHTS, read_headers, saved_folder
+from vanillaformer.tokenization import train
+from vanillaformer.tokenization.opening import open_tokenizers
+
+from .test_pull import Trap, trapped, upload
+
+Change = Callable[[Path], object]
+LIMIT = 2**30  # bytes that a program may take on top of what it is made of
+
+
+def edit(folder: Path, **fields) -> None:
+    """Change fields of a config."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def cut(folder: Path, size: int) -> None:
+    os.truncate(folder / WEIGHTS, size)
+
+
+def overwrite(folder: Path, place: int, data: bytes) -> None:
+    text = bytearray((folder / WEIGHTS).read_bytes())
+    text[place : place + len(data)] = data
+    (folder / WEIGHTS).write_bytes(text)
+
+
+def index(folder: Path, shard: object) -> None:
+    (folder / WEIGHTS).rename(folder / "model-00001-of-00001.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"lm_head.weight": shard}}))
+
+
+def to_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def fields(**values) -> Change:
+    """A change of fields of the config."""
+    return lambda folder: edit(folder, **values)
+
+
+def text(content: str) -> Change:
+    """Another text for the config."""
+    return lambda folder: (folder / "config.json").write_text(content)
+
+
+BROKEN: dict[str, tuple[Change, str]] = {
+    "pickle": (to_pickle, r"has no model.safetensors \(pytorch_model.bin is not read: a pickle can run code"),
+    "cut in the header": (lambda folder: cut(folder, 100), "has a damaged model.safetensors"),
+    "cut in the data": (lambda folder: cut(folder, 9000), "has a damaged model.safetensors"),
+    "empty": (lambda folder: cut(folder, 0), "has a damaged model.safetensors"),
+    "length": (lambda folder: overwrite(folder, 0, b"\xff" * 7), "has a damaged model.safetensors"),
+    "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
+    "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
+    "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is no safetensors file"),
+    "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
+    "config no JSON": (text("{"), "has a config.json that is no JSON"),
+    "config no object": (text("[]"), "holds no JSON object, but a list"),
+    "deep config": (text("[" * 10**6), "has a config.json that is no JSON"),
+    "layers": (fields(num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000 must be at most"),
+    "layers, some": (fields(num_hidden_layers=9000), r"has num_hidden_layers=9,000 .* weights of \d+ tensors"),
+    "layers, few": (fields(num_hidden_layers=20), r"config.json of [\d,]+ parameters, but weights of [\d,]+ numbers"),
+    "width": (fields(hidden_size=10**9), "hidden_size=1,000,000,000 must be at most 1,048,576"),
+    "width, some": (fields(hidden_size=2**16), "has hidden_size=65,536 in config.json, but weights of"),
+    "inner width": (fields(intermediate_size=7000), "config.json of .* parameters, but weights of"),
+    "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
+    "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
+    "window": (fields(sliding_window=4, num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000"),
+    "table": (
+        fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
+        "makes a table of max_position_embeddings by hidden_size numbers, at most 268,435,456",
+    ),
+    "negative": (fields(num_hidden_layers=-1), "num_hidden_layers.*at least 1"),
+    "no number": (fields(hidden_size="wide"), "hidden_size.*expected int"),
+    "activation": (fields(hidden_act="os.system"), "hidden_act.*must be one of"),
+    "option": (fields(norm="batch_norm"), "norm.*batch_norm"),
+    "misspelled": (fields(norm_placment="post"), "has no field 'norm_placment'.*'norm_placement'"),
+    "version": (fields(vanillaformer_version=3), "vanillaformer_version must be a version"),
+    "type": (fields(model_type="nothing", auto_map={}), "nothing"),
+    "native": (fields(model_type="llama", num_hidden_layers=10**9), "num_hidden_layers=1,000,000,000"),
+    "native, some": (fields(model_type="qwen2", num_hidden_layers=9000), r"weights of \d+ tensors"),
+}
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Path:
+    shutil.copytree(saved("decoder"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
+    change, message = BROKEN[case]
+    change(copy)
+    with pytest.raises(ValueError, match=message) as info:
+        saved_folder(str(copy))
+    assert str(info.value).startswith(f"--model {copy} has "), info.value
+    assert len(str(info.value)) < 1500
+
+
+def test_a_whole_folder_has_none(copy, saved):
+    assert saved_folder(str(copy)) == copy
+    for kind in ("pair", "translator", "masked", "classifier"):
+        saved_folder(str(saved(kind)))
+
+
+def test_a_flipped_bit_of_a_header_is_an_error_or_changes_no_size(copy):
+    whole, generator = (copy / WEIGHTS).read_bytes(), random.Random(0)
+    shapes = sorted(read_headers(copy).shapes.values())
+    header, refused = 8 + int.from_bytes(whole[:8], "little"), 0
+    for _ in range(400):
+        text, place = bytearray(whole), generator.randrange(header)
+        text[place] ^= 1 << generator.randrange(8)
+        (copy / WEIGHTS).write_bytes(text)
+        try:
+            assert sorted(read_headers(copy).shapes.values()) == shapes  # a letter of a name, a space
+        except ValueError:
+            refused += 1
+    assert refused > 200
+
+
+def test_a_tokenizer_is_refused_if_it_has_more_tokens_than_the_model(copy):
+    config = AutoModelForCausalLM.from_pretrained(copy).config
+    train(["the cat"] * 3, algorithm="word", kind="decoder", vocab_size=10).save_pretrained(copy)
+    open_tokenizers(copy, config, "--model x")
+    texts = [f"{one}{other} " * 3 for one in "abcdefghijkl" for other in "mnopqrstuvwxyz"]
+    train(texts, algorithm="word", kind="decoder", vocab_size=400).save_pretrained(copy)
+    message = r"--model x: the tokenizer makes 17\d tokens, but the model has vocab_size=\d\d$"
+    with pytest.raises(ValueError, match=message):
+        open_tokenizers(copy, config, "--model x")
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "BPE"}}', "[" * 100])
+def test_a_tokenizer_that_is_none_is_said_to_be(content, copy):
+    (copy / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match="--model x: the tokenizer cannot be loaded: "):
+        open_tokenizers(copy, None, "--model x")
+
+
+@pytest.mark.parametrize("case", ["layers", "width", "vocabulary", "labels", "table", "cut in the data", "header"])
+def test_transformers_alone_refuses_these_too(case, copy):
+    BROKEN[case][0](copy)
+    with pytest.raises((ValueError, StrictDataclassError, SafetensorError), match=r"at most|deserializing header"):
+        AutoModelForCausalLM.from_pretrained(copy)
+
+
+# ---------------------------------------------------------------------------------------------------- by programs
+LANGUAGE = shlex.split("--max_train_samples 2 --max_validation_samples 1 --block_size 8 --use_cpu --max_steps 1")
+
+
+def runs(name: str, folder: Path) -> dict[str, list[str]]:
+    """Return the command line of every program that opens a model."""
+    return {
+        "generate": ["--model", name, "--text", "the cat"],
+        "convert": [name, str(folder / "converted")],
+        "export": [name, str(folder / "exported"), "--engine", "ctranslate2"],
+        "train_language_model": ["--model_name_or_path", name, "--output_dir", str(folder / "trained"), *LANGUAGE],
+    }
+
+
+@pytest.mark.parametrize(
+    "case", ["pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"]
+)
+def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp_path):
+    change, message = BROKEN[case]
+    change(copy)
+    name = f"ann/broken-{list(BROKEN).index(case)}"
+    upload(server, name, copy)
+    programs = runs(name, tmp_path) | {"push": [str(copy), "ann/refused"]}
+    for program, argv in programs.items():
+        answer = client(program, *argv, memory=LIMIT)
+        assert answer.error, program
+        assert answer.kind in (None, "ValueError"), answer.everything
+        assert re.search(message, answer.error), (program, answer.error)
+    assert "ann/refused" not in server.hub.repositories
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("model", "trained")]
+    assert not [file for file in server.downloaded() if file.endswith((".bin", ".py"))]
+
+
+def test_a_limit_on_memory_is_one(client, saved, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_text("the cat\n" * 2_000_000)
+    answer = client("generate", "--model", saved("decoder"), "--input_file", lines, memory=2**23)
+    assert answer.kind == "MemoryError", answer.everything
+
+
+@pytest.mark.parametrize("where", ["hub", "folder"])
+@pytest.mark.parametrize("model_type", ["vanilla_decoder", "unknown"])
+def test_no_program_runs_code_of_a_repository(model_type, where, client, server, copy, tmp_path):
+    trace = tmp_path / "trace"
+    for name, text in trapped(copy, trace).items():
+        (copy / name).write_bytes(text)
+    (copy / "evil.py").write_text(f"open({str(trace)!r}, 'w').close()\n")
+    if model_type == "unknown":
+        edit(copy, model_type="unknown", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"})
+    tokenizer = json.loads((copy / "tokenizer_config.json").read_text())
+    tokenizer |= {"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", None]}}
+    (copy / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    upload(server, f"ann/trapped-{model_type}", copy)
+    name = f"ann/trapped-{model_type}" if where == "hub" else str(copy)
+    answers = {program: client(program, *argv) for program, argv in runs(name, tmp_path).items()}
+    client("push", copy, "ann/trapped-again")
+    assert not trace.exists()
+    if model_type == "unknown":
+        for program, answer in answers.items():
+            assert "trust_remote_code" in answer.error, (program, answer.everything)
+    assert not [file for file in server.downloaded() if file.endswith(".py")]
+
+
+@pytest.mark.parametrize("program", ["generate", "convert", "export", "train_language_model"])
+def test_no_program_reads_a_pickle(program, client, server, copy, tmp_path):
+    (copy / WEIGHTS).unlink()
+    (copy / "pytorch_model.bin").write_bytes(pickle.dumps(Trap(tmp_path / "trace"), protocol=2))
+    answer = client(program, *runs(str(copy), tmp_path)[program])
+    assert "pytorch_model.bin is not read" in answer.error
+    assert not (tmp_path / "trace").exists()
+    with pytest.raises(Exception, match=r"weights_only|Weights only|pickle"):
+        AutoModelForCausalLM.from_pretrained(copy)  # transformers does, but only as weights
+    assert not (tmp_path / "trace").exists()
+
+
+def test_native_weights_in_a_pickle_are_not_converted(client, server, tmp_path):
+    config = LlamaConfig(vocab_size=20, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "llama")
+    upload(server, "ann/llama", tmp_path / "llama")
+    client.ok("convert", "ann/llama", tmp_path / "ours", "--from")
+    to_pickle(tmp_path / "llama")
+    upload(server, "ann/llama-pickle", tmp_path / "llama")
+    answer = client("convert", "ann/llama-pickle", tmp_path / "other", "--from")
+    assert "SRC ann/llama-pickle has no model.safetensors (pytorch_model.bin is not read" in answer.error
+    assert not [file for file in server.downloaded() if file.endswith(".bin")]
+
+
+def test_a_flipped_bit_of_a_weight_is_not_noticed(client, saved, copy):
+    """Nobody checks: safetensors has no checksum, and huggingface_hub compares sizes alone. docs/hub.md says so."""
+    tensors = load_file(copy / WEIGHTS)
+    next(iter(tensors.values())).view(torch.int32).flatten()[0] ^= 1
+    (copy / WEIGHTS).write_bytes(save(tensors, {"format": "pt"}))
+    client.ok("generate", "--model", copy, "--text", "the cat")

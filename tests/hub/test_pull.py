@@ -1,0 +1,219 @@
+"""Models come from the Hub: by the programs, and without the package by transformers alone."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save
+
+from .conftest import KINDS, OTHER, WRITE, environment, save_model
+from .server import Fault
+from .standalone import answers
+
+AUTO = {"translator": "AutoModelForSeq2SeqLM", "pair": "AutoModelForSeq2SeqLM", "decoder": "AutoModelForCausalLM"}
+AUTO |= {"masked": "AutoModelForMaskedLM", "classifier": "AutoModelForSequenceClassification"}
+TASKS = {"decoder": "text-generation", "masked": "fill-mask", "classifier": "text-classification"}
+
+
+def upload(server, name: str, folder: Path, private: bool = False, **changes: bytes | None) -> str:
+    """Put a folder on the Hub, with other content in some files, or without them; return the commit."""
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = {path: data for path, data in (files | changes).items() if data is not None}
+    return server.hub.put(name, files, private)
+
+
+class Trap:
+    """Something that leaves a file behind when it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def inputs_for(kind: str, folder: Path) -> dict[str, torch.Tensor]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    batch = tokenizer(["the cat sat on the mat", "a dog"], return_tensors="pt", padding=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    if kind in ("translator", "pair"):
+        inputs["decoder_input_ids"] = torch.tensor([[2, 7, 8], [2, 9, 10]])
+    return inputs
+
+
+def trapped(folder: Path, trace: Path) -> dict[str, bytes]:
+    """Return modules of a saved model that leave a file behind when they are imported."""
+    line = f"\nopen({str(trace)!r}, 'w').close()\n".encode()
+    return {path.name: path.read_bytes() + line for path in folder.glob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def report(server, saved, tmp_path_factory) -> dict:
+    """What a process without the package found."""
+    root, jobs = tmp_path_factory.mktemp("standalone"), []
+    for kind in KINDS:
+        folder, name = saved(kind), f"lab/{kind}"
+        upload(server, name, folder)
+        auto_class = getattr(transformers, AUTO[kind])
+        inputs = inputs_for(kind, folder)
+        model = auto_class.from_pretrained(folder).eval()
+        torch.save({"inputs": inputs, "answers": answers(model, inputs)}, root / f"{kind}.pt")
+        text = "the [MASK] sat" if kind == "masked" else "the cat sat"
+        jobs.append({
+            "id": name, "class": AUTO[kind], "task": TASKS.get(kind), "text": text, "pair": kind == "pair",
+            "options": {"max_new_tokens": 3} if kind == "decoder" else {},
+            "expected": str(root / f"{kind}.pt"), "again": str(root / f"{kind} again"),
+        })  # fmt: skip
+    pin = upload(server, "lab/moved", saved("decoder"))
+    upload(server, "lab/moved", save_model("decoder", root / "wide", hidden_size=32))
+    upload(server, "lab/private", saved("decoder"), private=True)
+    upload(server, "lab/bad", saved("decoder"), **trapped(saved("decoder"), root / "trace"))
+    weights = {"model.safetensors": None, "pytorch_model.bin": pickle.dumps(Trap(root / "pickled"), protocol=2)}
+    upload(server, "lab/pickle", saved("masked"), **weights)
+    jobs = {"models": jobs, "moved": "lab/moved", "pin": pin, "private": "lab/private", "bad": "lab/bad"}
+    jobs |= {"trace": str(root / "trace"), "pickle": "lab/pickle", "pickled trace": str(root / "pickled")}
+    (root / "jobs.json").write_text(json.dumps(jobs))
+    program = Path(__file__).with_name("standalone.py")
+    result = subprocess.run(
+        [sys.executable, program, root / "jobs.json", root / "report.json"],
+        env=environment(server.url, root / "home", HF_TOKEN=WRITE),
+        stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[-3000:]
+    return json.loads((root / "report.json").read_text()) | {"root": str(root), "pin": pin}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_the_package_a_model_loads_by_its_id_and_computes_the_same(kind, report, server, saved):
+    assert report["ours"] == []
+    found = report["models"][f"lab/{kind}"]
+    assert "trust_remote_code=True" in found["refused"]
+    assert found["module"].startswith("transformers_modules."), found
+    assert found["equal"] == [True, True, True]
+    pushed = server.hub.files(f"lab/{kind}-again")
+    again = {path.name: path.read_bytes() for path in Path(report["root"], f"{kind} again").iterdir()}
+    first = {path.name: path.read_bytes() for path in saved(kind).iterdir() if path.name in again}
+    assert again == first
+    assert {name: pushed.get(name) for name in first} == first
+
+
+def test_with_the_package_transformers_own_push_is_complete_too(client, server, saved):
+    code = "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\n"
+    for what in ("Auto", "AutoTokenizer"):
+        code += f"{what}.from_pretrained({str(saved('decoder'))!r}).push_to_hub('ann/plain')\n"
+    client.ok("python", code)
+    there = server.hub.files("ann/plain")
+    here = {path.name: path.read_bytes() for path in saved("decoder").iterdir()}
+    assert here.keys() <= there.keys()
+    changed = [name for name, data in here.items() if there[name] != data]
+    assert changed == ["tokenizer_config.json"], "transformers notes there where a tokenizer was loaded from"
+
+
+def test_the_server_knows_what_people_do_with_repositories(report, server):
+    moved = server.hub.repositories["lab/moved"].branches["main"]
+    errors = ["HfHubHTTPError", "RevisionNotFoundError", "HfHubHTTPError", "RemoteEntryNotFoundError"]
+    errors += ["RepositoryNotFoundError", "RevisionNotFoundError"]
+    pin = report["pin"]
+    assert report["api"] == {"user": "ann", "errors": errors, "main": moved, "next": pin, "v1": pin}
+
+
+def test_without_the_package_pipelines_and_both_tokenizers_work(report, saved):
+    found = {kind: report["models"][f"lab/{kind}"] for kind in KINDS}
+    assert found["decoder"]["pipeline"] == ["generated_text"]
+    assert found["masked"]["pipeline"] == ["score", "sequence", "token", "token_str"]
+    assert found["classifier"]["pipeline"] == ["label", "score"]
+    target = transformers.AutoTokenizer.from_pretrained(saved("pair"), subfolder="target_tokenizer")
+    assert found["pair"]["target"] == target.get_vocab()
+    assert found["pair"]["target"] != transformers.AutoTokenizer.from_pretrained(saved("pair")).get_vocab()
+
+
+def test_without_the_package_a_commit_can_be_pinned(report):
+    assert report["widths"] == [16, 32]
+
+
+def test_without_the_package_nothing_runs_that_was_not_asked_for(report):
+    assert "trust_remote_code=True" in report["bad"]
+    assert not report["trace"]
+    assert report["trace with the flag"], "the trap does not work: nothing was tested"
+    assert "UnpicklingError" in report["pickle"] or "weights_only" in report["pickle"], report["pickle"]
+    assert not report["pickled trace"]
+
+
+def test_a_private_repository_is_not_there_for_others(report, client):
+    assert "lab/private" in report["private"]
+    for token in (None, OTHER):
+        answer = client("generate", "--model", "lab/private", "--text", "the", token=token)
+        assert "the Hub has no lab/private, or one that is private and not yours" in answer.error
+    client.ok("generate", "--model", "lab/private", "--text", "the", token=WRITE)
+
+
+# ------------------------------------------------------------------------------------------------------ programs
+def test_only_what_is_needed_is_fetched(client, server, saved):
+    more = {
+        "pytorch_model.bin": b"no",
+        "optimizer.pt": b"no",
+        "model.onnx": b"no",
+        "data.parquet": b"no",
+        "x.gguf": b"no",
+    }
+    upload(server, "ann/much", saved("decoder"), **more)
+    client.ok("generate", "--model", "ann/much", "--text", "the cat")
+    fetched = set(server.downloaded())
+    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= fetched
+    assert not fetched & more.keys()
+    assert not [name for name in fetched if name.endswith(".py")]
+
+
+def test_an_interrupted_download_goes_on_where_it_stopped(client, server, saved):
+    part = 10 * 2**20  # in which huggingface_hub writes what arrives
+    larger = save({"unused": torch.zeros(part // 4 + 500_000), **load_file(saved("decoder") / "model.safetensors")})
+    upload(server, "ann/cut", saved("decoder"), **{"model.safetensors": larger})
+    server.faults.append(Fault("GET", r"/resolve/.*/model\.safetensors", after=part + 1000))
+    client.ok("generate", "--model", "ann/cut", "--text", "the cat")
+    parts = [seen.sent for seen in server.seen if seen.method == "GET" and seen.path.endswith("model.safetensors")]
+    assert parts == [part + 1000, len(larger) - part]
+
+
+def test_a_revision_can_be_pinned_in_every_program(client, server, saved, tmp_path):
+    pin = upload(server, "ann/pins", saved("decoder"))
+    server.hub.repositories["ann/pins"].tags["v1"] = pin
+    server.hub.put("ann/pins", {"config.json": b"{}"})
+    for revision in (pin, "v1"):
+        client.ok("generate", "--model", "ann/pins", "--revision", revision, "--text", "the cat")
+    assert client("generate", "--model", "ann/pins", "--text", "the cat").error
+    client.ok("convert", "ann/pins", tmp_path / "native", "--revision", pin)
+    assert client("convert", "ann/pins", tmp_path / "other").error
+    client.ok("export", "ann/pins", tmp_path / "ct2", "--engine", "ctranslate2", "--revision", "v1")
+    answer = client("generate", "--model", "ann/pins", "--revision", "v2", "--text", "the cat")
+    assert "ann/pins has no revision 'v2'" in answer.error
+    answer = client("generate", "--model", str(saved("decoder")), "--revision", "v2", "--text", "the cat")
+    assert "is a folder: it has no revision 'v2'" in answer.error
+    answer = client("convert", "x.pt", tmp_path / "n", "--from-state-dict", "nanogpt", "--revision", "v1")
+    assert answer.error == "2"
+
+
+def test_converted_models_and_exports_are_pushed_and_pulled_too(client, server, saved, tmp_path):
+    upload(server, "ann/chain", saved("decoder"))
+    client.ok("convert", "ann/chain", tmp_path / "native", "--to", "gpt2")
+    client.ok("push", tmp_path / "native", "ann/native")
+    assert b"/tmp/" not in b"".join(server.hub.files("ann/native").values())
+    client.ok("convert", "ann/native", tmp_path / "back", "--from")
+    first, second = (load_file(folder / "model.safetensors") for folder in (saved("decoder"), tmp_path / "back"))
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+    client.ok("export", "ann/chain", tmp_path / "ct2", "--engine", "ctranslate2")
+    client.ok("push", tmp_path / "ct2", "ann/ct2")
+    assert "model.bin" in server.hub.files("ann/ct2")
+    out = client.ok("generate", "--model", "ann/ct2", "--text", "the cat sat", "--max_new_tokens", 5)
+    assert out == client.ok("generate", "--model", tmp_path / "ct2", "--text", "the cat sat", "--max_new_tokens", 5)
+
+
+def test_names_that_are_nothing_are_said_to_be(client):
+    answer = client("generate", "--model", "ann/nothing", "--text", "x")
+    assert "--model ann/nothing is no folder, nor does the Hub give it: the Hub has no ann/nothing" in answer.error
+    answer = client("generate", "--model", "what is this", "--text", "x")
+    assert "'what is this' is no name of a repository" in answer.error

@@ -1,0 +1,268 @@
+"""Saved models are pushed: what arrives and what does not, by whom, and what is said when it cannot be."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from vanillaformer.modeling.loading import saved_folder
+from vanillaformer.scripts import push
+
+from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client
+from .server import Fault, Server
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def copy(saved, tmp_path):
+    """A folder of a decoder that may be changed."""
+    shutil.copytree(saved("decoder"), tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(client: Client, *argv, token: str | None = WRITE, program: str = "push") -> Answer:
+    """Run a program that has to end with a message alone, and no token in anything it says."""
+    answer = client(program, *argv, token=token)
+    assert answer.error, answer.everything
+    assert answer.traceback is None, answer.traceback
+    for secret in (WRITE, READ, OTHER, WRONG):
+        assert secret not in answer.everything
+    return answer
+
+
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_model_arrives_whole_and_comes_back_the_same(kind, large, client, server, saved):
+    folder, name = saved(kind), f"ann/{kind}-{large}"
+    server.hub.large = large  # or everything in the commit itself
+    out = client.ok("push", folder, name)
+    assert f"pushed: {server.url}/{name}" in out
+    assert server.hub.files(name) == contents(folder)
+    assert server.hub.repositories[name].at("main").files["model.safetensors"].large is large
+    text = "the [MASK] sat" if kind == "masked" else "the cat sat"
+    assert client.ok("generate", "--model", name, "--text", text) == client.ok(
+        "generate", "--model", folder, "--text", text
+    )
+
+
+def test_what_is_this_machines_stays_here(client, server, copy):
+    strays = (
+        "optimizer.pt",
+        "training_args.bin",
+        "run.json",
+        "trainer_state.json",
+        "runs/events",
+        "notes.txt",
+        ".env",
+    )
+    strays = (*strays, "checkpoint-5/model.safetensors", "adapter/adapter_model.safetensors", "secret.py", "a.parquet")
+    for name in strays:
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("mine")
+    for name in ("loss_curve.png", "all_results.json", "LICENSE"):
+        (copy / name).write_text("{}")
+    listed = client.ok("push", copy, "ann/strays", "--dry-run", token=None)
+    assert "ann/strays" not in server.hub.repositories
+    assert not server.seen, "a dry run asks nobody"
+    assert f"{(copy / 'model.safetensors').stat().st_size:,}" in listed
+    client.ok("push", copy, "ann/strays")
+    there = server.hub.files("ann/strays")
+    assert {"loss_curve.png", "all_results.json", "LICENSE", "modeling_decoder.py"} <= there.keys()
+    assert not set(strays) & there.keys()
+    uploads, rest = listed.split("not uploaded: ")
+    assert all(name in uploads for name in there)
+    assert all(name.split("/")[0] in rest for name in strays)
+    assert str(copy.parent).encode() not in b"".join(there.values())
+
+
+@pytest.mark.parametrize("auto_map", [["mine.Mine"], {"AutoModel": "/etc/passwd.X"}, {"AutoModel": "../secret.X"}])
+def test_code_elsewhere_does_not(auto_map, client, server, copy):
+    (copy.parent / "secret.py").write_text("secret = 1\n")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}))
+    listed = client.ok("push", copy, "ann/elsewhere", "--dry-run")
+    assert "modeling_decoder.py" in listed
+    assert "secret" not in listed.replace(str(copy), "")
+
+
+def test_code_that_the_config_names_comes_along(client, server, copy):
+    config = json.loads((copy / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "mine.Mine"}
+    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "mine.py").write_text("from .parts import part\n")
+    (copy / "parts.py").write_text("part = 1\n")
+    client.ok("push", copy, "ann/mine")
+    assert {"mine.py", "parts.py"} <= server.hub.files("ann/mine").keys()
+
+
+@pytest.mark.parametrize(
+    ("token", "repo", "more", "message"),
+    [
+        (None, "ann/x", [], "there is no token: log in with `hf auth login`, or set HF_TOKEN"),
+        (WRONG, "ann/x", [], "the token is not .* valid"),
+        (READ, "ann/x", [], "the token may only read, to push to ann/x it needs to be one that may write"),
+        (READ, "x", [], "the token may only read, to push to ann/x"),
+        (OTHER, "ann/x", [], "the token has no right to do that in ann/x"),
+        (OTHER, "ann/open", [], "the token has no right to do that in ann/open"),
+        (OTHER, "ann/closed", [], "the token has no right to do that in ann/closed"),
+        (OTHER, "ann/closed", ["--pr"], "the Hub has no ann/closed, or one that is private and not yours"),
+        (WRITE, "ann/none", ["--pr"], "the Hub has no ann/none"),
+        (WRITE, "ann/open", ["--private"], "ann/open exists already and is public"),
+        (WRITE, "ann/open", ["--revision", "v1"], r"'v1' is a tag or commit of ann/open: push to a branch \(main\)"),
+        (WRITE, "a/b/c", [], "'a/b/c' is no name of a repository"),
+        (WRITE, "ann/it's", [], "is no name of a repository"),
+        (WRITE, "./folder", [], "is no name of a repository"),
+    ],
+)
+def test_what_cannot_be_is_said(token, repo, more, message, client, server, saved):
+    for name, private in (("ann/open", False), ("ann/closed", True)):
+        if name not in server.hub.repositories:
+            server.hub.put(name, {"a": b"b"}, private)
+            server.hub.repositories[name].tags["v1"] = server.hub.repositories[name].branches["main"]
+    answer = refused(client, saved("decoder"), repo, *more, token=token)
+    assert re.search(message, answer.error), answer.error
+    assert len(answer.error) < 300
+    assert not server.uploaded()
+
+
+def test_a_hub_that_does_not_answer_is_named(client, server, saved):
+    server.faults.append(Fault("GET", "/api/whoami-v2"))
+    answer = refused(client, saved("decoder"), "ann/unreachable")
+    assert f"the connection to the Hub ({server.url}) failed" in answer.error
+
+
+@pytest.mark.parametrize("token", ["hf_\x01secret", "hf_\x0bsecret", "hf_ümlautsecret"])
+def test_a_token_that_is_none_is_not_printed(token, client, saved):
+    answer = refused(client, saved("decoder"), "ann/x", token=token)
+    assert "the token has characters that no token has" in answer.error or "the token is not" in answer.error
+    assert "secret" not in answer.everything
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: shutil.rmtree(folder), "is no folder"),
+        (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
+        (
+            lambda folder: (folder / "model.safetensors").rename(folder / "pytorch_model.bin"),
+            r"has no model.safetensors \(pytorch_model.bin is not read: a pickle can run code",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(
+                (folder / "model.safetensors").read_bytes()[:-9]
+            ),
+            "has a damaged model.safetensors",
+        ),
+    ],
+)
+def test_a_folder_without_a_whole_model_is_refused(change, message, client, server, copy):
+    change(copy)
+    for more in ([], ["--dry-run"]):
+        assert re.search(message, refused(client, copy, "ann/nothing", *more).error)
+    assert "ann/nothing" not in server.hub.repositories
+
+
+def test_without_a_network_it_is_said(saved, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", WRITE)  # this process itself is offline: tests/conftest.py
+    with pytest.raises(SystemExit, match="HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not"):
+        push.main([str(saved("decoder")), "ann/x"])
+    with pytest.raises(
+        ValueError, match="--model ann/x is no folder, nor does the Hub give it: HF_HUB_OFFLINE is set"
+    ):
+        saved_folder("ann/x")
+
+
+def test_a_second_push_sends_what_is_new_and_removes_what_would_be_loaded_by_mistake(client, server, saved, copy):
+    client.ok("push", saved("pair"), "ann/again")
+    server.hub.put("ann/again", {"notes.md": b"kept"})
+    server.seen.clear()
+    (copy / "all_results.json").write_text("{}")
+    client.ok("push", copy, "ann/again")
+    assert len(server.uploaded()) == 1
+    assert server.hub.files("ann/again").keys() == contents(copy).keys() | {"notes.md"} | {
+        name for name in server.hub.files("ann/again") if name.endswith(".py")
+    }
+    before = server.hub.repositories["ann/again"].branches["main"]
+    server.seen.clear()
+    client.ok("push", copy, "ann/again")
+    assert server.hub.repositories["ann/again"].branches["main"] == before, "an empty commit"
+    assert not server.uploaded()
+
+
+def test_weights_in_several_files_are_whole_too(client, server, saved, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(saved("decoder"))
+    shutil.copytree(saved("decoder"), tmp_path / "model", ignore=shutil.ignore_patterns("model.safetensors"))
+    model.save_pretrained(tmp_path / "model", max_shard_size="9KB")
+    shards = {path.name for path in (tmp_path / "model").glob("model*.safetensors*")}
+    assert len(shards) > 3
+    client.ok("push", tmp_path / "model", "ann/shards")
+    assert shards <= server.hub.files("ann/shards").keys()
+    client.ok("convert", "ann/shards", tmp_path / "native")
+    client.ok("push", saved("decoder"), "ann/shards")
+    assert {name for name in server.hub.files("ann/shards") if "safetensors" in name} == {"model.safetensors"}
+
+
+def test_branches_pull_requests_private_repositories_and_organizations(client, server, saved):
+    folder = saved("decoder")
+    client.ok("push", folder, "lab/model", "--private")
+    assert server.hub.repositories["lab/model"].private
+    client.ok("push", folder, "own-name")
+    assert "ann/own-name" in server.hub.repositories
+    server.hub.put("bob/model", {"a": b"b"})
+    out = client.ok("push", folder, "bob/model", "--pr")
+    assert f"pull request: {server.url}/bob/model/discussions/1" in out
+    assert server.hub.files("bob/model") == {"a": b"b"}
+    assert server.hub.files("bob/model", "refs/pr/1").keys() == contents(folder).keys() | {"a"}
+    out = client.ok("push", folder, "ann/own-name", "--revision", "second", "--message", "Second try")
+    repository = server.hub.repositories["ann/own-name"]
+    assert repository.at("second").files.keys() == contents(folder).keys()
+
+
+def test_a_card_edited_on_the_hub_stays_edited(client, server, copy):
+    (copy / "README.md").write_text("---\nlicense: mit\n---\n\n# Mine\n\nWritten by hand.\n")
+    client.ok("push", copy, "ann/card")
+    text = server.hub.files("ann/card")["README.md"].decode()
+    server.hub.put("ann/card", {"README.md": (text + "\nA warning from the Hub.\n").encode()})
+    client.ok("push", copy, "ann/card")
+    assert "A warning from the Hub." in server.hub.files("ann/card")["README.md"].decode()
+    assert "A warning from the Hub." in (copy / "README.md").read_text()
+    (copy / "README.md").write_text("---\n- no mapping\n---\n")
+    server.hub.put("ann/other-card", {"a": b"b"})
+    answer = refused(client, copy, "ann/other-card")
+    assert "Invalid metadata in README.md. - no mapping" in answer.error
+
+
+def test_a_commit_in_between_is_not_overwritten(client, server, saved):
+    server.hub.put("ann/busy", {"a": b"b"})
+
+    def interfere(path: str) -> None:
+        if "/preupload/" in path:
+            server.watch = None
+            server.hub.put("ann/busy", {"README.md": b"by somebody else"})
+
+    server.watch = interfere
+    answer = refused(client, saved("decoder"), "ann/busy")
+    assert "ann/busy was changed while this was going on: do it again" in answer.error
+    assert server.hub.files("ann/busy")["README.md"] == b"by somebody else"
+    client.ok("push", saved("decoder"), "ann/busy")
+
+
+def test_a_lost_connection_is_said_and_the_push_can_be_repeated(client: Client, server: Server, saved):
+    size = (saved("decoder") / "model.safetensors").stat().st_size
+    server.faults.append(Fault("PUT", "/storage/", after=size // 2))  # huggingface_hub tries that again by itself
+    server.faults.append(Fault("POST", "/commit/", after=100))
+    answer = refused(client, saved("decoder"), "ann/lost")
+    assert "the connection to the Hub" in answer.error
+    assert server.uploaded() == [size // 2, size]
+    assert server.hub.files("ann/lost") == {}
+    server.seen.clear()
+    client.ok("push", saved("decoder"), "ann/lost")
+    assert server.hub.files("ann/lost") == contents(saved("decoder"))
+    assert server.uploaded() == [], "the weights were there already"

@@ -1,0 +1,164 @@
+"""Training programs push what they made: checked before, in the background, and nothing is lost when it fails."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from .conftest import OTHER, READ, WRITE, environment
+from .server import Fault
+from .test_pull import upload
+
+COMMON = shlex.split("""
+    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64
+    --max_steps 4 --eval_steps 2 --logging_steps 2 --per_device_train_batch_size 8 --tokenizer_vocab_size 300 --use_cpu
+""")
+PAIRS = shlex.split("--embedded_size 150 --max_source_length 32 --max_target_length 24 --joint_vocabulary False")
+TEXTS = shlex.split("--max_train_samples 3 --max_validation_samples 1 --block_size 32 --max_test_samples 1")
+NAMES = shlex.split("--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20 --max_length 32")
+PROGRAMS = {
+    "train_translation": PAIRS,
+    "train_language_model": TEXTS,
+    "train_classifier": NAMES,
+}
+PUSH = ("--push_to_hub", "--hub_model_id")
+
+
+def words(program: str, folder, *more) -> list[str]:
+    return [*COMMON, *PROGRAMS[program], "--output_dir", str(folder), *map(str, more)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_is_trained_is_pushed(program, client, server, tmp_path):
+    name = f"ann/{program}"
+    out = client.ok(program, *words(program, tmp_path / "run", *PUSH, name, "--hub_private_repo", True))
+    repository = server.hub.repositories[name]
+    assert repository.private
+    there = server.hub.files(name)
+    local = tmp_path / "run"
+    for file in (
+        "model.safetensors",
+        "config.json",
+        "README.md",
+        "tokenizer.json",
+        "all_results.json",
+        "loss_curve.png",
+    ):
+        assert there[file] == (local / file).read_bytes(), file
+    assert [file for file in there if re.fullmatch(r"(modeling|configuration)_\w+\.py", file)]
+    assert ("target_tokenizer/tokenizer.json" in there) == (program == "train_translation")
+    assert not [file for file in there if file.endswith((".bin", ".pt", ".pth", ".jsonl")) or "checkpoint" in file]
+    assert not {"run.json", "trainer_state.json"} & there.keys()
+    everything = b"".join(there.values())
+    assert str(tmp_path).encode() not in everything.replace(there["README.md"], b"")
+    assert WRITE.encode() not in everything
+    assert f"Pushed to {name}" in out
+    summaries = [commit.summary for commit in repository.commits.values()]
+    assert "Training in progress, step 2" in summaries
+    assert not (local / ".pushing").exists()
+    assert [seen.path for seen in server.seen].count("/api/whoami-v2") == 1, "the Hub limits how often that is asked"
+    text = "Monday" if program == "train_translation" else "import"
+    assert client.ok("generate", "--model", name, "--text", text) == client.ok(
+        "generate", "--model", local, "--text", text
+    )
+
+
+def test_checkpoints_are_pushed_whole_if_asked_for_but_never_the_arguments(client, server, tmp_path):
+    arguments = (*PUSH, "ann/checkpoints", "--hub_strategy", "all_checkpoints", "--hub_always_push")
+    token = ("--hub-token", WRITE)
+    client.ok("train_classifier", *words("train_classifier", tmp_path / "run", *arguments, *token), token=None)
+    there = server.hub.files("ann/checkpoints")
+    assert {"checkpoint-2/optimizer.pt", "checkpoint-4/trainer_state.json", "model.safetensors"} <= there.keys()
+    assert not [name for name in there if name.endswith("training_args.bin")]
+    assert WRITE.encode() not in b"".join(there.values())
+    assert WRITE not in (tmp_path / "run" / "run.json").read_text() + (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("token", "name", "message"),
+    [
+        (None, "ann/early", "there is no token"),
+        (READ, "ann/early", "the token may only read"),
+        (OTHER, "ann/early", "the token has no right to do that in ann/early"),
+        (OTHER, "ann/there", "the token has no right to do that in ann/there"),
+        (WRITE, "ann/ea rly", "is no name of a repository"),
+        (WRITE, "a/b/c", "is no name of a repository"),
+    ],
+)
+def test_what_will_not_work_is_said_before_anything_is_done(token, name, message, client, server, tmp_path):
+    server.hub.put("ann/there", {"README.md": b"public, and somebody else's"})
+    answer = client("train_classifier", *words("train_classifier", tmp_path / "run", *PUSH, name), token=token)
+    assert message in answer.error
+    assert answer.kind == "HubError"
+    assert "Tokenizer" not in answer.out
+    assert not list((tmp_path / "run").glob("*"))
+    for secret in (WRITE, READ, OTHER):
+        assert secret not in answer.everything
+
+
+def test_without_a_name_it_is_that_of_the_folder(client, server, tmp_path):
+    folder = tmp_path / "names-model"
+    client.ok("train_classifier", *words("train_classifier", folder, "--push_to_hub", "--hub_strategy", "end"))
+    repository = server.hub.repositories["ann/names-model"]
+    assert [commit.summary for commit in repository.commits.values()] == ["initial commit", "Model save"]
+
+
+def test_a_failed_push_at_the_end_loses_nothing(client, server, tmp_path):
+    folder = tmp_path / "run"
+    arguments = words("train_classifier", folder, *PUSH, "ann/late", "--hub_strategy", "end")
+    server.faults.append(Fault("POST", "/commit/"))
+    out = client.ok("train_classifier", *arguments)
+    assert "The model could not be pushed to ann/late: the connection to the Hub" in out
+    assert f"It is saved in {folder}; to push it: vanillaformer-push {folder} ann/late" in out
+    assert json.loads((folder / "run.json").read_text())["finished"]
+    assert server.hub.files("ann/late") == {}
+    client.ok("push", folder, "ann/late")
+    assert server.hub.files("ann/late")["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    card = server.hub.files("ann/late")["README.md"].decode()
+    assert "'ann/late'" in card
+    server.hub.put("ann/late", {"README.md": card.replace("\n## ", "\nA person's words.\n\n## ", 1).encode()})
+    client.ok("push", folder, "ann/late")
+    assert "A person's words." in server.hub.files("ann/late")["README.md"].decode()
+
+
+def test_a_failed_push_in_between_is_said_and_the_end_is_pushed(client, server, tmp_path):
+    server.faults.append(Fault("POST", "/commit/"))
+    out = client.ok("train_classifier", *words("train_classifier", tmp_path / "run", *PUSH, "ann/between"))
+    assert "A checkpoint could not be pushed to ann/between: the connection to the Hub" in out
+    assert "README.md" in server.hub.files("ann/between")
+
+
+def test_training_starts_from_a_pinned_model_of_the_hub(client, server, tmp_path):
+    first = tmp_path / "first"
+    client.ok("train_language_model", *words("train_language_model", first, "--objective", "masked"))
+    pin = upload(server, "ann/start", first)
+    server.hub.put("ann/start", {"config.json": b"{}"})
+    start = ("--model_name_or_path", "ann/start", "--model_revision", pin)
+    more = words("train_classifier", tmp_path / "second", *start, "--learning_rate", 0)
+    del more[more.index("--set") : more.index("--max_steps")]
+    client.ok("train_classifier", *more)
+    one, two = (load_file(folder / "model.safetensors") for folder in (first, tmp_path / "second"))
+    assert torch.equal(one["model.embed_tokens.weight"], two["model.embed_tokens.weight"])
+    answer = client("train_classifier", *words("train_classifier", tmp_path / "third", "--model_revision", pin))
+    assert f"--model_revision {pin} needs a --model_name_or_path" in answer.error
+    answer = client("train_classifier", *words("train_classifier", tmp_path / "third", *start[:2]))
+    assert "--model_name_or_path ann/start" in answer.error
+
+
+def test_a_push_that_is_killed_in_the_middle_can_be_repeated(client, server, saved, tmp_path):
+    size = (saved("decoder") / "model.safetensors").stat().st_size
+    process = subprocess.Popen(
+        [sys.executable, "-m", "vanillaformer.scripts.push", str(saved("decoder")), "ann/killed"],
+        env=environment(server.url, tmp_path, HF_TOKEN=WRITE), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    server.faults.append(Fault("PUT", "/storage/", after=size // 2, then=process.kill))
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == -9, output
+    assert server.hub.files("ann/killed") == {}
+    client.ok("push", saved("decoder"), "ann/killed")
+    assert "model.safetensors" in server.hub.files("ann/killed")

@@ -1,0 +1,134 @@
+"""Every option that comes from a paper cites it, and the entries are BibTeX."""
+
+import re
+from typing import get_args
+
+import pytest
+
+from vanillaformer import preset
+from vanillaformer.configuration import PRESETS as KNOWN_PRESETS
+from vanillaformer.configuration import block, options
+from vanillaformer.tokenization import TokenizerAlgorithm
+from vanillaformer.training import card_citations as cite
+from vanillaformer.training.card_techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+
+OPTIONS = {
+    "norm": options.Norm,
+    "norm_placement": options.NormPlacement,
+    "block_layout": options.BlockLayout,
+    "feed_forward": options.FeedForward,
+    "position_embedding_type": options.PositionEmbedding,
+    "sinusoidal_layout": options.SinusoidalLayout,
+    "qk_norm": options.QueryKeyNorm,
+    "initialization": options.Initialization,
+}
+ENTIRE = {"layer types": (cite.LAYER_TYPES, options.LayerType), "pooling": (cite.POOLINGS, options.Pooling)}
+EVERYTHING_ON = {
+    **{"label_smoothing_factor": 0.1, "r_drop": 1.0, "scheduled_sampling": "linear", "token_dropout": 0.1},
+    **{"lm_loss_weight": 0.5, "lora_rank": 4, "freeze": ["norm"], "average_checkpoints": 3, "ema_decay": 0.99},
+    **{"bf16": True, "fp16": True, "max_grad_norm": 1.0},
+}
+TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True})
+TABLES = [*cite.PARTS.values(), cite.LAYER_TYPES, cite.POOLINGS, cite.ACTIVATIONS, cite.PRESETS, cite.TOKENIZERS]
+
+
+def field(entry: str, name: str) -> str | None:
+    match = re.search(rf"^  {name} = \{{(.*)\}},$", entry, re.MULTILINE)
+    return match[1] if match else None
+
+
+def test_every_value_of_every_option_is_listed() -> None:
+    listed = {name: set(values) for name, values in cite.PARTS.items()}
+    assert listed == {name: set(get_args(values)) for name, values in OPTIONS.items()}
+    for name, (table, values) in ENTIRE.items():
+        assert set(table) == set(get_args(values)), name
+    covered = {*map(str, OPTIONS.values()), *(str(values) for _, values in ENTIRE.values())}
+    literals = {name for name, value in vars(options).items() if get_args(value) and str(value) not in covered}
+    assert literals == set(), "options without a table"
+    assert set(cite.PRESETS) == set(KNOWN_PRESETS)
+    assert set(cite.TOKENIZERS) == set(get_args(TokenizerAlgorithm))
+    assert OPTIONS.keys() <= set(vars(block.BlockConfig))
+
+
+def cited() -> set[str]:
+    papers = {paper for table in TABLES for entry in table.values() for paper in entry}
+    papers |= {
+        paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for _, entry in table.values() for paper in entry
+    }
+    papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
+    papers |= {paper for entry in cite.METRICS.values() for paper in entry} | {"wolf2020transformers"}
+    grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
+    for changes in (grouped, {"num_key_value_heads": 1}):
+        papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))
+    return papers
+
+
+def test_what_is_cited_is_there_and_what_is_there_is_cited() -> None:
+    assert cited() == set(cite.references())
+
+
+def test_entries_are_bibtex() -> None:
+    text = (cite.files(cite.__package__) / "references.bib").read_text(encoding="utf-8")
+    starts = re.findall(r"^@(\w+)\{([^,]*),$", text, re.MULTILINE)
+    keys = [key for _, key in starts]
+    assert len(set(keys)) == len(keys) == len(cite.references()) == text.count("\n@")
+    kinds = {"inproceedings": "booktitle", "article": "journal", "techreport": "institution", "misc": None}
+    for (kind, key), entry in zip(starts, cite.references().values()):
+        assert entry.count("{") == entry.count("}"), key
+        assert field(entry, "title"), key
+        authors = (field(entry, "author") or "").split(" and ")
+        assert all("," in author or author.startswith("{") or author == "others" for author in authors), key
+        year = field(entry, "year") or ""
+        assert re.fullmatch(r"(19|20)\d\d", year), key
+        assert year in key, key
+        first = re.sub(r"\\.|[^a-z]", "", authors[0].split(",")[0].lower())
+        assert first.startswith(re.match(r"[a-z]+", key)[0][:4]) or authors[0].startswith("{"), key
+        source = kinds[kind]
+        if source:
+            assert field(entry, source), key
+        else:
+            arxiv = field(entry, "eprint")
+            assert re.fullmatch(r"\d{4}\.\d{5}", arxiv or "") or field(entry, "howpublished"), key
+            assert arxiv is None or abs(int("20" + arxiv[:2]) - int(year)) <= 1, key
+
+
+def test_papers_of_a_config() -> None:
+    config = preset(
+        "transformer-tiny",
+        norm="rms_norm",
+        norm_placement="pre",
+        feed_forward="gated",
+        position_embedding_type="rotary",
+    )
+    papers = cite.part_papers(config)
+    assert {"zhang2019root", "xiong2020layer", "shazeer2020glu", "su2021roformer"} <= set(papers)
+    assert "ba2016layer" not in papers
+    assert "press2017using" in papers
+    assert "press2017using" not in cite.part_papers(config, classifies=True)
+    assert cite.part_papers(preset("bloom")).count("press2022train") == 1
+    assert "beltagy2020longformer" in cite.part_papers(preset("gemma2"))
+
+
+def test_bibtex_has_each_entry_once() -> None:
+    text = cite.bibtex(["zhang2019root", "ba2016layer", "zhang2019root"])
+    assert re.findall(r"@\w+\{(\w+)", text) == ["zhang2019root", "ba2016layer"]
+    with pytest.raises(KeyError):
+        cite.bibtex(["nobody1900nothing"])
+
+
+def test_techniques() -> None:
+    words = [technique.words for technique in TECHNIQUES]
+    for part in ("label smoothing 0.1", "R-Drop 1.0", "scheduled sampling, linear", "LoRA of rank 4", "bfloat16"):
+        assert any(part in word for word in words), part
+    off = dict.fromkeys(EVERYTHING_ON, 0) | {"scheduled_sampling": "none", "freeze": [], "optim": "muon"}
+    off |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4000, "objective": "causal"}
+    assert [technique.words for technique in techniques(off, {})] == [
+        "Muon for matrices, AdamW for the rest",
+        "learning rate ∝ 1/√step after a warm-up over 4,000 steps",
+    ]
+    warm = techniques({"warmup_steps": 0.05, "optim": "sgd", "objective": "masked", "mlm_probability": 0.3}, {})
+    assert [technique.words for technique in warm] == [
+        "masked language modelling, 30% of the tokens hidden",
+        "optimizer sgd",
+        "learning rate linearly to 0 after a warm-up over 5% of the steps",
+    ]

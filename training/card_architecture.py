@@ -1,0 +1,154 @@
+"""The architecture of a model in the words that its config has for the parts."""
+
+from typing import Any
+
+from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.modeling.counts import count_flops
+
+NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
+# f is the sublayer, x what flows around it.
+PLACEMENTS = {
+    "post": "norm(x + f(x))",
+    "pre": "x + f(norm(x))",
+    "sandwich": "x + norm2(f(norm1(x)))",
+    "inside": "x + norm(f(x))",
+    "rezero": "x + a f(x), a trained from 0 (ReZero)",
+    "deepnorm": "norm(a x + f(x)), a by depth (DeepNorm)",
+    "admin": "norm(w * x + f(x)), w measured, then trained (Admin)",
+    "no_norm": "x + f(x), no norm",
+    "no_residual": "f(norm(x)), no residual sum",
+}
+LAYOUTS = {
+    "sequential": "one sublayer after the other",
+    "parallel": "all sublayers of a block on the same input",
+    "parallel_shared_norm": "all sublayers of a block on the same input, behind one norm",
+}
+POSITIONS = {
+    "sinusoidal": "sines and cosines, added",
+    "learned": "a learned vector per position, added",
+    "rotary": "rotary: queries and keys are turned",
+    "alibi": "ALiBi: scores fall with the distance",
+    "relative": "T5's relative bias on the scores",
+    "none": "none",
+}
+GATED = {
+    **{"silu": "SwiGLU", "gelu": "GEGLU", "gelu_new": "GEGLU", "gelu_pytorch_tanh": "GEGLU", "relu": "ReGLU"},
+    "linear": "bilinear",
+}
+QUERY_KEY_NORMS = {"none": "", "head": "per head", "each_head": "per head, each its own", "full": "over all heads"}
+# Schemes with a table end where it ends.
+BOUNDED = ("sinusoidal", "learned")
+
+
+def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, str]:
+    """Return the parts and what was chosen for each.
+
+    Args:
+        config: The model's config.
+        classifies: Whether the model is a classifier, which has a pooling and no language model's output layer.
+    """
+    rows = {
+        "layers": _layers(config),
+        "norm": f"{NORMS[config.norm]}, `{config.norm_placement}`: {PLACEMENTS[config.norm_placement]}",
+        "block": "" if config.block_layout == "sequential" else LAYOUTS[config.block_layout],
+        "attention": _attention(config),
+        "positions": _positions(config),
+        "feed-forward": _feed_forward(config),
+        "embeddings": _embeddings(config, classifies),
+        "dropout": _dropout(config),
+        "initialization": f"`{config.initialization}`",
+        "pooling": f"`{config.classifier_pooling}`" if classifies and hasattr(config, "classifier_pooling") else "",
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
+def flops_per_token(config: BlockConfig, length: int, source_length: int | None = None, *, head: bool = True) -> float:
+    """Return the operations of a forward pass by tokens read (in an encoder-decoder: by target tokens).
+
+    Args:
+        config: The model's config.
+        length: Tokens of the row.
+        source_length: Tokens of the source, in an encoder-decoder.
+        head: Whether the output layer of a language model counts.
+    """
+    parts = count_flops(config, 1, length, source_length)
+    return sum(number for name, number in parts.items() if head or name != "head") / length
+
+
+def short(number: float) -> str:
+    """Return a number with the prefix that fits: 12.3 M."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {prefix}"
+    return f"{number:.3g}"
+
+
+def _layers(config: BlockConfig) -> str:
+    if not config.is_encoder_decoder:
+        return f"{config.num_hidden_layers} of width {config.hidden_size}"
+    encoder, decoder = config.encoder_side, config.decoder_side
+    stacks = (("encoder", encoder), ("decoder", decoder))
+    return ", ".join(f"{side.num_hidden_layers} of width {side.hidden_size} ({name})" for name, side in stacks)
+
+
+def _attention(config: BlockConfig) -> str:
+    heads, keys = config.num_attention_heads, config.num_key_value_heads or 0
+    words = [f"{heads} heads of width {config.head_dim}"]
+    if keys != heads:
+        words.append(f"{keys} key/value head{'s' if keys > 1 else ''}")
+    if config.qk_norm != "none":
+        words.append(f"norm of queries and keys {QUERY_KEY_NORMS[config.qk_norm]}")
+    if config.sliding_window is not None:
+        windowed = layer_types(config).count("sliding_attention")
+        words.append(f"window of {config.sliding_window} tokens in {windowed} of {config.num_hidden_layers} layers")
+    if config.attn_logit_softcapping is not None:
+        words.append(f"scores bounded by {config.attn_logit_softcapping}")
+    return ", ".join(words)
+
+
+def _positions(config: BlockConfig) -> str:
+    words = POSITIONS[config.position_embedding_type]
+    rope: Any = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" in rope:
+        words += f" (base {rope['rope_theta']:g}{_scaling(rope.get('rope_type', 'default'))})"
+    kind = "at most" if config.position_embedding_type in BOUNDED else "made for"
+    return f"{words}; {kind} {config.max_position_embeddings:,} tokens"
+
+
+def _scaling(kind: str) -> str:
+    return "" if kind == "default" else f", scaled: {kind}"
+
+
+def _feed_forward(config: BlockConfig) -> str:
+    act = config.hidden_act
+    if config.feed_forward == "gated":
+        act = GATED.get(act, f"gated {act}")
+    widths = str(config.intermediate_size)
+    if config.is_encoder_decoder and config.encoder_side.intermediate_size != config.intermediate_size:
+        widths = f"{config.encoder_side.intermediate_size} (encoder) and {widths} (decoder)"
+    return f"{act}, inner width {widths}"
+
+
+def _embeddings(config: Any, classifies: bool) -> str:
+    words = [f"{config.vocab_size:,} tokens"]
+    if config.is_encoder_decoder and not config.share_encoder_decoder_embeddings:
+        words = [f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"]
+    elif config.is_encoder_decoder:
+        words.append("shared by encoder and decoder")
+    if config.tie_word_embeddings and not classifies:
+        words.append("tied to the output layer")
+    if config.scale_embedding:
+        words.append("scaled by √width")
+    if config.embedding_norm:
+        words.append("normalised")
+    return ", ".join(words)
+
+
+def _dropout(config: BlockConfig) -> str:
+    rates = {
+        "": config.dropout,
+        " on attention": config.attention_dropout,
+        " on activations": config.activation_dropout,
+        " of whole layers": config.layer_drop,
+    }
+    return ", ".join(f"{rate:g}{where}" for where, rate in rates.items() if rate) or "none"

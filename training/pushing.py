@@ -1,0 +1,230 @@
+"""Putting saved models on the Hub: what is uploaded and what never is, checked before, and repeatable."""
+
+import os
+import warnings
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import get_token, validate_repo_id
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from vanillaformer.modeling.hub import LOGIN, HubError, hub_errors
+from vanillaformer.modeling.loading import EXPORT, NEEDED, OF_EXPORTS, check_folder, read_config
+from vanillaformer.modeling.remote_code import saved_code
+
+from .card_edits import card_to_push
+
+CARD = "README.md"
+# Besides what loading needs: what people read
+ABOUT = (CARD, "LICENSE*", "*.png", "all_results.json")
+# Files of an earlier push that would be loaded with the new ones, where those have no such file
+STALE = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "target_tokenizer/*")
+
+
+class Pushed(NamedTuple):
+    """What a push did: the repository, where its commit (or pull request) is, and the files."""
+
+    repo: str
+    url: str
+    files: list[str]
+    commit: str
+
+
+# -------------------------------------------------------------------------------------------------------- which files
+def files_to_push(folder: Path) -> dict[str, Path]:
+    """Return the files of a saved model that belong on the Hub, by the path that they have there.
+
+    Left out is all that is not named here: optimizers, checkpoints, records that hold paths of this machine, pickles.
+
+    Raises:
+        ValueError: The folder holds no model, a pickle in place of safetensors, or damaged files.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder")
+    try:
+        check_folder(folder)
+    except ValueError as error:
+        raise ValueError(f"{folder} {error}") from error
+    exported = (folder / EXPORT).is_file()
+    patterns = (*NEEDED, *ABOUT, *((EXPORT, *OF_EXPORTS) if exported else ()))
+    paths = [path for pattern in patterns for path in folder.glob(pattern)]
+    paths += [] if exported else code_files(folder)
+    found = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
+    return dict(sorted(found.items()))
+
+
+def code_files(folder: Path) -> list[Path]:
+    """Return the modules that a folder's config names, with those that they import, and the copies of ours."""
+    auto_map = read_config(folder).get("auto_map")
+    entries = auto_map.values() if isinstance(auto_map, dict) else ()
+    modules = {entry.split(".")[0] for entry in entries if isinstance(entry, str)}
+    # Identifiers: neither a path that leads elsewhere nor another repository's module
+    named = [folder / f"{module}.py" for module in modules if module.isidentifier()]
+    named = [path for path in named if path.is_file()]
+    needed = [Path(path) for module in named for path in get_relative_import_files(module)]
+    return sorted({*named, *needed, *saved_code(folder)})
+
+
+def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
+    """Return what else lies in a folder, folders with a slash."""
+    tops = {name.split("/")[0] for name in files}
+    return sorted(
+        f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name not in tops
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+def check_name(repo: str) -> None:
+    """Raise HubError for what cannot be the name of a repository."""
+    with hub_errors(repo):
+        validate_repo_id(repo)
+    if repo.count("/") > 1:
+        raise HubError(f"{repo!r} is no name of a repository: write user/name, or name for one of your own")
+
+
+def api_for(token: str | None) -> HfApi:
+    """Return a client of the Hub.
+
+    Raises:
+        HubError: There is no token.
+    """
+    if token is None:
+        with hub_errors("the Hub"):
+            token = get_token()
+    if not token:
+        raise HubError(f"there is no token: {LOGIN}")
+    return HfApi(token=token, library_name="vanillaformer")
+
+
+def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
+    """Make sure that there is a repository that the token may write to, and return its whole name.
+
+    Args:
+        api: The client.
+        repo: Its name, with or without the user's.
+        private: Whether a new one is private.
+
+    Raises:
+        HubError: The token is not valid, or has no right to write; or the repository is public already.
+    """
+    check_name(repo)
+    with hub_errors(repo):
+        user = api.whoami()
+        repo = repo if "/" in repo else f"{user['name']}/{repo}"
+        if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise HubError(f"the token may only read, to push to {repo} it needs to be one that may write: {LOGIN}")
+    with hub_errors(repo):
+        api.create_repo(repo, private=private, exist_ok=True)
+        api.auth_check(repo, write=True)  # an existing one may be somebody else's
+        if private and not api.repo_info(repo).private:
+            raise HubError(f"{repo} exists already and is public: make it private on its page, or choose another name")
+    return repo
+
+
+# -------------------------------------------------------------------------------------------------------------- push
+def push_folder(
+    folder: Path,
+    repo: str,
+    *,
+    token: str | None = None,
+    revision: str | None = None,
+    private: bool | None = None,
+    pull_request: bool = False,
+    claimed: bool = False,
+    message: str = "Upload model",
+    files: dict[str, Path] | None = None,
+) -> Pushed:
+    """Put a saved model into a repository, in one commit; what is there already is not sent again.
+
+    A person's edits of the card there stay (`card_edits`), and the card in the folder becomes the one that was pushed.
+
+    Args:
+        folder: The folder.
+        repo: The repository; it is made if there is none, but for a pull request.
+        token: A token; by default that of HF_TOKEN or `hf auth login`.
+        revision: A branch, made if there is none.
+        private: Whether a new repository is private.
+        pull_request: Open a pull request; the repository may be somebody else's.
+        claimed: `claim` has found already that the token may write there; the Hub does not like to be asked often.
+        message: The commit's.
+        files: The files by their path there. Default: `files_to_push(folder)`.
+
+    Raises:
+        ValueError: The folder holds no model.
+        HubError: The Hub does not take it.
+    """
+    files = files_to_push(folder) if files is None else files
+    check_name(repo)
+    api = api_for(token)
+    if not (pull_request or claimed):
+        repo = claim(api, repo, private)
+    with hub_errors(repo, revision):
+        head = head_of(api, repo, revision, make=not pull_request)
+        there = api.list_repo_files(repo, revision=head)
+        card = new_card(api, repo, head, files.get(CARD), CARD in there)
+        additions = [
+            CommitOperationAdd(name, card.encode() if name == CARD and card is not None else path)
+            for name, path in files.items()
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the card's metadata: a card is written by the run
+            done = api.create_commit(
+                repo,
+                [*additions, *(CommitOperationDelete(name) for name in stale(there, files))],
+                commit_message=message,
+                revision=revision,
+                create_pr=pull_request,
+                parent_commit=head,
+            )
+    if card is not None:
+        write_card(files[CARD], card)
+    return Pushed(repo, done.pr_url or done.commit_url, list(files), done.oid)
+
+
+def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
+    """Return the commit that a branch is at; a branch that is not there starts from main.
+
+    Raises:
+        HubError: The revision is a tag or a commit, to which nothing can be added.
+    """
+    try:
+        head = str(api.repo_info(repo, revision=revision).sha)
+    except RevisionNotFoundError:
+        if not make or revision is None or revision.startswith("refs/"):
+            raise
+        api.create_branch(repo, branch=revision)
+        return str(api.repo_info(repo, revision=revision).sha)
+    if revision is not None and not revision.startswith("refs/"):
+        branches = [branch.name for branch in api.list_repo_refs(repo).branches]
+        if revision not in branches:
+            raise HubError(f"{revision!r} is a tag or commit of {repo}: push to a branch ({', '.join(branches)})")
+    return head
+
+
+def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: bool) -> str | None:
+    """Return the card to upload, with what people wrote in the one that is there; `None` without one of ours."""
+    if path is None:
+        return None
+    remote = None
+    if there:
+        try:
+            remote = Path(api.hf_hub_download(repo, CARD, revision=revision)).read_text(encoding="utf-8")
+        except (EntryNotFoundError, RepositoryNotFoundError):
+            remote = None
+    return card_to_push(path.read_text(encoding="utf-8"), remote, repo)
+
+
+def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
+    """Return what an earlier push left that does not belong to the model that is pushed."""
+    return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in STALE)]
+
+
+def write_card(path: Path, text: str) -> None:
+    """Replace the card in a folder, in one piece."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)
