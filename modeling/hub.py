@@ -1,8 +1,10 @@
 """What the Hub's refusals mean to whoever asked, in one line that holds no token."""
 
+import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -41,6 +43,35 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
         if reason is None:
             raise
         raise HubError(reason) from None
+
+
+def damaged_file(folder: Path) -> tuple[str, Path] | None:
+    """Return the first file of a download that is not what the Hub gave, and where it lies; `None` if all are.
+
+    The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git: huggingface_hub
+    itself compares sizes alone. Where the cache has no links (Windows), nothing says what should be there.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() and path.is_file():
+            stored = path.resolve()
+            digest = DIGESTS.get(len(stored.name))
+            if digest is not None and stored.name != digest(stored):
+                return path.relative_to(folder).as_posix(), stored
+    return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _git_name(path: Path) -> str:
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git does
+
+
+# By the length of the name
+DIGESTS: dict[int, Callable[[Path], str]] = {64: _sha256, 40: _git_name}
 
 
 def explained(error: BaseException, repo: str, revision: str | None = None) -> str | None:

@@ -21,7 +21,7 @@ from vanillaformer.configuration import BlockConfig
 from vanillaformer.configuration.rules import check_limits
 
 from .counts import Sizes, count, stack_parameters
-from .hub import HubError, hub_errors
+from .hub import HubError, damaged_file, hub_errors
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -80,6 +80,7 @@ def fetched(repo: str, revision: str | None, option: str) -> Path:
 
     Raises:
         HubError: The Hub does not give it.
+        ValueError: There are no weights, or a file is not what the Hub has.
     """
     try:
         with hub_errors(repo, revision):
@@ -93,6 +94,11 @@ def fetched(repo: str, revision: str | None, option: str) -> Path:
         raise HubError(f"{option} {repo} is no folder, nor does the Hub give it: {error}") from None
     if not found and (folder / "config.json").is_file():
         raise ValueError(f"{option} {repo} {no_weights(names)}")
+    if damaged := damaged_file(folder):
+        name, stored = damaged
+        raise ValueError(
+            f"{option} {repo}: {name} is damaged, it is not what the Hub has; delete {stored} to fetch it anew"
+        )
     return folder
 
 

@@ -76,6 +76,7 @@ class Client:
 
     def __init__(self, url: str, home: Path):
         program = [sys.executable, str(Path(__file__).with_name("client.py"))]
+        self.home = home
         self.log = home / "stderr"
         self.process = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log.open("w"), text=True,

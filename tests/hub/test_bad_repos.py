@@ -250,8 +250,26 @@ def test_native_weights_in_a_pickle_are_not_converted(client, server, tmp_path):
     assert not [file for file in server.downloaded() if file.endswith(".bin")]
 
 
-def test_a_flipped_bit_of_a_weight_is_not_noticed(client, saved, copy):
-    """Nobody checks: safetensors has no checksum, and huggingface_hub compares sizes alone. docs/hub.md says so."""
+@pytest.mark.parametrize("large", [True, False])
+@pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json"])
+def test_a_flipped_bit_of_a_download_is_an_error(name, large, client, server, copy):
+    server.hub.large = large
+    repo = f"ann/flipped-{large}-{name.split('.')[0]}"
+    upload(server, repo, copy)
+    wanted = client.ok("generate", "--model", repo, "--text", "the cat")
+    (stored,) = (path.resolve() for path in client.home.rglob(f"models--{repo.replace('/', '--')}/snapshots/*/{name}"))
+    content = bytearray(stored.read_bytes())
+    content[-20] ^= 1  # in the last weights, in the last words
+    stored.write_bytes(content)
+    for program in ("generate", "export"):
+        answer = client(program, *runs(repo, copy)[program])
+        assert f"{repo}: {name} is damaged, it is not what the Hub has; delete {stored}" in answer.error
+    stored.unlink()
+    assert client.ok("generate", "--model", repo, "--text", "the cat") == wanted
+
+
+def test_a_flipped_bit_of_a_weight_in_a_folder_is_not_noticed(client, saved, copy):
+    """Nobody can check: safetensors has no checksum. docs/hub.md says so."""
     tensors = load_file(copy / WEIGHTS)
     next(iter(tensors.values())).view(torch.int32).flatten()[0] ^= 1
     (copy / WEIGHTS).write_bytes(save(tensors, {"format": "pt"}))
