@@ -218,6 +218,11 @@ def open_config(folder: Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except (ValueError, OSError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, once "
+                "you have read it"
+            ) from error
         raise ValueError(f"has a config.json that does not hold: {one_line(error)}") from error
 
 
