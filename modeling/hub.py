@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,13 +45,13 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
         raise HubError(reason) from None
 
 
-def damaged_file(folder: Path) -> tuple[str, Path] | None:
-    """Return the first file of a download that is not what the Hub gave, and where it lies; `None` if all are.
+def damaged_file(folder: Path, patterns: Sequence[str]) -> tuple[str, Path] | None:
+    """Return the first file of these patterns that is not what the Hub gave, and where it lies; `None` if all are.
 
     The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git: huggingface_hub
     itself compares sizes alone. Where the cache has no links (Windows), nothing says what should be there.
     """
-    for path in sorted(folder.rglob("*")):
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         if path.is_symlink() and path.is_file():
             stored = path.resolve()
             digest = DIGESTS.get(len(stored.name))

@@ -27,6 +27,9 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 EXPORT = "vanillaformer_export.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
+CODE = "*.py"
+UNSAFE = [*PICKLES, CODE]
+ADAPTER = "adapter_config.json"
 # Tokenizers of ours and of native models, and what belongs to them
 TOKENIZERS = (
     "tokenizer*", "vocab*", "merges.txt", "*.spm", "spiece.model", "sentencepiece*", "special_tokens_map.json",
@@ -34,8 +37,10 @@ TOKENIZERS = (
 )  # fmt: skip
 NEEDED = ("config.json", "generation_config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZERS)
 CARRIED = ("README.md", "LICENSE*")
+# Fields that name attention and experts of transformers, or else a kernel on the Hub
+IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 # What an exported model has besides
-OF_EXPORTS = ("model.bin", "*vocabulary.json", "*.onnx", "weights.bin", "*.gguf")
+OF_EXPORTS = ("model.bin", "head.safetensors", "*vocabulary.json", "*.onnx", "weights.bin", "*.gguf")
 
 
 class Stored(NamedTuple):
@@ -49,13 +54,14 @@ class Stored(NamedTuple):
         return sum(prod(shape) for shape in self.shapes.values())
 
 
-def saved_folder(source: str, revision: str | None = None, option: str = "--model") -> Path:
+def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
     """Return the folder of a saved model that has been looked through: as it is, or fetched from the Hub.
 
     Args:
         source: A folder or Hub id.
         revision: Branch, tag or commit of the repository.
         option: What the user named it by.
+        exported: Whether it may be an exported model, of which nothing is checked: its engine reads it.
 
     Raises:
         ValueError: There is none, or it holds no model that can be opened safely.
@@ -67,7 +73,9 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
         if revision is not None:
             raise ValueError(f"{option} {source} is a folder: it has no revision {revision!r}, which Hub ids have")
     else:
-        folder = fetched(source, revision, option)
+        folder = fetched(source, revision, option, exported)
+    if exported and (folder / EXPORT).is_file():
+        return folder
     try:
         check_folder(folder)
     except ValueError as error:
@@ -75,8 +83,8 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
     return folder
 
 
-def fetched(repo: str, revision: str | None, option: str) -> Path:
-    """Return a folder with what is needed of a repository: no pickles, no code.
+def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Path:
+    """Return a folder with what is needed of a repository: no pickles, no code, files of exports if asked for.
 
     Raises:
         HubError: The Hub does not give it.
@@ -84,17 +92,18 @@ def fetched(repo: str, revision: str | None, option: str) -> Path:
     """
     try:
         with hub_errors(repo, revision):
-            folder = Path(snapshot_download(repo, revision=revision, allow_patterns=[*NEEDED, *CARRIED, EXPORT]))
-            if (folder / EXPORT).is_file():
-                more = [*NEEDED, *CARRIED, EXPORT, *OF_EXPORTS]
-                folder = Path(snapshot_download(repo, revision=revision, allow_patterns=more))
+            wanted = [*NEEDED, *CARRIED, EXPORT]
+            folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
+            if exported and (folder / EXPORT).is_file():
+                wanted += OF_EXPORTS
+                folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=CODE))
             found = {WEIGHTS, INDEX, EXPORT} & {path.name for path in folder.iterdir()}
             names = [] if found else HfApi().list_repo_files(repo, revision=revision)
     except HubError as error:
         raise HubError(f"{option} {repo} is no folder, nor does the Hub give it: {error}") from None
     if not found and (folder / "config.json").is_file():
         raise ValueError(f"{option} {repo} {no_weights(names)}")
-    if damaged := damaged_file(folder):
+    if damaged := damaged_file(folder, wanted):
         name, stored = damaged
         raise ValueError(
             f"{option} {repo}: {name} is damaged, it is not what the Hub has; delete {stored} to fetch it anew"
@@ -104,12 +113,14 @@ def fetched(repo: str, revision: str | None, option: str) -> Path:
 
 # ---------------------------------------------------------------------------------------------------------- checks
 def check_folder(folder: Path) -> None:
-    """Raise ValueError for a folder without a config and weights that belong together; exports are their engine's.
+    """Raise ValueError for a folder without a config and weights that belong together.
 
     The message goes on where the folder was named.
     """
     if (folder / EXPORT).is_file():
-        return
+        raise ValueError(f"has an exported model ({EXPORT}), which generate.py runs and nothing else opens")
+    if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
+        raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
     check_extent(fields, stored)
     config = open_config(folder)
@@ -134,9 +145,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError(f"has a config.json that holds no JSON object, but a {type(fields).__name__}")
     try:
-        check_limits(fields)
+        for part in _parts(fields):
+            check_limits(part)
     except ValueError as error:
         raise ValueError(f"has a config.json that does not hold: {error}") from error
+    for name, value in ((name, part.get(name)) for part in _parts(fields) for name in IMPLEMENTATIONS):
+        if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking
+            raise ValueError(f"has {name}={value!r} in config.json: kernels of the Hub are code, which is not run")
     return fields
 
 
@@ -152,7 +167,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise ValueError(no_weights(path.name for path in folder.iterdir()))
     try:
         names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"has a damaged {INDEX}: {error!r}") from error
     for name in names:
         if not isinstance(name, str) or name != Path(name).name or not name.endswith(".safetensors"):
@@ -190,7 +205,8 @@ def check_extent(fields: dict[str, Any], stored: Stored) -> None:
 
     Works on the fields of any architecture, for it looks at what all of them call alike.
     """
-    for name, size in _sizes(fields):
+    sizes = [(name, size) for part in _parts(fields) for name, size in part.items() if type(size) is int]
+    for name, size in sizes:
         if name in LAYERS and size > len(stored.shapes):
             raise ValueError(f"has {name}={size:,} in config.json, but weights of {len(stored.shapes):,} tensors")
         if name in WIDTHS and size > stored.numbers:
@@ -203,10 +219,12 @@ WIDTHS = ("hidden_size", "vocab_size", "intermediate_size", "d_model", "d_ff", "
 WIDTHS += ("decoder_vocab_size", "encoder_intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")
 
 
-def _sizes(fields: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for name, value in fields.items():
-        if isinstance(value, int) and not isinstance(value, bool):
-            yield name, value
+def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a config and the configs in it, which native models with several parts have."""
+    waiting = [fields]
+    while waiting:
+        yield (part := waiting.pop())
+        waiting += [value for name, value in part.items() if isinstance(value, dict) and name != "label2id"]
 
 
 def open_config(folder: Path) -> PreTrainedConfig:
@@ -220,8 +238,8 @@ def open_config(folder: Path) -> PreTrainedConfig:
     except (ValueError, OSError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         if "trust_remote_code" in str(error):
             raise ValueError(
-                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, once "
-                "you have read it"
+                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
+                "once you have read it"
             ) from error
         raise ValueError(f"has a config.json that does not hold: {one_line(error)}") from error
 
@@ -246,7 +264,7 @@ def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> An
     """
     try:
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
-    except (SafetensorError, OSError, RuntimeError, StrictDataclassError, ValueError) as error:
+    except (SafetensorError, OSError, RuntimeError, StrictDataclassError, ValueError, ImportError) as error:
         raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}") from error
 
 

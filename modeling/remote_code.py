@@ -23,6 +23,9 @@ ROOT = __name__.partition(".")[0]
 SWITCH = "VANILLAFORMER_REMOTE_CODE"
 OFF = ("0", "false", "no", "off")
 MARK = "# Generated: vanillaformer/"
+FOR_TRANSFORMERS = """\
+if False:  # never run, but read by transformers, which then takes it along where a config is saved alone
+    from .{} import {}"""
 
 
 class Code(NamedTuple):
@@ -67,6 +70,9 @@ def code_of(config_class: type[BlockConfig]) -> Code:
     version = config_class.code_version
     endings = {config_class.__module__: [f"{config_class.__name__}.code_version = {version!r}"]}
     endings[config_class.__module__].append(f"{config_class.__name__}.code_map = {json.dumps(auto_map, indent=4)}")
+    models = {cls.__module__: cls.__name__ for cls in classes.values() if cls is not config_class}
+    for module, name in models.items():
+        endings[config_class.__module__].append(FOR_TRANSFORMERS.format(flat(module), name))
     for cls in dict.fromkeys(classes.values()):  # saving a model of a copy saves the copy, however it was loaded
         key = next(key for key in classes if classes[key] is cls)
         endings.setdefault(cls.__module__, []).append(f'{cls.__name__}.register_for_auto_class("{key}")')

@@ -30,7 +30,7 @@ from transformers import (
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
-from vanillaformer.conversion.exports import EXPORTERS, EngineModel, is_export, load_engine, read_record
+from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
 from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
@@ -182,7 +182,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
         disable_progress_bars()
-    folder = saved_folder(path, arguments.revision)
+    folder = saved_folder(path, arguments.revision, exported=True)
     if is_export(folder):
         return load_export(arguments, folder)
     if arguments.engine not in (None, TORCH):
@@ -212,7 +212,7 @@ def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Cal
         ImportError: The engine is not installed.
     """
     path = arguments.model_name_or_path
-    runtime = EXPORTERS[read_record(folder)["engine"]].runtime
+    runtime = exporter_of(read_record(folder)["engine"]).runtime
     if arguments.engine not in (None, runtime):
         raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
     if arguments.bf16:

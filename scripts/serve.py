@@ -37,14 +37,19 @@ def server_command() -> Any:
     return app.commands["serve"]
 
 
-def check_model(name: str | None, continuous_batching: bool = False) -> None:
+def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
     """Raise ValueError for a model that is none, or one of ours that the server cannot run as it is asked to."""
     if name is None or name.endswith(".gguf"):
         return
     path, _, revision = name.partition("@")
     try:
-        config: Any = AutoConfig.from_pretrained(path, revision=revision or "main")
+        options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+        config: Any = AutoConfig.from_pretrained(path, **options)
     except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{name} has code of its own: --trust-remote-code runs it, once you have read it"
+            ) from error
         raise ValueError(f"{name} is no model: {error}") from error
     architecture = next(iter(config.architectures or []), "none")
     if architecture not in vars(modeling):
@@ -64,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         command = server_command()
         given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
-        check_model(given.get("force_model"), bool(given.get("continuous_batching")))
+        options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
+        check_model(given.get("force_model"), *options)
     except (ValueError, ImportError) as error:
         sys.exit(f"serve.py: {error}")
     command.main(arguments, prog_name="vanillaformer-serve")

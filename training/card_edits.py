@@ -55,7 +55,7 @@ class Part(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------ writing
 def marked(name: str, text: str) -> str:
     """Return a generated part of a card between its marks."""
-    text = re.sub(r"<!-- (/?vanillaformer:)", r"<!--\1", text.strip())  # as it stands it would end the part
+    text = re.sub(r"<!-- (/?vanillaformer:)", r"<!--\1", _unix(text.strip()))  # as it stands it would end the part
     return f"<!-- vanillaformer:{name} {text_hash(text)} -->\n{text}\n<!-- /vanillaformer:{name} -->"
 
 
@@ -69,7 +69,7 @@ def generated_card(metadata: str, title: str, parts: Mapping[str, str], place: s
         place: The folder or Hub id that the part `use` names, replaced by `card_to_push`.
     """
     texts = {name: text for name, text in parts.items() if text.strip()}
-    body = f"# {title}\n\n" + "\n\n".join(marked(name, text) for name, text in texts.items())
+    body = f"# {_unix(title)}\n\n" + "\n\n".join(marked(name, text) for name, text in texts.items())
     header = metadata.strip("\n")
     record = {"metadata": key_hashes(header), "parts": list(texts), "rest": text_hash(_outside(body)), "place": place}
     return _joined(Card(header, body, record))
@@ -129,6 +129,13 @@ def is_edited(text: str) -> bool:
     )
 
 
+def lines_by_people(text: str) -> set[str]:
+    """Return the lines of a card's text that a person may have written: all but those of unchanged parts."""
+    body = _taken_apart(text).body
+    texts = [_outside(body), *(part.text for part in _parts(body).values() if part.edited)]
+    return {line.strip() for text in texts for line in text.splitlines() if line.strip()}
+
+
 def _merged_body(new: Card, old: Card, kept: list[str]) -> str:
     """Return the text of one of the two cards with each part as it is to be: a person's, or else the new card's."""
     fresh, earlier = _parts(new.body), _parts(old.body)
@@ -181,8 +188,13 @@ def _without(body: str, part: Part) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------- taking apart
+def _unix(text: str) -> str:
+    """Return a text with the line ends that it has once it was written and read again."""
+    return re.sub(r"\r\n?", "\n", text)
+
+
 def _taken_apart(text: str) -> Card:
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    text = _unix(text.removeprefix("\ufeff"))
     match = HEADER.match(text)
     header, body = (match[1] or "", text[match.end() :]) if match else ("", text)
     found = RECORD.search(body)

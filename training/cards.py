@@ -174,10 +174,10 @@ def metadata(facts: CardFacts) -> ModelCardData:
 
 def _license(name: str | None) -> tuple[str | None, str | None]:
     """Return the Hub's id of a licence, and the name of one that it does not know."""
-    if name is None:
+    if name is None or not name.strip():
         return None, None
     word = re.sub(r"[^a-z0-9.+-]+", "-", name.strip().lower()).strip("-")
-    return (word, None) if word in LICENSES else ("other", word)
+    return (word, None) if word in LICENSES else ("other", word or name.strip())
 
 
 def _result(facts: CardFacts, key: str, value: float) -> EvalResult:

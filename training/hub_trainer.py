@@ -11,7 +11,9 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from .pushing import api_for, check_name, claim, files_to_push, push_folder
+from vanillaformer.modeling.loading import TOKENIZERS
+
+from .pushing import api_for, check_name, claim, files_to_push, named_files, push_folder
 from .reporting import report
 
 STAGING = ".pushing"
@@ -107,7 +109,7 @@ def stage(run: Path, checkpoint: Path, strategy: HubStrategy) -> Path:
     """Return a folder with what is pushed of a checkpoint, which training may delete meanwhile: links, not copies."""
     staged = run / STAGING / checkpoint.name
     shutil.rmtree(staged, ignore_errors=True)
-    files = tokenizer_files(run) | files_to_push(checkpoint)
+    files = named_files(run, TOKENIZERS) | files_to_push(checkpoint)
     if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         there = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
         whole = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != NEVER]
@@ -119,14 +121,6 @@ def stage(run: Path, checkpoint: Path, strategy: HubStrategy) -> Path:
         except OSError:  # a file system without links
             shutil.copyfile(path, staged / name)
     return staged
-
-
-def tokenizer_files(run: Path) -> dict[str, Path]:
-    """Return the files of the tokenizers in a run's folder, the target's too."""
-    paths = [
-        path for pattern in ("*token*.json", "chat_template*", "target_tokenizer/*") for path in run.glob(pattern)
-    ]
-    return {path.relative_to(run).as_posix(): path for path in paths if path.is_file()}
 
 
 def push_staged(staged: Path, repo: str, message: str, **where: Any) -> None:

@@ -7,12 +7,21 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from transformers import HfArgumentParser
 
+from vanillaformer.modeling.hub import without_tokens
+
 SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class Parser(HfArgumentParser):
+    """A parser whose messages hold no token, wherever on the command line somebody has put one."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(without_tokens(message))
 
 
 def parse(
@@ -42,7 +51,7 @@ def parse(
     types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
     words = list(sys.argv[1:] if argv is None else argv)
     usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
-    parser = HfArgumentParser(types, usage=usage, description=description, allow_abbrev=False)
+    parser = Parser(types, usage=usage, description=description, allow_abbrev=False)
     names = _names(types)
     parser.set_defaults(**{_known(name, names, "defaults"): value for name, value in (defaults or {}).items()})
     if words and words[0].endswith(SUFFIXES):
@@ -85,7 +94,8 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (json.JSONDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+        said = without_tokens(str(error))  # which quotes the line
+        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {said}") from None
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")
     return content or {}

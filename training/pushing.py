@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -13,16 +13,27 @@ from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanillaformer.modeling.hub import LOGIN, HubError, hub_errors
-from vanillaformer.modeling.loading import EXPORT, NEEDED, OF_EXPORTS, check_folder, read_config
+from vanillaformer.modeling.loading import (
+    EXPORT,
+    INDEX,
+    NEEDED,
+    OF_EXPORTS,
+    UNSAFE,
+    WEIGHTS,
+    check_folder,
+    read_config,
+)
 from vanillaformer.modeling.remote_code import saved_code
 
-from .card_edits import card_to_push
+from .card_edits import card_to_push, lines_by_people
+from .reporting import report
+from .run_folder import CARD, keep_edited_card
 
-CARD = "README.md"
 # Besides what loading needs: what people read
 ABOUT = (CARD, "LICENSE*", "*.png", "all_results.json")
-# Files of an earlier push that would be loaded with the new ones, where those have no such file
-STALE = ("model.safetensors", "model-*-of-*.safetensors", "model.safetensors.index.json", "target_tokenizer/*")
+# Files of an earlier push that would be loaded with the new ones, or in their place, where those have no such file
+STALE = (WEIGHTS, INDEX, "model-*-of-*.safetensors", EXPORT)
+STALE_WITH_TOKENIZER = ("target_tokenizer/*", "chat_template*", "special_tokens_map.json", "added_tokens.json")
 
 
 class Pushed(NamedTuple):
@@ -41,20 +52,42 @@ def files_to_push(folder: Path) -> dict[str, Path]:
     Left out is all that is not named here: optimizers, checkpoints, records that hold paths of this machine, pickles.
 
     Raises:
-        ValueError: The folder holds no model, a pickle in place of safetensors, or damaged files.
+        ValueError: The folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
-    try:
-        check_folder(folder)
-    except ValueError as error:
-        raise ValueError(f"{folder} {error}") from error
-    exported = (folder / EXPORT).is_file()
-    patterns = (*NEEDED, *ABOUT, *((EXPORT, *OF_EXPORTS) if exported else ()))
+    if (folder / EXPORT).is_file():
+        more = [path for pattern in (EXPORT, *OF_EXPORTS) for path in folder.glob(pattern)]
+    else:
+        try:
+            check_folder(folder)
+        except ValueError as error:
+            raise ValueError(f"{folder} {error}") from error
+        more = code_files(folder)
+    return dict(sorted((named_files(folder, (*NEEDED, *ABOUT)) | by_name(folder, more)).items()))
+
+
+def named_files(folder: Path, patterns: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a folder whose names match, without code and pickles, by the path that they have there."""
     paths = [path for pattern in patterns for path in folder.glob(pattern)]
-    paths += [] if exported else code_files(folder)
-    found = {path.relative_to(folder).as_posix(): path for path in paths if path.is_file()}
-    return dict(sorted(found.items()))
+    return by_name(folder, (path for path in paths if not any(fnmatch(path.name, pattern) for pattern in UNSAFE)))
+
+
+def by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """Return files by the path that they have in a folder.
+
+    Raises:
+        ValueError: One is a link that leads out of the folder, to what nobody may have meant to publish.
+    """
+    files, root = {}, folder.resolve()
+    # In the Hub's cache all files are links to here
+    places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    for path in filter(Path.is_file, paths):
+        name, real = path.relative_to(folder).as_posix(), path.resolve()
+        if not any(real.is_relative_to(place) for place in places):
+            raise ValueError(f"{folder}: {name} leads out of the folder, to {real}: to publish that, put a copy there")
+        files[name] = path
+    return files
 
 
 def code_files(folder: Path) -> list[Path]:
@@ -212,19 +245,39 @@ def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: boo
     remote = None
     if there:
         try:
-            remote = Path(api.hf_hub_download(repo, CARD, revision=revision)).read_text(encoding="utf-8")
+            remote = read_card(Path(api.hf_hub_download(repo, CARD, revision=revision)), f"of {repo}")
         except (EntryNotFoundError, RepositoryNotFoundError):
             remote = None
-    return card_to_push(path.read_text(encoding="utf-8"), remote, repo)
+    return card_to_push(read_card(path, f"in {path.parent}"), remote, repo)
+
+
+def read_card(path: Path, where: str) -> str:
+    """Return the text of a card; raise ValueError if it is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the {CARD} {where} is not UTF-8 text: {error}") from error
 
 
 def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
     """Return what an earlier push left that does not belong to the model that is pushed."""
-    return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in STALE)]
+    patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
+    return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def write_card(path: Path, text: str) -> None:
-    """Replace the card in a folder, in one piece."""
+    """Replace the card in a folder, in one piece, if it is another one; a link, as in the Hub's cache, stays one.
+
+    A card with words of a person that are not in the new one is kept beside it.
+    """
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)
+    try:
+        old = path.read_text(encoding="utf-8")
+        if path.is_symlink() or old == text:
+            return
+        part.write_text(text, encoding="utf-8")
+        if lines_by_people(old) - lines_by_people(text):  # people have edited both, and the Hub's card has won
+            keep_edited_card(path.parent)
+        os.replace(part, path)
+    except OSError as error:  # the push is done
+        report(f"The card that was pushed could not be written to {path}: {error}")

@@ -143,9 +143,9 @@ def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no exported model: it has no {RECORD}")
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        model_class_of(record)
+        _ = model_class_of(record), record["engine"]  # which every record has
         return record
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 

@@ -122,6 +122,15 @@ def test_what_is_no_model_is_refused(tmp_path):
         serve.main([str(tmp_path)])
 
 
+def test_code_of_a_model_runs_with_the_option_alone(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "odd", "auto_map": {"AutoConfig": "odd.Odd"}}')
+    (tmp_path / "odd.py").write_text('raise ValueError("it has run")\n')
+    with pytest.raises(SystemExit, match="has code of its own: --trust-remote-code runs it, once you have read it"):
+        serve.main([str(tmp_path)])
+    with pytest.raises(SystemExit, match="it has run"):
+        serve.main([str(tmp_path), "--trust-remote-code"])
+
+
 def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setattr(serve, "is_serve_available", lambda: False)
     monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())

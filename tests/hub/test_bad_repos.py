@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from vanillaformer.modeling.loading import INDEX, WEIGHTS, read_headers, saved_folder
+from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
 from vanillaformer.tokenization.opening import open_tokenizers
 
@@ -72,6 +73,15 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
     "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
     "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is no safetensors file"),
+    "deep index": (
+        lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
+        "has a damaged model.safetensors.index.json",
+    ),
+    "export": (
+        lambda folder: (folder / "vanillaformer_export.json").write_text("{}"),
+        "has an exported model .* which generate.py runs and nothing else opens",
+    ),
+    "adapters": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has adapters .* merge them"),
     "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
     "config no JSON": (text("{"), "has a config.json that is no JSON"),
     "config no object": (text("[]"), "holds no JSON object, but a list"),
@@ -89,6 +99,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
         fields(position_embedding_type="sinusoidal", max_position_embeddings=10**9),
         "makes a table of max_position_embeddings by hidden_size numbers, at most 268,435,456",
     ),
+    "kernel": (fields(attn_implementation="evil/kernel"), "attn_implementation='evil/kernel' .* kernels of the Hub"),
+    "kernel of a part": (
+        fields(model_type="gemma3", text_config={"_attn_implementation": {"": "evil/kernel"}}),
+        "evil/kernel.* kernels of the Hub are code",
+    ),
     "negative": (fields(num_hidden_layers=-1), "num_hidden_layers.*at least 1"),
     "no number": (fields(hidden_size="wide"), "hidden_size.*expected int"),
     "activation": (fields(hidden_act="os.system"), "hidden_act.*must be one of"),
@@ -97,6 +112,11 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "version": (fields(vanillaformer_version=3), "vanillaformer_version must be a version"),
     "type": (fields(model_type="nothing", auto_map={}), "nothing"),
     "native": (fields(model_type="llama", num_hidden_layers=10**9), "num_hidden_layers=1,000,000,000"),
+    "part of a native": (
+        fields(model_type="gemma3", text_config={"num_hidden_layers": 10**9}),
+        "num_hidden_layers=1,000,000,000 must be at most",
+    ),
+    "part of a native, some": (fields(model_type="gemma3", text_config={"hidden_size": 2**19}), "hidden_size=524,288"),
     "native, some": (fields(model_type="qwen2", num_hidden_layers=9000), r"weights of \d+ tensors"),
 }
 
@@ -115,6 +135,20 @@ def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
         saved_folder(str(copy))
     assert str(info.value).startswith(f"--model {copy} has "), info.value
     assert len(str(info.value)) < 1500
+
+
+@pytest.mark.parametrize("record", ["{}", "[]", "[" * 10**5, '{"architecture": "VanillaDecoderForCausalLM"}'])
+def test_a_record_of_an_export_that_is_none_is_said_to_be(record, copy):
+    (copy / "vanillaformer_export.json").write_text(record)
+    with pytest.raises(ValueError, match=r"vanillaformer_export\.json is damaged"):
+        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
+
+
+def test_an_engine_that_is_none_is_named(copy):
+    record = {"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}
+    (copy / "vanillaformer_export.json").write_text(json.dumps(record))
+    with pytest.raises(ValueError, match="engine='steam' is none of"):
+        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
 
 
 def test_a_whole_folder_has_none(copy, saved):
@@ -147,6 +181,12 @@ def test_a_tokenizer_is_refused_if_it_has_more_tokens_than_the_model(copy):
     message = r"--model x: the tokenizer makes 17\d tokens, but the model has vocab_size=\d\d$"
     with pytest.raises(ValueError, match=message):
         open_tokenizers(copy, config, "--model x")
+
+
+def test_a_library_that_is_missing_is_one_error(copy):
+    edit(copy, attn_implementation="flash_attention_2")
+    with pytest.raises(ValueError, match=r"--model .*: the model cannot be loaded: .*[Ff]lash"):
+        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"], device="cpu"))
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "BPE"}}', "[" * 100])

@@ -160,6 +160,10 @@ def test_only_what_is_needed_is_fetched(client, server, saved):
         "model.onnx": b"no",
         "data.parquet": b"no",
         "x.gguf": b"no",
+        "tokenizer.pkl": b"no",
+        "vocab.bin": b"no",
+        "tokenizer_mine.py": b"no",
+        "target_tokenizer/mine.py": b"no",
     }
     upload(server, "ann/much", saved("decoder"), **more)
     client.ok("generate", "--model", "ann/much", "--text", "the cat")
@@ -210,6 +214,18 @@ def test_converted_models_and_exports_are_pushed_and_pulled_too(client, server, 
     assert "model.bin" in server.hub.files("ann/ct2")
     out = client.ok("generate", "--model", "ann/ct2", "--text", "the cat sat", "--max_new_tokens", 5)
     assert out == client.ok("generate", "--model", tmp_path / "ct2", "--text", "the cat sat", "--max_new_tokens", 5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"), [("classifier", "ctranslate2"), ("classifier", "onnx"), ("pair", "ctranslate2")]
+)
+def test_all_that_an_export_holds_is_pushed_and_pulled(kind, engine, client, server, saved, tmp_path):
+    client.ok("export", saved(kind), tmp_path / "out", "--engine", engine)
+    client.ok("push", tmp_path / "out", f"ann/{kind}-{engine}")
+    made = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert server.hub.files(f"ann/{kind}-{engine}").keys() == made
+    client.ok("generate", "--model", f"ann/{kind}-{engine}", "--text", "the cat")
+    assert made <= set(server.downloaded())
 
 
 def test_names_that_are_nothing_are_said_to_be(client):

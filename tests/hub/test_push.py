@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from transformers import AutoModelForCausalLM
+from transformers.trainer_utils import HubStrategy
 
 from vanillaformer.modeling.loading import saved_folder
 from vanillaformer.scripts import push
+from vanillaformer.training.hub_trainer import stage
+from vanillaformer.training.pushing import files_to_push, write_card
 
 from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client
 from .server import Fault, Server
@@ -79,6 +82,49 @@ def test_what_is_this_machines_stays_here(client, server, copy):
     assert all(name in uploads for name in there)
     assert all(name.split("/")[0] in rest for name in strays)
     assert str(copy.parent).encode() not in b"".join(there.values())
+
+
+@pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"])
+def test_code_and_pickles_do_not_go_along_by_the_name_of_a_tokenizer(name, copy):
+    before = files_to_push(copy).keys()
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).write_text("mine")
+    assert files_to_push(copy).keys() == before
+
+
+def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_like_one(copy, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(copy, run / "checkpoint-1")
+    for name in ("hf_token.json", "my-tokens.json", "tokenizer.json"):
+        (run / name).write_text("{}")
+    staged = stage(run, run / "checkpoint-1", HubStrategy.EVERY_SAVE)
+    assert {path.name for path in staged.glob("*.json")} == {path.name for path in copy.glob("*.json")}
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "target_tokenizer/secret", "modeling_mine.py"])
+def test_a_link_out_of_the_folder_is_not_followed(name, copy, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    for file in ("LICENSE", "secret", "modeling_mine.py"):
+        (tmp_path / "elsewhere" / file).write_text("# Generated: vanillaformer/\npassword")
+    if "/" in name:
+        (copy / "target_tokenizer").symlink_to(tmp_path / "elsewhere")
+    else:
+        (copy / name).symlink_to(tmp_path / "elsewhere" / name)
+    with pytest.raises(ValueError, match=f"{name} leads out of the folder, to {tmp_path}/elsewhere/"):
+        files_to_push(copy)
+
+
+def test_links_within_the_folder_and_in_the_cache_are_followed(copy, client, server):
+    (copy / "LICENSE").write_text("mine")
+    (copy / "LICENSE.txt").symlink_to("LICENSE")
+    (copy / "README.md").write_text("# Mine\n")
+    client.ok("push", copy, "ann/linked")
+    assert server.hub.files("ann/linked")["LICENSE.txt"] == b"mine"
+    client.ok("generate", "--model", "ann/linked", "--text", "the cat")
+    (snapshot,) = client.home.rglob("models--ann--linked/snapshots/*")
+    client.ok("push", snapshot, "ann/linked-again")
+    assert server.hub.files("ann/linked-again")["README.md"] == b"# Mine\n"
+    assert (snapshot / "README.md").is_symlink(), "the cache is not changed"
 
 
 @pytest.mark.parametrize("auto_map", [["mine.Mine"], {"AutoModel": "/etc/passwd.X"}, {"AutoModel": "../secret.X"}])
@@ -181,7 +227,8 @@ def test_without_a_network_it_is_said(saved, monkeypatch):
 
 def test_a_second_push_sends_what_is_new_and_removes_what_would_be_loaded_by_mistake(client, server, saved, copy):
     client.ok("push", saved("pair"), "ann/again")
-    server.hub.put("ann/again", {"notes.md": b"kept"})
+    old = dict.fromkeys(("chat_template.jinja", "added_tokens.json", "vanillaformer_export.json"), b"{}")
+    server.hub.put("ann/again", {"notes.md": b"kept", **old})
     server.seen.clear()
     (copy / "all_results.json").write_text("{}")
     client.ok("push", copy, "ann/again")
@@ -194,6 +241,16 @@ def test_a_second_push_sends_what_is_new_and_removes_what_would_be_loaded_by_mis
     client.ok("push", copy, "ann/again")
     assert server.hub.repositories["ann/again"].branches["main"] == before, "an empty commit"
     assert not server.uploaded()
+
+
+def test_a_model_without_a_tokenizer_leaves_the_one_that_is_there(client, server, saved, copy):
+    client.ok("push", saved("pair"), "ann/model-alone")
+    tokenizers = {name for name in server.hub.files("ann/model-alone") if "tokenizer" in name}
+    assert "target_tokenizer/tokenizer.json" in tokenizers
+    for path in copy.glob("tokenizer*"):
+        path.unlink()
+    client.ok("push", copy, "ann/model-alone")
+    assert tokenizers <= server.hub.files("ann/model-alone").keys()
 
 
 def test_weights_in_several_files_are_whole_too(client, server, saved, tmp_path):
@@ -233,10 +290,36 @@ def test_a_card_edited_on_the_hub_stays_edited(client, server, copy):
     client.ok("push", copy, "ann/card")
     assert "A warning from the Hub." in server.hub.files("ann/card")["README.md"].decode()
     assert "A warning from the Hub." in (copy / "README.md").read_text()
+    assert not list(copy.glob("README.edited*")), "nothing was lost"
     (copy / "README.md").write_text("---\n- no mapping\n---\n")
     server.hub.put("ann/other-card", {"a": b"b"})
     answer = refused(client, copy, "ann/other-card")
     assert "Invalid metadata in README.md. - no mapping" in answer.error
+
+
+def test_a_card_that_loses_against_the_hubs_is_kept_beside_it(client, server, copy):
+    (copy / "README.md").write_text("# Mine\n\nWritten here.\n")
+    server.hub.put("ann/two-cards", {"README.md": b"# Theirs\n\nWritten there.\n"})
+    out = client.ok("push", copy, "ann/two-cards")
+    assert "README.md was edited by hand: it is README.edited.md now" in out
+    assert (copy / "README.edited.md").read_text() == "# Mine\n\nWritten here.\n"
+    assert (copy / "README.md").read_text() == "# Theirs\n\nWritten there.\n"
+    assert "README.edited.md" not in server.hub.files("ann/two-cards")
+    client.ok("push", copy, "ann/two-cards")
+    assert len(list(copy.glob("README*"))) == 2
+
+
+@pytest.mark.parametrize("where", ["in ", "of ann/latin"])
+def test_a_card_that_is_no_text_is_named(where, client, server, copy):
+    server.hub.put("ann/latin", {"README.md": "Größe".encode("utf-8" if where == "in " else "latin-1")})
+    (copy / "README.md").write_bytes("Größe".encode("latin-1" if where == "in " else "utf-8"))
+    answer = refused(client, copy, "ann/latin")
+    assert re.search(rf"the README.md {where}.*is not UTF-8 text", answer.error), answer.error
+
+
+def test_a_card_that_cannot_be_written_is_no_failed_push(tmp_path, capsys):
+    write_card(tmp_path / "gone" / "README.md", "# Mine")
+    assert f"could not be written to {tmp_path}/gone/README.md" in capsys.readouterr().out
 
 
 def test_a_commit_in_between_is_not_overwritten(client, server, saved):

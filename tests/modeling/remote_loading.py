@@ -54,11 +54,15 @@ def check(folder, name):
 
 
 def part(folder, name):
-    """Save the inner model of one with a head, and a config alone."""
+    """Save the inner model of one with a head, and a config alone, of which a new model can be made."""
     model = getattr(transformers, name).from_pretrained(folder, trust_remote_code=True)
     model.base_model.save_pretrained(f"{folder}_base")
     transformers.AutoModel.from_pretrained(f"{folder}_base", trust_remote_code=True)
-    return f"{folder}_base"
+    transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True).save_pretrained(f"{folder}_config")
+    config = transformers.AutoConfig.from_pretrained(f"{folder}_config", trust_remote_code=True)
+    fresh = getattr(transformers, name).from_config(config, trust_remote_code=True)
+    assert type(fresh).__name__ == type(model).__name__
+    return f"{folder}_base", f"{folder}_config"
 
 
 def main():

@@ -111,10 +111,11 @@ def test_saving_without_the_package_keeps_code_and_map(report, folders):
         assert stored(again) == stored(first)
 
 
-def test_the_inner_model_saved_without_the_package_is_complete(report, folders):
-    for folder, (_, model) in zip(report["bases"], KINDS.values(), strict=True):
-        assert code(Path(folder)) == code(folders[model.__name__])
-        assert stored(Path(folder))["auto_map"] == stored(folders[model.__name__])["auto_map"]
+def test_the_inner_model_or_config_saved_without_the_package_is_complete(report, folders):
+    for parts, (_, model) in zip(report["bases"], KINDS.values(), strict=True):
+        for folder in map(Path, parts):
+            assert code(folder) == code(folders[model.__name__])
+            assert stored(folder)["auto_map"] == stored(folders[model.__name__])["auto_map"]
 
 
 def test_pipelines_run_without_the_package(report):

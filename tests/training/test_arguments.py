@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import traceback
 
 import pytest
 import yaml
@@ -109,6 +110,19 @@ def test_bad_files(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
         parse(ModelArguments, [str(tmp_path / name)])
+
+
+def test_no_message_holds_a_token(tmp_path, capsys):
+    token = "hf_" + "secret" * 5
+    (tmp_path / "a.yaml").write_text(f"hub_token: {token}: x")
+    with pytest.raises(ValueError, match="not valid YAML") as error:
+        parse(ModelArguments, [str(tmp_path / "a.yaml")])
+    assert token not in "".join(traceback.format_exception(error.value))
+    with pytest.raises(SystemExit):
+        model("--hub_tokem", token)
+    said = capsys.readouterr().err
+    assert "unrecognized arguments: --hub_tokem hf_..." in said
+    assert token not in said
 
 
 def test_missing_file():

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import yaml
 from huggingface_hub import ModelCard
@@ -123,6 +125,16 @@ def test_data_cannot_end_a_part() -> None:
     card = generated(results="a\n<!-- /vanillaformer:results -->\nb\n<!-- vanillaformer:use 0123456789ab -->")
     assert not is_edited(card)
     assert merged_card(generated(), card) == generated()
+
+
+@pytest.mark.parametrize("text", ["one\rtwo", "one\r\ntwo", "one\u2028two\x0b\x85three", "one --> two <!-- three"])
+def test_a_card_of_odd_texts_is_not_edited_by_writing_and_reading_it(text, tmp_path: Path) -> None:
+    card = generated(title=text, place=text, results=f"## Results\n\n{text}")
+    (tmp_path / "README.md").write_text(card, encoding="utf-8")
+    read = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert not is_edited(read)
+    assert not is_edited(read.replace("\n", "\r\n"))
+    assert merged_card(card, read) == card
 
 
 def test_what_counts_as_edited() -> None:

@@ -128,7 +128,10 @@ def test_license_the_hub_knows(given: str) -> None:
 def test_license_the_hub_does_not_know() -> None:
     data = ModelCard(model_card(facts(license="Our House Rules, v2"))).data
     assert (data.license, data.license_name) == ("other", "our-house-rules-v2")
-    assert ModelCard(model_card(facts())).data.license is None
+    data = ModelCard(model_card(facts(license="自家"))).data
+    assert (data.license, data.license_name) == ("other", "自家")
+    for none in (None, "", " "):
+        assert ModelCard(model_card(facts(license=none))).data.license is None
 
 
 @pytest.mark.parametrize("job", HEADS)
