@@ -10,9 +10,6 @@ from modeling.toys import relative_error
 from torch import nn
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, Int8WeightOnlyConfig
 from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
     BitsAndBytesConfig,
     TorchAoConfig,
 )
@@ -20,16 +17,10 @@ from transformers import (
 from vanillaformer import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
 )
 
-from .tiny import batch_of, kind_of, tiny
+from .tiny import LOADERS, batch_of, kind_of, tiny
 
-LOADERS = {
-    VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
-    VanillaDecoderForCausalLM: AutoModelForCausalLM,
-    VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
-}
 QUANTIZATIONS: dict[str, Any] = {
     "torchao-weights": lambda: TorchAoConfig(Int8WeightOnlyConfig()),
     "torchao-dynamic": lambda: TorchAoConfig(Int8DynamicActivationInt8WeightConfig()),

@@ -44,8 +44,9 @@ def runs(saved, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.split("\n")[0].removeprefix("from ").split()[0])
-def test_every_block_runs(block, runs):
+def test_every_block_runs(block, runs, capsys):
     exec(block, {})
+    assert capsys.readouterr().out.strip()  # each shows or logs what it did
 
 
 def test_no_block_is_passed_over():

@@ -6,21 +6,14 @@ import pytest
 import torch
 from modeling.toys import assert_close, relative_error
 from peft import AutoPeftModelForCausalLM, LoraConfig, PeftModel, get_peft_model
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM
+from transformers import AutoModelForCausalLM
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
 )
 
-from .tiny import batch_of, kind_of, tiny
+from .tiny import LOADERS, batch_of, kind_of, tiny
 
-LOADERS = {
-    VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
-    VanillaDecoderForCausalLM: AutoModelForCausalLM,
-    VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
-}
 every_model = pytest.mark.parametrize("model_class", list(LOADERS))
 
 

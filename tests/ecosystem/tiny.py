@@ -7,9 +7,22 @@ from typing import Any
 
 import torch
 from modeling.toys import sharpen
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
-from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+)
 from vanillaformer.tokenization import train
 from vanillaformer.training.dialogue import SEPARATOR, set_chat_template
 
@@ -17,6 +30,11 @@ CONFIGS: dict[str, Any] = {
     "encoder_decoder": VanillaEncoderDecoderConfig,
     "decoder": VanillaDecoderConfig,
     "encoder": VanillaEncoderConfig,
+}
+LOADERS = {
+    VanillaEncoderDecoderForConditionalGeneration: AutoModelForSeq2SeqLM,
+    VanillaDecoderForCausalLM: AutoModelForCausalLM,
+    VanillaEncoderForMaskedLM: AutoModelForMaskedLM,
 }
 SIZES = {
     "hidden_size": 32,
