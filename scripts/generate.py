@@ -35,7 +35,7 @@ from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
-from vanillaformer.training.runs import limit_threads
+from vanillaformer.training.machine import use_machine_well
 
 TORCH = "torch"
 RESET = "/reset"
@@ -331,7 +331,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments.batch_size < 1:
         raise ValueError(f"--batch_size {arguments.batch_size}: it must be at least 1")
     check_chat(arguments)
-    limit_threads()
+    use_machine_well()
     if arguments.chat:
         interactive = not arguments.text and arguments.input_file is None
         turns = sys.stdin if interactive else read_texts(arguments)

@@ -1,6 +1,5 @@
 """The steps that the training programs have in common, from an empty folder to a model that says how to load it."""
 
-import os
 import shlex
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,7 +10,6 @@ from typing import Any
 import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
-from joblib import cpu_count
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -23,6 +21,7 @@ from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
 from .card_runs import run_facts, write_card
 from .guards import make_writable
 from .hub_trainer import check_pushing
+from .machine import use_machine_well
 from .models import HEADS, Job
 from .plots import loss_curve
 from .predictions import score_and_predict
@@ -66,7 +65,7 @@ def start(
     Raises:
         ValueError: The folder holds another run.
     """
-    limit_threads()
+    use_machine_well()
     if training.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
@@ -208,12 +207,6 @@ def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
         f"{HEADS[job].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
     )
     return run
-
-
-def limit_threads() -> None:
-    """Use no more threads than there are cores for this process: in a container torch may count the host's."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(torch.get_num_threads(), cpu_count()))
 
 
 def defaults(settings: Any) -> dict[str, Any]:

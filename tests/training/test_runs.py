@@ -1,8 +1,6 @@
-import os
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from vanillaformer.training.arguments import DataArguments
 from vanillaformer.training.callbacks import Lines, line, scores_text
@@ -11,7 +9,7 @@ from vanillaformer.training.run_arguments import (
     LanguageModelTrainingArguments,
     TranslationTrainingArguments,
 )
-from vanillaformer.training.runs import command_line, data_name, limit_threads
+from vanillaformer.training.runs import command_line, data_name
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
 
@@ -36,16 +34,6 @@ def test_data_name() -> None:
     assert data_name(DataArguments(train_file="/a/b/pairs.csv"), "translation") == "pairs.csv"
     assert data_name(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation") == "wmt14 de-en"
     assert data_name(DataArguments(), "translation") == "Unicode CLDR formats, en to de"
-
-
-def test_threads_are_only_ever_lowered(monkeypatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("vanillaformer.training.runs.cpu_count", lambda: 64)
-    limit_threads()
-    assert torch.get_num_threads() == 1  # what the tests run with
-    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("vanillaformer.training.runs.cpu_count", lambda: 1 / 0)
-    limit_threads()
 
 
 def test_lines() -> None:
