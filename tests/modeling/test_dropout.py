@@ -1,0 +1,78 @@
+import math
+
+import pytest
+import torch
+
+from vanillaformer.modeling.dropout import Dropout, build_dropout, keep
+
+
+def kept(rate: float, *shape: int) -> torch.Tensor:
+    """Return what dropout keeps of ones, as 0 and 1."""
+    return (Dropout(rate)(torch.ones(shape)) != 0).double()
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
+def test_rate(rate: float) -> None:
+    torch.manual_seed(0)
+    count = 2**22
+    assert abs(kept(rate, count).mean() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / count)
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 4, 8])
+def test_neighbours_are_independent(distance: int) -> None:
+    """The numbers that share a draw are next to each other: their covariance is that of independent ones."""
+    torch.manual_seed(0)
+    count, rate = 2**22, 0.3
+    centred = kept(rate, count) - (1 - rate)
+    for lane in range(4):
+        first, second = centred[lane:-distance:4], centred[lane + distance :: 4]
+        deviation = rate * (1 - rate) / math.sqrt(len(first))
+        assert abs((first[: len(second)] * second[: len(first)]).mean()) < 5 * deviation
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5, 7)])
+def test_values_and_gradients(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, dtype=dtype).requires_grad_()
+    y = Dropout(0.25)(x)
+    y.sum().backward()
+    factors = x.grad
+    assert y.dtype == dtype
+    assert y.shape == x.shape
+    assert torch.equal(y, x * factors)
+    assert all(factor in (0, torch.tensor(4 / 3, dtype=dtype).item()) for factor in factors.flatten().tolist())
+
+
+def test_nothing_is_lost_on_average() -> None:
+    torch.manual_seed(0)
+    assert abs(Dropout(0.3)(torch.ones(2**22)).double().mean() - 1) < 5 * math.sqrt(0.3 / 0.7 / 2**22)
+
+
+def test_seed_decides() -> None:
+    x, layer = torch.ones(1000), Dropout(0.5)
+    torch.manual_seed(1)
+    first, other = layer(x), layer(x)
+    torch.manual_seed(1)
+    assert torch.equal(layer(x), first)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(1.0, 0), (1e-9, 1)])
+def test_extremes(rate: float, factor: float) -> None:
+    torch.manual_seed(0)
+    assert torch.equal(Dropout(rate)(torch.ones(100)), torch.full((100,), float(factor)))
+
+
+def test_no_dropout() -> None:
+    x = torch.randn(10)
+    assert build_dropout(0) is keep
+    assert keep(x) is x
+    assert Dropout(0.5).eval()(x) is x
+
+
+def test_compiled() -> None:
+    torch.manual_seed(0)
+    x = torch.ones(2**16)
+    share = (torch.compile(Dropout(0.3), fullgraph=True)(x) != 0).double().mean()
+    assert abs(share - 0.7) < 5 * math.sqrt(0.21 / 2**16)
