@@ -16,6 +16,9 @@ class VanillaEncoderConfig(BlockConfig):
     Args:
         vocab_size: Number of tokens V.
         type_vocab_size: Number of token types (first and second sentence); 0 for none.
+        max_ngram: Longest sequence of tokens, ending in a token, that adds a vector to its own (Huang et al. 2025); with
+            1 there are none.
+        ngram_buckets: Number of vectors that all sequences of one length share; a hash says which is whose.
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
         classifier_norm: Normalise behind that activation (ModernBERT).
@@ -39,6 +42,8 @@ class VanillaEncoderConfig(BlockConfig):
     lm_head_bias: bool = True
     max_position_embeddings: int = positive(default=512)
     type_vocab_size: int = non_negative(default=2)
+    max_ngram: int = positive(default=1)
+    ngram_buckets: int = positive(default=65536)
     classifier_pooling: Pooling = "first"
     classifier_act: str | None = activation(default="tanh")
     classifier_norm: bool = False

@@ -57,9 +57,10 @@ LARGEST = {
     **dict.fromkeys(("hidden_size", "encoder_hidden_size", "d_model", "n_embd", "head_dim"), 2**20),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head"), 2**16),
     **dict.fromkeys(("intermediate_size", "encoder_intermediate_size", "d_ff", "n_inner"), 2**24),
-    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size"), 2**28),
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size", "ngram_buckets"), 2**28),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "position_offset", "sliding_window"), 2**30),
     **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),
+    "max_ngram": 2**8,
     "num_labels": 2**20,
 }
 LARGEST_POSITION_TABLE = 2**28  # numbers, of a table that is computed and not loaded

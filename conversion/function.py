@@ -71,6 +71,8 @@ def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
         form["attention_scale"] = config.head_dim**-0.5
     if config.final_norm is None:
         form["final_norm"] = RESIDUALS[config.norm_placement].needs_final_norm
+    if form.get("max_ngram") == 1:
+        del form["ngram_buckets"]
     if form.get("logit_scale", 1.0) is None:
         form["logit_scale"] = 1.0
     if "head_act" in form and config.head_act is None:

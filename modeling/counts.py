@@ -133,12 +133,18 @@ def stack_parameters(config: BlockConfig, sizes: Sizes, cross: bool) -> Counts:
         config, d
     )
     return {
-        "embeddings": (0 if shared else config.vocab_size * d) + getattr(config, "type_vocab_size", 0) * d,
+        "embeddings": (0 if shared else config.vocab_size * d) + added_vectors(config) * d,
         "positions": position_parameters(config),
         "attention": layers * attentions,
         "feed-forward": layers * feed_forward_parameters(config),
         "norms": norms + (final + config.embedding_norm) * norm_parameters(config, d),
     }
+
+
+def added_vectors(config: BlockConfig) -> int:
+    """Return how many vectors of token types and n-grams there are."""
+    ngrams = (config.max_ngram - 1) * config.ngram_buckets if hasattr(config, "max_ngram") else 0
+    return getattr(config, "type_vocab_size", 0) + ngrams
 
 
 def position_parameters(config: BlockConfig) -> int:

@@ -97,7 +97,7 @@ class Stack(VanillaPreTrainedModel):
             position_ids = (torch.arange(length, device=inputs_embeds.device) + past_length).unsqueeze(0)
         if isinstance(self.layers[0], PipelineIdentityLayer):
             return inputs_embeds, position_ids  # a later stage of a pipeline is given states, not embeddings
-        return self.embeddings(inputs_embeds, position_ids, token_type_ids), position_ids
+        return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
 
     def masks(
         self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | dict | None, **arguments: Any

@@ -90,6 +90,7 @@ RULES: list[Rule] = [
         ),
         "it has YaRN's factor on whole heads alone",
     ),
+    ("max_ngram", lambda config, kind: getattr(config, "max_ngram", 1) > 1, "its embeddings are of single tokens"),
     (
         "decoder_start_token_id",
         lambda config, kind: kind == "encoder_decoder" and config.decoder_start_token_id is None,

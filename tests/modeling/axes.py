@@ -121,6 +121,8 @@ VALUES: dict[str, list[Value]] = {
     "logit_scale": [{"logit_scale": None}, {"logit_scale": 0.3}],
     "final_logit_softcapping": [{"final_logit_softcapping": None}, {"final_logit_softcapping": 5.0}],
     "type_vocab_size": [{"type_vocab_size": types_} for types_ in (0, 2, 3)],
+    "max_ngram": [{"max_ngram": 1}, {"max_ngram": 2, "ngram_buckets": 11}, {"max_ngram": 3, "ngram_buckets": 64}],
+    "ngram_buckets": [{}, {"max_ngram": 2, "ngram_buckets": 1}],
     "encoder_layers": [{"encoder_layers": layers} for layers in (2, 1, 3)],
     "encoder_hidden_size": [{}, {"encoder_hidden_size": 20}],
     "encoder_intermediate_size": [{}, {"encoder_intermediate_size": 28}],

@@ -1,0 +1,102 @@
+"""N-gram embeddings against a table looked up token by token, and what a hash must be."""
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from vanillaformer import VanillaEncoderConfig
+from vanillaformer.modeling import VanillaEncoderForSequenceClassification, VanillaEncoderModel
+from vanillaformer.modeling.embeddings import HASH_FACTOR, HASH_PRIME, NgramEmbeddings
+
+from .toys import toy
+
+PAD = 0
+
+
+def table(longest: int = 3, buckets: int = 50, padding: int | None = PAD) -> NgramEmbeddings:
+    torch.manual_seed(0)
+    return NgramEmbeddings(longest, buckets, 8, padding).double()
+
+
+def looked_up(ngrams: NgramEmbeddings, text: list[int], place: int) -> torch.Tensor:
+    """The sum of the vectors of the n-grams that end at a place, in Python's whole numbers."""
+    total, number = torch.zeros(8, dtype=torch.double), text[place]
+    for back in range(1, ngrams.longest):
+        before = text[place - back] if place >= back else ngrams.padding
+        number = (number * HASH_FACTOR + before) % HASH_PRIME
+        total = total + ngrams.table.weight[number % ngrams.buckets + (back - 1) * ngrams.buckets]
+    return total
+
+
+@pytest.mark.parametrize("padding", [PAD, None])
+@pytest.mark.parametrize("longest", [2, 3, 5])
+def test_each_token_gets_the_vectors_of_what_ends_in_it(longest: int, padding: int | None) -> None:
+    ngrams = table(longest, padding=padding)
+    ids, x = torch.randint(2**28, (2, 9)), torch.randn(2, 9, 8, dtype=torch.double)
+    found = ngrams(x, ids, torch.arange(9)[None])
+    expected = torch.stack([torch.stack([looked_up(ngrams, row, t) for t in range(9)]) for row in ids.tolist()])
+    assert torch.allclose(found, x + expected, rtol=1e-12)
+
+
+def test_padding_is_the_same_as_nothing() -> None:
+    ngrams, text = table(), torch.tensor([[5, 6, 7, 8]])
+    alone = ngrams.rows(text, torch.arange(4)[None])
+    padded = torch.cat([torch.full((1, 3), PAD), text, torch.full((1, 2), PAD)], dim=1)
+    assert torch.equal(ngrams.rows(padded, torch.arange(9)[None])[:, :, 3:7], alone)
+
+
+def test_packed_texts_are_strangers() -> None:
+    ngrams, first, second = table(), torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
+    rows = [ngrams.rows(text, torch.arange(text.shape[1])[None]) for text in (first, second)]
+    packed = ngrams.rows(torch.cat([first, second], dim=1), torch.tensor([[0, 1, 2, 0, 1]]))
+    assert torch.equal(packed, torch.cat(rows, dim=2))
+
+
+def test_hash_spreads_evenly_and_tells_orders_apart() -> None:
+    """All pairs of 1,000 tokens, in 64, 1,000 and 2¹² buckets: as even as chance would be, and not more."""
+    first, second = torch.meshgrid(torch.arange(1000), torch.arange(1000), indexing="ij")
+    pairs = torch.stack([first.flatten(), second.flatten()], dim=1)
+    for buckets in (64, 1000, 4096):
+        rows = table(2, buckets, padding=None).rows(pairs, torch.arange(2)[None])[0, :, 1]
+        assert chisquare(torch.bincount(rows, minlength=buckets)).pvalue > 1e-4
+        turned = table(2, buckets, padding=None).rows(pairs.flip(1), torch.arange(2)[None])[0, :, 1]
+        distinct = pairs[:, 0] != pairs[:, 1]
+        assert (rows == turned)[distinct].float().mean() < 3 / buckets
+
+
+def test_a_new_model_is_the_one_without() -> None:
+    fields = toy("encoder").config.to_dict() | {"max_ngram": 3}
+    torch.manual_seed(0)
+    model = VanillaEncoderModel(VanillaEncoderConfig(**fields)).eval()
+    plain = VanillaEncoderModel(VanillaEncoderConfig(**fields | {"max_ngram": 1})).eval()
+    missing = plain.load_state_dict(model.state_dict(), strict=False)
+    assert missing.unexpected_keys == ["embeddings.ngrams.table.weight"]
+    assert missing.missing_keys == []
+    assert not model.embeddings.ngrams.table.weight.any()
+    ids = torch.randint(4, 29, (2, 7))
+    assert torch.equal(model(ids).last_hidden_state, plain(ids).last_hidden_state)
+
+
+def test_embeddings_alone_do_not_say_which_tokens() -> None:
+    model = toy("encoder", max_ngram=2)
+    with pytest.raises(ValueError, match="max_ngram=2 needs input_ids"):
+        model(inputs_embeds=torch.randn(1, 3, model.config.hidden_size))
+
+
+def test_order_of_words_is_learned_without_attention_or_positions() -> None:
+    """`a b` against `b a`, which single tokens under a mean cannot tell apart."""
+    torch.manual_seed(0)
+    config = VanillaEncoderConfig(
+        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        type_vocab_size=0, position_embedding_type="none", classifier_pooling="mean", num_labels=2,
+        max_ngram=2, ngram_buckets=97,
+    )  # fmt: skip
+    model = VanillaEncoderForSequenceClassification(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    texts, labels = torch.tensor([[4, 5], [5, 4], [6, 7], [7, 6]]), torch.tensor([0, 1, 0, 1])
+    for _ in range(60):
+        loss = model(texts, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.1
