@@ -16,8 +16,8 @@ class VanillaEncoderConfig(BlockConfig):
     Args:
         vocab_size: Number of tokens V.
         type_vocab_size: Number of token types (first and second sentence); 0 for none.
-        max_ngram: Longest sequence of tokens, ending in a token, that adds a vector to its own (Huang et al. 2025); with
-            1 there are none.
+        max_ngram: Longest sequence of tokens, ending in a token, that adds a vector to its own (Huang et al. 2025);
+            1 for none.
         ngram_buckets: Number of vectors that all sequences of one length share; a hash says which is whose.
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
