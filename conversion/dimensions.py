@@ -16,7 +16,7 @@ COLUMNS = {
 # Which axes of its weight lie along the model's width, by the name of a module, or of a parameter that is no weight;
 # a bias has the first of its weight's axes
 WIDTH_AXES: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("embed_tokens", "embed_token_types"), (1,)),
+    **dict.fromkeys(("embed_tokens", "embed_token_types", "embed_ngrams"), (1,)),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
     **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship"), (1,)),
     **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega"), (0,)),

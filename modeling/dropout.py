@@ -21,6 +21,11 @@ def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return Dropout(rate) if rate else keep
 
 
+def is_plain(x: torch.Tensor) -> bool:
+    """Whether a tensor lies whole in a CPU's memory, and nobody is tracing what becomes of it."""
+    return type(x) is torch.Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 class Dropout(nn.Dropout):
     """`nn.Dropout` that draws 16 random bits for a number on a CPU, where torch draws a float64, one by one.
 
@@ -29,8 +34,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         kept = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
-        plain = type(input) is torch.Tensor and input.device.type == "cpu" and 0 < kept < 2**16
-        if not (plain and self.training) or torch.compiler.is_compiling():
+        if not (self.training and 0 < kept < 2**16 and is_plain(input)):
             return super().forward(input)
         bits = torch.empty(-(-input.numel() // LANES), dtype=torch.int64).random_(-(2**63), None)
         numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)

@@ -71,12 +71,12 @@ class NgramEmbeddings(nn.Module):
         super().__init__()
         self.longest, self.buckets = longest, buckets
         self.padding = -1 if padding is None else padding
-        self.table = NgramTable((longest - 1) * buckets, width)
+        self.embed_ngrams = NgramTable((longest - 1) * buckets, width)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor | None, position_ids: torch.Tensor) -> torch.Tensor:
         if input_ids is None:
             raise ValueError(f"max_ngram={self.longest} needs input_ids: inputs_embeds do not name the tokens")
-        return x + self.table(self.rows(input_ids, position_ids)).sum(dim=0)
+        return x + self.embed_ngrams(self.rows(input_ids, position_ids)).sum(dim=0)
 
     def rows(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of the table (N - 1, B, T), those of pairs first."""

@@ -10,10 +10,10 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save
+from without_package import FOLDER, answers
 
 from .conftest import KINDS, OTHER, WRITE, environment, save_model
 from .server import Fault
-from .standalone import answers
 
 AUTO = {"translator": "AutoModelForSeq2SeqLM", "pair": "AutoModelForSeq2SeqLM", "decoder": "AutoModelForCausalLM"}
 AUTO |= {"masked": "AutoModelForMaskedLM", "classifier": "AutoModelForSequenceClassification"}
@@ -81,7 +81,7 @@ def report(server, saved, tmp_path_factory) -> dict:
     program = Path(__file__).with_name("standalone.py")
     result = subprocess.run(
         [sys.executable, program, root / "jobs.json", root / "report.json"],
-        env=environment(server.url, root / "home", HF_TOKEN=WRITE),
+        env=environment(server.url, root / "home", HF_TOKEN=WRITE, PYTHONPATH=FOLDER),
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]

@@ -24,7 +24,7 @@ def looked_up(ngrams: NgramEmbeddings, text: list[int], place: int) -> torch.Ten
     for back in range(1, ngrams.longest):
         before = text[place - back] if place >= back else ngrams.padding
         number = (number * HASH_FACTOR + before) % HASH_PRIME
-        total = total + ngrams.table.weight[number % ngrams.buckets + (back - 1) * ngrams.buckets]
+        total = total + ngrams.embed_ngrams.weight[number % ngrams.buckets + (back - 1) * ngrams.buckets]
     return total
 
 
@@ -70,9 +70,9 @@ def test_a_new_model_is_the_one_without() -> None:
     model = VanillaEncoderModel(VanillaEncoderConfig(**fields)).eval()
     plain = VanillaEncoderModel(VanillaEncoderConfig(**fields | {"max_ngram": 1})).eval()
     missing = plain.load_state_dict(model.state_dict(), strict=False)
-    assert missing.unexpected_keys == ["embeddings.ngrams.table.weight"]
+    assert missing.unexpected_keys == ["embeddings.ngrams.embed_ngrams.weight"]
     assert missing.missing_keys == []
-    assert not model.embeddings.ngrams.table.weight.any()
+    assert not model.embeddings.ngrams.embed_ngrams.weight.any()
     ids = torch.randint(4, 29, (2, 7))
     assert torch.equal(model(ids).last_hidden_state, plain(ids).last_hidden_state)
 

@@ -14,12 +14,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports, get_relative_import_files, get_relative_imports
+from without_package import FOLDER, answers
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
 from vanillaformer.modeling import AUTO_CLASSES, remote_code
 from vanillaformer.tokenization import train
 
-from .remote_loading import answers
 from .toys import KINDS, inputs_of, toy, toy_config
 
 MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
@@ -87,7 +87,7 @@ def report(folders, bad, tmp_path_factory) -> dict:
     program = Path(__file__).with_name("remote_loading.py")
     result = subprocess.run(
         [sys.executable, program, home / "jobs.json", home / "report.json"],
-        env=os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": FOLDER},
         stdin=subprocess.DEVNULL, capture_output=True, text=True,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]

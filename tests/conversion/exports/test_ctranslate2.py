@@ -326,6 +326,7 @@ REFUSED = [
                          "encoder_layer_types": ["sliding_attention"]}, "sliding_window=3"),
     ("decoder", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "rope_parameters={'rope_type'"),
     ("decoder", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "YaRN"),
+    ("encoder", {"max_ngram": 2}, "max_ngram=2"),
     ("encoder_decoder", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
 ]  # fmt: skip
 
