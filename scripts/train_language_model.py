@@ -9,7 +9,7 @@ With `--turns_column` the texts are dialogues: each turn ends with [SEP], the to
 and `generate --chat` talks with the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -65,9 +65,13 @@ def make_rows(
     facts: Facts,
 ) -> DatasetDict:
     """Return the rows of token ids that the objective asks for."""
-    make = causal_blocks if settings.objective == "causal" else masked_blocks
+    whole_texts = "--packing" if data.packing else "--objective mlm+nsp" if settings.objective == "mlm+nsp" else None
+    if data.block_stride is not None and whole_texts is not None:
+        raise ValueError(f"--block_stride is for blocks cut from the stream of all texts, not for {whole_texts}")
     if data.packing and settings.objective == "mlm+nsp":
         raise ValueError("--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments")
+    blocks = causal_blocks if settings.objective == "causal" else masked_blocks
+    make: Callable[..., DatasetDict] = partial(blocks, block_stride=data.block_stride)
     if data.packing:
         make = partial(packed_rows, masked=settings.objective == "masked", long_texts=data.long_texts, facts=facts)
     if settings.objective == "mlm+nsp":
@@ -114,7 +118,8 @@ def train(argv: Sequence[str] | None = None) -> Run:
     run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
-        train_rows = stream_blocks(stream, tokenizer, data.block_size, masked=not causal)
+        size, stride = data.block_size, data.block_stride
+        train_rows = stream_blocks(stream, tokenizer, size, block_stride=stride, masked=not causal)
         del rows["train"]
     model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed)
     set_generation(model, job, length=data.block_size)

@@ -121,6 +121,13 @@ class DataArguments(DialogueArguments):
         },
     )
     block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
+    block_stride: int | None = field(
+        default=None,
+        metadata={
+            "help": "Language model: tokens from the start of one training block to that of the next; fewer than "
+            "--block_size, and an epoch shows each token in several contexts (default: blocks do not overlap)."
+        },
+    )
     streaming: bool = field(
         default=False,
         metadata={

@@ -62,6 +62,7 @@ def techniques(settings: Mapping[str, Any], data: Mapping[str, Any]) -> list[Tec
         Technique("frozen parameters: " + ", ".join(map(str, settings.get("freeze") or ()))): given("freeze"),
         Technique(f"average of the last {averaged} checkpoints", ("vaswani2017attention",)): averaged,
         Technique(f"exponential moving average of the weights, decay {kept}", ("polyak1992acceleration",)): kept,
+        Technique(f"overlapping blocks, one every {data.get('block_stride')} tokens"): data.get("block_stride"),
         Technique("packed rows whose texts do not see each other"): data.get("packing"),
         Technique("dialogues from their last turn to the first", ("li2016diversity",)): data.get("reverse_turns"),
         Technique("mixed precision, bfloat16"): given("bf16"),

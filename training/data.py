@@ -46,8 +46,9 @@ def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) 
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
     _check_numbers(arguments)
     arguments.check_dialogue(task)
-    if arguments.packing and task != "language_model":
-        raise ValueError("--packing is for language models: other tasks have one text in a row")
+    if task != "language_model" and (arguments.packing or arguments.block_stride is not None):
+        option = "--packing" if arguments.packing else "--block_stride"
+        raise ValueError(f"{option} is for language models: other tasks have one text in a row")
     check = RowCheck(arguments.bad_rows == "skip", {} if facts is None else facts)
     if arguments.train_file is not None:
         dataset = _local(arguments, task, check)

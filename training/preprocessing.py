@@ -70,31 +70,52 @@ def classification_rows(
 
 
 def causal_blocks(
-    dataset: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, block_size: int, num_proc: int | None = None
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    num_proc: int | None = None,
 ) -> DatasetDict:
     """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
 
     No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). A
     tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
+
+    Args:
+        dataset: Splits with the column `text`.
+        tokenizer: A decoder's one.
+        block_size: Tokens in a block.
+        block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
+            block has, blocks overlap and each token is seen in several contexts. None: no overlap.
+        num_proc: Processes to work with.
     """
-    tokenised = map_splits(dataset, encode_causal(tokenizer, block_size), num_proc)
-    return DatasetDict({split: _cut(rows, block_size, smallest=2) for split, rows in tokenised.items()})
+    encode = encode_causal(tokenizer, block_size)
+    strides = _strides(dataset, block_stride, block_size)
+    tokenised = map_splits(dataset, encode, num_proc)
+    return DatasetDict({split: _cut(rows, block_size, strides[split], 2) for split, rows in tokenised.items()})
 
 
 def masked_blocks(
-    dataset: DatasetDict, tokenizer: PreTrainedTokenizerBase, *, block_size: int, num_proc: int | None = None
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    num_proc: int | None = None,
 ) -> DatasetDict:
     """Join the texts to one stream, each ended by [SEP], and cut it to `[CLS] ... [SEP]` blocks of `block_size`.
 
-    No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads).
+    No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). The
+    arguments are those of `causal_blocks`.
     """
-    tokenised = map_splits(dataset, encode_masked(tokenizer, block_size), num_proc)
+    encode = encode_masked(tokenizer, block_size)
+    strides = _strides(dataset, block_stride, block_size - 2)
+    tokenised = map_splits(dataset, encode, num_proc)
     frame = partial(_framed_batch, start=tokenizer.cls_token_id, end=tokenizer.sep_token_id)
+    cut = {split: _cut(rows, block_size - 2, strides[split], 1) for split, rows in tokenised.items()}
     return DatasetDict(
-        {
-            split: _cut(rows, block_size - 2, smallest=1).map(frame, batched=True, desc=f"Framing {split} data")
-            for split, rows in tokenised.items()
-        }
+        {split: rows.map(frame, batched=True, desc=f"Framing {split} data") for split, rows in cut.items()}
     )
 
 
@@ -207,14 +228,34 @@ def flat_values(rows: Dataset, column: str) -> pa.Array:
     return pa.concat_arrays([chunk.flatten() for chunk in rows.with_format("arrow")[column].chunks])
 
 
-def _cut(rows: Dataset, size: int, *, smallest: int) -> Dataset:
+def check_stride(stride: int | None, size: int) -> int:
+    """Return how far the starts of two blocks of `size` tokens are apart.
+
+    Raises:
+        ValueError: Tokens would be left out, or no block would follow.
+    """
+    if stride is not None and not 1 <= stride <= size:
+        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
+    return size if stride is None else stride
+
+
+def _strides(dataset: DatasetDict, stride: int | None, size: int) -> dict[str, int]:
+    """Return the stride of each split: a score is on every token once, so only training blocks overlap."""
+    overlapping = check_stride(stride, size)
+    return {split: overlapping if split == "train" else size for split in dataset}
+
+
+def _cut(rows: Dataset, size: int, stride: int, smallest: int) -> Dataset:
     """Cut the concatenation of all `input_ids` to blocks; only the last may be shorter, but not below `smallest`."""
     stream = flat_values(rows, "input_ids")
-    ends = np.arange(size, len(stream) + size, size).clip(max=len(stream))
-    offsets = np.concatenate([[0], ends])
-    if len(offsets) > 2 and offsets[-1] - offsets[-2] < smallest:
-        offsets = offsets[:-1]
-    blocks = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), stream)
+    starts = np.arange(0, max(len(stream) - size, 0) + stride, stride)
+    ends = (starts + size).clip(max=len(stream))
+    if len(starts) > 1 and ends[-1] - starts[-1] < smallest:
+        starts, ends = starts[:-1], ends[:-1]
+    if stride < size:  # without an overlap the blocks are views of the stream
+        stream = stream.take(pa.array(np.concatenate([np.arange(*block) for block in zip(starts, ends)])))
+        ends = np.cumsum(ends - starts)
+    blocks = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), stream)
     return Dataset(pa.table({"input_ids": blocks}))
 
 

@@ -15,7 +15,7 @@ from datasets import IterableDataset as Stream
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from .preprocessing import Batch, LongTexts, encode_causal, encode_masked
+from .preprocessing import Batch, LongTexts, check_stride, encode_causal, encode_masked
 
 CHUNK = 1_000
 """Texts that are tokenised together."""
@@ -158,12 +158,14 @@ class Blocks:
 
     Attributes:
         size: Tokens of the stream in a block.
+        stride: Tokens from the start of one block to that of the next.
         smallest: Tokens that an epoch's last block needs.
         start: What is put before each block.
         end: What is put behind it.
     """
 
     size: int
+    stride: int
     smallest: int = 2
     start: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
@@ -171,13 +173,16 @@ class Blocks:
     def cut(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield blocks of the `input_ids` of rows."""
         held: list[int] = []
+        old = 0  # how many of those held have been in a block
         for row in rows:
             held += row["input_ids"]
-            whole = len(held) // self.size * self.size
-            for place in range(0, whole, self.size):
+            starts = range(0, len(held) - self.size + 1, self.stride)
+            for place in starts:
                 yield self._framed(held[place : place + self.size])
-            held = held[whole:]
-        if len(held) >= self.smallest:
+            if starts:
+                held = held[starts[-1] + self.stride :]
+                old = self.size - self.stride
+        if len(held) > old and len(held) >= self.smallest:
             yield self._framed(held)
 
     def _framed(self, ids: list[int]) -> dict[str, Any]:
@@ -185,14 +190,20 @@ class Blocks:
 
 
 def stream_blocks(
-    texts: TextStream, tokenizer: PreTrainedTokenizerBase, block_size: int, *, masked: bool
+    texts: TextStream,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    block_stride: int | None = None,
+    masked: bool,
 ) -> StreamedRows:
     """Return the blocks of a language model, made while training."""
     if not masked:
-        return StreamedRows(texts, encode_causal(tokenizer, block_size), Blocks(block_size))
-    encode = encode_masked(tokenizer, block_size)
-    frame = Blocks(block_size - 2, 1, (tokenizer.cls_token_id,), (tokenizer.sep_token_id,))
-    return StreamedRows(texts, encode, frame)
+        encode = encode_causal(tokenizer, block_size)
+        return StreamedRows(texts, encode, Blocks(block_size, check_stride(block_stride, block_size)))
+    encode, size = encode_masked(tokenizer, block_size), block_size - 2
+    frame = {"start": (tokenizer.cls_token_id,), "end": (tokenizer.sep_token_id,)}
+    return StreamedRows(texts, encode, Blocks(size, check_stride(block_stride, size), smallest=1, **frame))
 
 
 def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:

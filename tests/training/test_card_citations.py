@@ -28,7 +28,7 @@ EVERYTHING_ON = {
     **{"lm_loss_weight": 0.5, "lora_rank": 4, "freeze": ["norm"], "average_checkpoints": 3, "ema_decay": 0.99},
     **{"bf16": True, "fp16": True, "max_grad_norm": 1.0},
 }
-TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True})
+TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True, "block_stride": 8})
 TABLES = [*cite.PARTS.values(), cite.LAYER_TYPES, cite.POOLINGS, cite.ACTIVATIONS, cite.PRESETS, cite.TOKENIZERS]
 
 

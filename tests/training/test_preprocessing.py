@@ -118,6 +118,28 @@ def test_masked_blocks_need_an_encoder_tokenizer(decoder_tokenizer, encoder_toke
         masked_blocks(splits(text=["a"]), encoder_tokenizer, block_size=2)
 
 
+@pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])
+def test_training_blocks_may_overlap(decoder_tokenizer, size, stride):
+    dataset = DatasetDict(train=Dataset.from_dict({"text": TEXTS}), validation=Dataset.from_dict({"text": TEXTS}))
+    rows = causal_blocks(dataset, decoder_tokenizer, block_size=size, block_stride=stride)
+    wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
+    blocks = [list(block) for block in rows["train"]["input_ids"]]
+    assert blocks == [wanted[place * stride :][:size] for place in range(len(blocks))]
+    reached = (len(blocks) - 1) * stride + size
+    assert len(wanted) <= reached + (stride == size)  # a last token alone predicts nothing
+    assert len(blocks) == 1 or reached - stride < len(wanted)  # no block is the end of another
+    plain = causal_blocks(dataset, decoder_tokenizer, block_size=size)
+    assert list(rows["validation"]) == list(plain["validation"])
+
+
+@pytest.mark.parametrize("stride", [0, -1, 11])
+@pytest.mark.parametrize("masked", [False, True])
+def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride, masked):
+    make, tokenizer = (masked_blocks, encoder_tokenizer) if masked else (causal_blocks, decoder_tokenizer)
+    with pytest.raises(ValueError, match=f"block_stride={stride}: from 1 to the 10 tokens of a block"):
+        make(splits(text=TEXTS), tokenizer, block_size=12 if masked else 10, block_stride=stride)
+
+
 def test_classification_rows(encoder_tokenizer, capsys):
     dataset = splits(text=["good", "very very bad"], label=[1, 0]).cast_column(
         "label", ClassLabel(names=["bad", "good"])

@@ -70,17 +70,20 @@ def test_classes(tmp_path, encoder_tokenizer):
     assert streamed == list(loaded["train"])
 
 
-@pytest.mark.parametrize("block_size", [3, 16, 100_000])
+@pytest.mark.parametrize(
+    ("block_size", "stride"), [(3, None), (16, None), (100_000, None), (3, 1), (16, 5), (16, 14), (100_000, 7)]
+)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.usefixtures("small_chunks")
-def test_blocks(tmp_path, masked, block_size, decoder_tokenizer, encoder_tokenizer):
+def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder_tokenizer):
     path = write(tmp_path / "a.txt", [*TEXTS[:9], "", "  ", *TEXTS[9:]])
     options = {"train_file": path, "validation_file": path}
     tokenizer, make = (encoder_tokenizer, masked_blocks) if masked else (decoder_tokenizer, causal_blocks)
-    loaded = make(load_data(DataArguments(**options), "language_model"), tokenizer, block_size=block_size)
+    cut = {"block_size": block_size, "block_stride": stride}
+    loaded = make(load_data(DataArguments(**options), "language_model"), tokenizer, **cut)
     texts, stream = open_stream("language_model", **options)
     assert list(texts["validation"]["text"]) == TEXTS
-    streamed = stream_blocks(stream, tokenizer, block_size, masked=masked)
+    streamed = stream_blocks(stream, tokenizer, **cut, masked=masked)
     assert list(streamed.epoch_rows(0)) == list(loaded["train"])
 
 
