@@ -23,6 +23,7 @@ from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
 from .batching import RandomEpochs, TokenBatches, mixed, row_lengths, row_order, token_batches
 from .guards import GuardedTrainer
+from .held_out_loss import HeldOutLossTrainer
 from .hub_trainer import PushingTrainer
 from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
@@ -68,7 +69,9 @@ class RowMasking(DataCollatorForLanguageModeling):
         return super().torch_mask_tokens(row)
 
 
-class RunTrainer(PushingTrainer, GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrainer):
+class RunTrainer(
+    PushingTrainer, GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrainer, HeldOutLossTrainer
+):
     """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
 
     def __init__(self, *arguments: Any, **keywords: Any):

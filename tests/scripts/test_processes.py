@@ -60,7 +60,7 @@ def test_torchrun(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "two" / "run.json").read_text())
     assert record["finished"]
     assert record["metrics"]["test_loss"] == pytest.approx(
-        json.loads((tmp_path / "alone" / "run.json").read_text())["metrics"]["test_loss"], rel=1e-2
+        json.loads((tmp_path / "alone" / "run.json").read_text())["metrics"]["test_loss"], rel=1e-4
     )
 
 

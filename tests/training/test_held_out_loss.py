@@ -1,0 +1,92 @@
+"""The loss on held-out data is the mean over all targets, in whatever batches and order the rows come."""
+
+import pytest
+import torch
+from datasets import Dataset
+from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, Trainer
+
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaDecoderForCausalLM,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
+    VanillaEncoderForMaskedLM,
+)
+from vanillaformer.training.run_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
+from vanillaformer.training.trainers import RowMasking, RunTrainer, TranslationTrainer
+
+SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+LENGTHS = (3, 40, 5, 31, 4, 4, 22)
+
+
+def texts(tokenizer) -> list[list[int]]:
+    return [tokenizer("abc def ghi " * 4)["input_ids"][:length] for length in LENGTHS]
+
+
+def causal(tokenizer):
+    torch.manual_seed(0)
+    rows = Dataset.from_dict({"input_ids": texts(tokenizer)})
+    model = VanillaDecoderForCausalLM(VanillaDecoderConfig(vocab_size=300, **SIZE))
+    return model, rows, DataCollatorForLanguageModeling(tokenizer, mlm=False)
+
+
+def masked(tokenizer):
+    torch.manual_seed(0)
+    rows = Dataset.from_dict({"input_ids": texts(tokenizer)})
+    model = VanillaEncoderForMaskedLM(VanillaEncoderConfig(vocab_size=300, **SIZE))
+    return model, rows, RowMasking(tokenizer, mlm_probability=0.3)
+
+
+def translation(tokenizer):
+    torch.manual_seed(0)
+    ids = texts(tokenizer)
+    rows = Dataset.from_dict({"input_ids": ids, "labels": [row[::-1] for row in ids]})
+    model = VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(vocab_size=300, **SIZE))
+    return model, rows, DataCollatorForSeq2Seq(tokenizer, label_pad_token_id=-100)
+
+
+JOBS = {"causal": causal, "masked": masked, "translation": translation}
+
+
+@pytest.fixture(params=JOBS)
+def job(request, decoder_tokenizer, encoder_tokenizer, translator_tokenizer):
+    tokenizers = {"causal": decoder_tokenizer, "masked": encoder_tokenizer, "translation": translator_tokenizer}
+    return request.param, *JOBS[request.param](tokenizers[request.param])
+
+
+def trainer(name, model, rows, collator, folder, size) -> Trainer:
+    settings = {"output_dir": str(folder), "per_device_eval_batch_size": size, "report_to": "none", "use_cpu": True}
+    if name == "translation":
+        arguments = TranslationTrainingArguments(**settings, generation_max_length=4)
+        return TranslationTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
+    arguments = LanguageModelTrainingArguments(**settings)
+    return RunTrainer(model=model, args=arguments, data_collator=collator, eval_dataset=rows)
+
+
+def naive_loss(name, model, rows, collator) -> float:
+    """One row after the other; every target counts once."""
+    losses = []
+    for row in rows:
+        with collator.evaluation() if name == "masked" else torch.no_grad():
+            batch = collator([row])
+        labels = batch.pop("labels")
+        with torch.no_grad():
+            inputs = {**batch, "labels": labels} if name == "translation" else batch  # which the decoder's input is of
+            logits = model.eval()(**inputs).logits
+        if name == "causal":
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        losses += each[labels.flatten() != -100].tolist()
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
+    name, model, rows, collator = job
+    wanted = naive_loss(name, model, rows, collator)
+    one = trainer(name, model, rows, collator, tmp_path, size)
+    by_length = rows.select(sorted(range(len(rows)), key=lambda row: LENGTHS[row]))
+    for order in (rows, by_length):
+        assert one.evaluate(order)["eval_loss"] == pytest.approx(wanted, rel=1e-5)
+    assert one.predict(by_length, metric_key_prefix="test").metrics["test_loss"] == pytest.approx(wanted, rel=1e-5)

@@ -1,0 +1,52 @@
+"""The loss on held-out data: the mean over all targets, however they are batched."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Trainer
+
+from vanillaformer.modeling.heads import IGNORED
+
+
+class HeldOutLossTrainer(Trainer):
+    """`Trainer` whose held-out loss is `Σ CE / N` over all N targets.
+
+    Trainer's own gives each row the mean loss of its batch, so that a token of a batch of short rows counts more than
+    one among long rows, and the loss changes with the order of the rows, the size of a batch and the processes.
+    """
+
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        self._sums = torch.zeros(2, dtype=torch.float64)  # of the losses, and of the targets
+        output: Any = super().evaluation_loop(*arguments, **keywords)
+        total, targets = self._sums.tolist()
+        if targets:
+            output.metrics[f"{keywords.get('metric_key_prefix', 'eval')}_loss"] = total / targets
+        return output
+
+    def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+        labels = inputs.get("labels")
+        if labels is None or labels.ndim == 1 or "next_sentence_label" in inputs:
+            # A class for each text: rows count alike. With pairs of segments the loss is the sum of two means.
+            return super().prediction_step(model, inputs, *arguments, **keywords)
+        scored = {**inputs, "labels": self._without_repeated(labels)}
+        result = super().prediction_step(model, scored, *arguments, **keywords)
+        if result[0] is not None:
+            self._add(result[0], scored["labels"])
+        return result
+
+    def _without_repeated(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return labels (B, T) without those of rows that accelerate repeats, so that all processes have as many."""
+        real = self.accelerator.gradient_state.remainder  # rows in the last batch of all processes
+        if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
+            return labels
+        rows = torch.arange(len(labels), device=labels.device) + self.accelerator.process_index * len(labels)
+        return labels.masked_fill((rows >= real)[:, None], IGNORED)
+
+    def _add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
+        """Add the sums of a batch, all processes' together."""
+        model: Any = self.model
+        count = (model.targets(labels) != IGNORED).sum().to(loss.device)
+        total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
+        sums: Any = self.accelerator.gather(torch.stack([total, count.float()])[None])
+        self._sums += sums.sum(dim=0).to(self._sums)
