@@ -28,7 +28,7 @@ from vanillaformer.training.metrics import (
 )
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.packing import PackedCollator, PackedMasking, check_attention, packed_rows
-from vanillaformer.training.preprocessing import causal_blocks, masked_blocks
+from vanillaformer.training.preprocessing import causal_blocks, check_stride, masked_blocks
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
@@ -57,6 +57,18 @@ def prepare_dialogues(
         tokenizer.extra_special_tokens = [*tokenizer.extra_special_tokens, SEPARATOR]
 
 
+def check_rows(data: DataArguments, objective: str) -> None:
+    """Raise ValueError for options on rows that do not go with each other or with the objective."""
+    if data.packing and objective == "mlm+nsp":
+        raise ValueError("--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments")
+    if data.block_stride is None:
+        return
+    if data.packing or objective == "mlm+nsp":
+        other = f"--objective {objective}" if objective == "mlm+nsp" else "--packing, which --turns_column implies"
+        raise ValueError(f"--block_stride is for blocks cut from the stream of all texts, not for {other}")
+    check_stride(data.block_stride, data.block_size - (0 if objective == "causal" else 2))  # [CLS] and [SEP]
+
+
 def make_rows(
     texts: DatasetDict,
     tokenizer: PreTrainedTokenizerBase,
@@ -65,11 +77,6 @@ def make_rows(
     facts: Facts,
 ) -> DatasetDict:
     """Return the rows of token ids that the objective asks for."""
-    whole_texts = "--packing" if data.packing else "--objective mlm+nsp" if settings.objective == "mlm+nsp" else None
-    if data.block_stride is not None and whole_texts is not None:
-        raise ValueError(f"--block_stride is for blocks cut from the stream of all texts, not for {whole_texts}")
-    if data.packing and settings.objective == "mlm+nsp":
-        raise ValueError("--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments")
     blocks = causal_blocks if settings.objective == "causal" else masked_blocks
     make: Callable[..., DatasetDict] = partial(blocks, block_stride=data.block_stride)
     if data.packing:
@@ -97,6 +104,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     data.check_dialogue("language_model")
     if data.turns_column is not None:
         prepare_dialogues(data, tokenizer_arguments, settings)
+    check_rows(data, job)
     run = start("train_language_model", argv, settings, model_arguments, data, tokenizer_arguments)
     if run.finished:
         return announce(run, job, example=example, already=True)

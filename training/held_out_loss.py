@@ -49,4 +49,4 @@ class HeldOutLossTrainer(Trainer):
         count = (model.targets(labels) != IGNORED).sum().to(loss.device)
         total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
         sums: Any = self.accelerator.gather(torch.stack([total, count.float()])[None])
-        self._sums += sums.sum(dim=0).to(self._sums)
+        self._sums += sums.sum(dim=0).cpu()

@@ -255,7 +255,7 @@ def _cut(rows: Dataset, size: int, stride: int, smallest: int) -> Dataset:
     if stride < size:  # without an overlap the blocks are views of the stream
         stream = stream.take(pa.array(np.concatenate([np.arange(*block) for block in zip(starts, ends)])))
         ends = np.cumsum(ends - starts)
-    blocks = pa.LargeListArray.from_arrays(pa.array([0, *ends], pa.int64()), stream)
+    blocks = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends]), pa.int64()), stream)
     return Dataset(pa.table({"input_ids": blocks}))
 
 
