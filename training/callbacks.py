@@ -11,26 +11,16 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
+from .scores import SCORES
+
 # What is printed of a report, in this order: (its name, how it is written).
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
-SCORES = {
-    "loss": "loss {:.4f}",
-    "exact_match": "exact match {:.1f} %",
-    "bleu": "BLEU {:.1f}",
-    "chrf": "chrF {:.1f}",
-    "ter": "TER {:.1f}",
-    "perplexity": "perplexity {:.2f}",
-    "bits_per_byte": "bits per byte {:.3f}",
-    "accuracy": "accuracy {:.1%}",
-    "next_sentence_accuracy": "next sentence {:.1%}",
-    "f1": "F1 {:.1%}",
-}
 
 
 def scores_text(metrics: dict[str, float], prefix: str) -> str:
     """Return the known scores among the metrics of a split, as one line."""
-    found = ((text, metrics.get(f"{prefix}_{name}")) for name, text in SCORES.items())
-    return " · ".join(text.format(value) for text, value in found if value is not None)
+    found = ((score.text, metrics.get(f"{prefix}_{name}")) for name, score in SCORES.items())
+    return " · ".join(text.format(value) for text, value in found if text is not None and value is not None)
 
 
 def line(state: Any, logs: dict[str, Any], seconds: float) -> str | None:

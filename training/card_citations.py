@@ -11,6 +11,7 @@ from vanillaformer.configuration import BlockConfig
 from .card_facts import CardFacts
 from .card_markdown import details
 from .card_techniques import techniques
+from .scores import SCORES
 
 ENTRY = re.compile(r"^@\w+\{([\w-]+),\n.*?^\}$", re.DOTALL | re.MULTILINE)
 Papers = tuple[str, ...]
@@ -100,7 +101,6 @@ TOKENIZERS: dict[str, Papers] = {
     "character": (),
     "chinese_character": (),
 }
-METRICS: dict[str, Papers] = {"bleu": ("papineni2002bleu", "post2018call"), "chrf": ("popovic2015chrf",)}
 
 
 def citations(facts: CardFacts) -> str:
@@ -113,7 +113,8 @@ def citations(facts: CardFacts) -> str:
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
         papers += of(TOKENIZERS, facts.choice("tokenizer", "tokenizer_algorithm"))
     for name in facts.scores:
-        papers += of(METRICS, name.split("_", 1)[1])
+        score = SCORES.get(name.split("_", 1)[1])
+        papers += score.papers if score else ()
     text = details("BibTeX", f"```bibtex\n{bibtex([*papers, 'wolf2020transformers'])}\n```")
     return f"## Citations\n\nThe papers behind the parts and the training of this model:\n\n{text}"
 

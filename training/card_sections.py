@@ -9,6 +9,7 @@ from .card_facts import CardFacts, software
 from .card_markdown import details, table
 from .card_sources import language_name
 from .card_techniques import techniques
+from .scores import label
 
 TASKS = {
     "causal": "continues a text of the kind that it was trained on",
@@ -24,13 +25,6 @@ OF_THE_JOB = {
     "mlm+nsp": "As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
     "classification": "It always answers with one of its classes, for a text that belongs to none of them too, and "
     "its probabilities are not calibrated.",
-}
-SCORES = {
-    **{"loss": "loss", "bleu": "BLEU", "chrf": "chrF", "ter": "TER (lower is better)", "accuracy": "accuracy"},
-    **{"exact_match": "exact match (%)", "f1": "F1, mean over classes", "perplexity": "perplexity per token"},
-    **{"perplexity_per_character": "perplexity per character", "perplexity_per_byte": "perplexity per byte"},
-    **{"bits_per_byte": "bits per byte", "next_sentence_accuracy": "accuracy on next sentences"},
-    "gen_len": "tokens of an output, mean",
 }
 # What stands in the table of the training, if it is set; the rest is in the command and in run.json.
 SHOWN = (
@@ -74,16 +68,14 @@ def results(facts: CardFacts) -> str:
     """Give the scores, how they were made, and the pictures."""
     names = list(dict.fromkeys(key.split("_", 1)[1] for key in facts.scores))
     cells = {key: f"{value:.4g}" for key, value in facts.scores.items()}
-    rows = [
-        (SCORES.get(name, name), *(cells.get(f"{split}_{name}", "") for split in ("eval", "test"))) for name in names
-    ]
+    rows = [(label(name), *(cells.get(f"{split}_{name}", "") for split in ("eval", "test"))) for name in names]
     if not rows:
         return ""
     if not any(row[2] for row in rows):
         text = table(("", "validation"), *(row[:2] for row in rows))
     else:
         text = table(("", "validation", "test"), *rows)
-    notes = [f"- {SCORES.get(name, name)}: `{signature}`" for name, signature in facts.signatures.items()]
+    notes = [f"- {label(name)}: `{signature}`" for name, signature in facts.signatures.items()]
     if facts.job == "translation" and "eval_bleu" in facts.metrics:
         beams = facts.choice("training", "generation_num_beams", 1), facts.choice("training", "num_beams", 1)
         notes.append(f"- beams: {beams[0]} on the validation data, {beams[1]} on the test data and in the saved model")
@@ -195,7 +187,7 @@ def _lengths(facts: CardFacts) -> Iterable[str]:
 
 def _held_out(facts: CardFacts) -> Iterable[str]:
     if facts.choice("training", "load_best_model_at_end"):
-        score = SCORES.get(facts.choice("training", "metric_for_best_model", "loss"), "score")
+        score = label(facts.choice("training", "metric_for_best_model", "loss"))
         yield f"The validation data chose the checkpoint (by {score.split(' (')[0]}), which flatters their scores" + (
             "." if any(name.startswith("test_") for name in facts.scores) else ", and there were no test data."
         )

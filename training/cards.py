@@ -11,7 +11,6 @@ from .card_citations import citations
 from .card_edits import USE, generated_card
 from .card_facts import CardFacts
 from .card_sections import (
-    SCORES,
     architecture_text,
     data_text,
     introduction,
@@ -20,6 +19,7 @@ from .card_sections import (
     training_text,
 )
 from .models import HEADS, Job
+from .scores import ENTRIES, label
 
 PIPELINES: dict[Job, str] = {
     "translation": "translation",
@@ -64,8 +64,6 @@ PIPE = """from transformers import pipeline
 pipe = pipeline({task!r}, model={folder!r}, trust_remote_code=True)
 print(pipe({example}{options}))
 """
-# Ids of scores that the Hub lists (https://hf.co/metrics); the model index has the others too.
-LISTED_METRICS = {"bleu", "chrf", "ter", "accuracy", "f1", "perplexity", "exact_match"}
 # https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
 LICENSES = frozenset(
     """
@@ -150,6 +148,7 @@ def use_text(facts: CardFacts) -> str:
 def metadata(facts: CardFacts) -> ModelCardData:
     """Return what the Hub reads of a card."""
     source, scores = facts.source, facts.scores
+    listed = {score.name for score in ENTRIES if score.on_hub}
     license, license_name = _license(facts.license)
     evaluated = [
         _result(facts, key, value)
@@ -166,7 +165,7 @@ def metadata(facts: CardFacts) -> ModelCardData:
         base_model=facts.started_from if from_hub else None,
         datasets=[source.identifier] if source.on_hub else None,
         language=source.languages or None,
-        metrics=sorted({key.split("_", 1)[1] for key in scores} & LISTED_METRICS) or None,
+        metrics=sorted({key.split("_", 1)[1] for key in scores} & listed) or None,
         model_name=facts.name,
         eval_results=evaluated or None,
     )
@@ -189,7 +188,7 @@ def _result(facts: CardFacts, key: str, value: float) -> EvalResult:
         dataset_name=facts.source.name,
         dataset_split="validation" if split == "eval" else "test",
         metric_type=metric,
-        metric_name=SCORES.get(metric, metric.replace("_", " ")),
+        metric_name=label(metric),
         metric_value=float(f"{value:.6g}"),
         metric_args={"signature": signature} if signature else None,
     )

@@ -1,9 +1,11 @@
 """What ends a training before its last step: nothing more to gain, a loss that is no number, a folder that is full."""
 
+import math
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +14,11 @@ from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
+from transformers.trainer_utils import SaveStrategy
 
 from .reporting import report
 from .run_folder import is_complete, last_checkpoint
+from .scores import SCORES, Evaluation, Score, evaluations, gain, is_better
 
 SKIPPED_IN_A_ROW = 10
 
@@ -87,13 +91,31 @@ class EarlyStopping(Remembered, EarlyStoppingCallback):
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
         if state.global_step >= state.max_steps or control.should_training_stop:
             return  # it ends anyway, or has ended
-        super().on_evaluate(args, state, control, metrics, **kwargs)
+        score, found = SCORES[args.metric_for_best_model], evaluations(state.log_history)
+        new, earlier = found[-1], found[:-1]
+        best = reduce(lambda one, other: other if is_better(other, one, score) else one, earlier) if earlier else None
+        if best is None or self.improves(new, best, earlier[0], score):
+            self.early_stopping_patience_counter = 0
+            return
+        self.early_stopping_patience_counter += 1
         if self.over:
+            control.should_training_stop = True
             control.should_save = args.save_strategy != "no"
             report(
-                f"Stopped early at step {state.global_step:,}: no better {args.metric_for_best_model} than "
-                f"{state.best_metric:.4g} in {self.early_stopping_patience} evaluations."
+                f"Stopped early at step {state.global_step:,}: no better {score.name} than "
+                f"{best.get(f'eval_{score.name}', math.nan):.4g} in {self.early_stopping_patience} evaluations."
             )
+
+    def improves(self, new: Evaluation, best: Evaluation, first: Evaluation, score: Score) -> bool:
+        """Tell whether an evaluation counts as an improvement.
+
+        It has to be better by more than the threshold. With equal scores a lower loss counts too; with a threshold
+        only as long as the score is still what it was at first, as BLEU is 0 in the first evaluations.
+        """
+        difference = gain(new, best, score)
+        if difference == 0 and (not self.early_stopping_threshold or gain(new, first, score) == 0):
+            return is_better(new, best, score)
+        return difference > self.early_stopping_threshold
 
 
 class NanGuard(Remembered):
@@ -199,6 +221,19 @@ class GuardedTrainer(Trainer):
         # In half precision overflowing gradients are what the loss scale is found by: its steps are skipped anyway
         self.spoiled = self.spoiled or not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
         return norm
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
+        wanted = self.control.should_save or self.args.save_strategy == SaveStrategy.BEST
+        if self.args.metric_for_best_model is None or not wanted:
+            return False
+        score, found = SCORES[self.args.metric_for_best_model], evaluations(self.state.log_history)
+        best = next((entry for entry in reversed(found) if entry["step"] == self.state.best_global_step), None)
+        if best is not None and not is_better(found[-1], best, score):
+            return False
+        self.state.best_metric = metrics.get(f"eval_{score.name}")
+        self.state.best_global_step = self.state.global_step
+        return True
 
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
         step = self.state.global_step

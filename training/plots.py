@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-SCORES_ABOVE = ("exact_match", "bleu", "accuracy")  # the score drawn beside the loss: the first that there is
+from .scores import ENTRIES
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -23,13 +23,11 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
         steps, values = _series(log_history, name)
         if steps:
             axes.plot(steps, values, label=label, marker="." if name == "eval_loss" else None)
-    score = next((name for name in SCORES_ABOVE if _series(log_history, f"eval_{name}")[0]), None)
+    score = next((score for score in ENTRIES if score.drawn and _series(log_history, f"eval_{score.name}")[0]), None)
     if score is not None:
         right = axes.twinx()
-        right.plot(
-            *_series(log_history, f"eval_{score}"), color="tab:green", marker=".", label=score.replace("_", " ")
-        )
-        right.set_ylabel(score.replace("_", " ") + (" (%)" if score == "exact_match" else ""))
+        right.plot(*_series(log_history, f"eval_{score.name}"), color="tab:green", marker=".", label=score.label)
+        right.set_ylabel(score.label)
     axes.grid(alpha=0.3)
     if axes.lines:
         figure.legend(loc="outside upper center", ncols=3, frameon=False)

@@ -13,6 +13,7 @@ from .batching import BatchArguments
 from .guards import GuardArguments
 from .losses import LossArguments
 from .optimizers import OPTIMIZERS, OptimizerArguments
+from .scores import ranking_names, ranking_score
 from .sharding import ShardingArguments
 
 TOPICS = (
@@ -22,6 +23,13 @@ TOPICS = (
 
 Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
+FOLLOWING = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that follow the score of --metric_for_best_model."""
+
+
+def best_of(job: str) -> str:
+    """Return the help text of --metric_for_best_model."""
+    return f"Score that chooses the best checkpoint, with equal scores the loss: {', '.join(ranking_names(job))}."
 
 
 @dataclass
@@ -97,6 +105,8 @@ class RunDefaults(
         if optimizer in OPTIMIZERS:
             self.optim = "adamw_torch"  # transformers accepts only its own
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
+        if self.greater_is_better and self.lr_scheduler_type in FOLLOWING:  # type: ignore[attr-defined]
+            self.lr_scheduler_kwargs = {"mode": "max", **(self.lr_scheduler_kwargs or {})}
         if optimizer in OPTIMIZERS:
             self.optim = optimizer
         self.check_processes()
@@ -105,15 +115,29 @@ class RunDefaults(
             if self.fp16:  # type: ignore[attr-defined]
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
 
+    def choose_by(self, job: str) -> None:
+        """Set the score that chooses the best checkpoint by its plain name, and its direction.
+
+        Raises:
+            ValueError: The job has no such score, or `greater_is_better` contradicts its direction.
+        """
+        if self.metric_for_best_model is None:
+            return
+        score = ranking_score(self.metric_for_best_model, job)
+        if self.greater_is_better not in (None, score.greater_is_better):
+            raise ValueError(
+                f"--greater_is_better {self.greater_is_better}: a {'greater' if score.greater_is_better else 'lower'} "
+                f"{score.name} is better; leave the option out"
+            )
+        self.metric_for_best_model, self.greater_is_better = score.name, score.greater_is_better
+
 
 @dataclass
 class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
     """Settings of `train_translation`."""
 
     output_dir: str | None = field(default="runs/translation", metadata={"help": "Folder of the run."})
-    metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": "What the best checkpoint is best at: bleu, chrf, exact_match or loss."}
-    )
+    metric_for_best_model: str | None = field(default="bleu", metadata={"help": best_of("translation")})
     predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation data to score it."})
     generation_num_beams: int | None = field(
         default=1, metadata={"help": "Beams while training (the saved model and the test use --num_beams)."}
@@ -139,7 +163,13 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
         if self.num_beams < 1:
             raise ValueError(f"--num_beams {self.num_beams}: it must be at least 1")
         if not self.predict_with_generate:
-            self.metric_for_best_model = "loss"  # there is no other
+            if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
+                raise ValueError(
+                    f"--metric_for_best_model {self.metric_for_best_model} needs translations: not "
+                    "--predict_with_generate False, with which loss is the only score"
+                )
+            self.metric_for_best_model = "loss"
+        self.choose_by("translation")
         super().__post_init__()
 
     def search(self) -> dict[str, Any]:
@@ -166,8 +196,8 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
     metric_for_best_model: str | None = field(
         default="loss",
         metadata={
-            "help": "What the best checkpoint is best at: loss, perplexity or accuracy (mlm+nsp: or "
-            "next_sentence_accuracy)."
+            "help": f"{best_of('masked')} causal also: perplexity_per_character, perplexity_per_byte, bits_per_byte; "
+            "mlm+nsp also: next_sentence_accuracy."
         },
     )
 
@@ -183,8 +213,7 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
             raise ValueError(f"--token_dropout {self.token_dropout}: a language model predicts every token it reads")
         if self.output_dir is None:
             self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
-        if self.metric_for_best_model == "perplexity":
-            self.greater_is_better = False
+        self.choose_by(self.objective)
         super().__post_init__()
 
 
@@ -193,9 +222,7 @@ class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
     """Settings of `train_classifier`."""
 
     output_dir: str | None = field(default="runs/classifier", metadata={"help": "Folder of the run."})
-    metric_for_best_model: str | None = field(
-        default="accuracy", metadata={"help": "What the best checkpoint is best at: accuracy, f1 or loss."}
-    )
+    metric_for_best_model: str | None = field(default="accuracy", metadata={"help": best_of("classification")})
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
@@ -204,6 +231,7 @@ class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
     def __post_init__(self) -> None:
         if self.scheduled_sampling != "none":
             raise ValueError(f"--scheduled_sampling {self.scheduled_sampling}: a classifier feeds itself no tokens")
+        self.choose_by("classification")
         super().__post_init__()
 
 

@@ -56,7 +56,7 @@ def cited() -> set[str]:
         paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for _, entry in table.values() for paper in entry
     }
     papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
-    papers |= {paper for entry in cite.METRICS.values() for paper in entry} | {"wolf2020transformers"}
+    papers |= {paper for score in cite.SCORES.values() for paper in score.papers} | {"wolf2020transformers"}
     grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
     for changes in (grouped, {"num_key_value_heads": 1}):
         papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))

@@ -12,10 +12,10 @@ ARGUMENTS = SimpleNamespace(
 
 
 def evaluate(callback: EarlyStopping, state: TrainerState, control: TrainerControl, accuracy: float) -> None:
-    """As the Trainer does: callbacks first, then it looks whether this was the best."""
+    """As the Trainer does: the log first, then callbacks."""
     state.global_step += 1
+    state.log_history.append({"eval_accuracy": accuracy, "step": state.global_step})
     callback.on_evaluate(ARGUMENTS, state, control, metrics={"eval_accuracy": accuracy})
-    state.best_metric = max(accuracy, state.best_metric or 0.0)
 
 
 def test_stops_when_patience_is_over(capsys) -> None:

@@ -83,11 +83,3 @@ def test_objective_names_the_folder() -> None:
     assert (
         LanguageModelTrainingArguments(use_cpu=True, objective="mlm+nsp").output_dir == "runs/mlm_nsp_language_model"
     )
-
-
-@pytest.mark.parametrize(
-    ("metric", "greater"),
-    [("perplexity", False), ("loss", False), ("accuracy", True), ("next_sentence_accuracy", True)],
-)
-def test_direction_of_the_best_metric(metric: str, greater: bool) -> None:
-    assert LanguageModelTrainingArguments(use_cpu=True, metric_for_best_model=metric).greater_is_better is greater

@@ -1,0 +1,162 @@
+"""One table of scores: the best checkpoint, the patience and the option --metric_for_best_model go by it."""
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import EvalPrediction, TrainerState
+from transformers.trainer_callback import TrainerControl
+
+from vanillaformer.training.guards import EarlyStopping, GuardedTrainer
+from vanillaformer.training.metrics import (
+    classification_metrics,
+    language_model_metrics,
+    pretraining_metrics,
+    pretraining_scores,
+    token_scores,
+    translation_metrics,
+)
+from vanillaformer.training.run_arguments import (
+    ClassifierTrainingArguments,
+    LanguageModelTrainingArguments,
+    TranslationTrainingArguments,
+)
+from vanillaformer.training.scores import ENTRIES, SCORES, gain, is_better, ranking_names
+
+JOBS = ("translation", "causal", "masked", "mlm+nsp", "classification")
+RANKED = [(job, name) for job in JOBS for name in ranking_names(job)]
+LOWER = {"loss", "ter", "perplexity", "perplexity_per_character", "perplexity_per_byte", "bits_per_byte"}
+
+
+def settings(job: str, **fields: Any) -> Any:
+    if job == "translation":
+        return TranslationTrainingArguments(use_cpu=True, **fields)
+    if job == "classification":
+        return ClassifierTrainingArguments(use_cpu=True, **fields)
+    return LanguageModelTrainingArguments(use_cpu=True, objective=job, **fields)
+
+
+class Evaluated(GuardedTrainer):
+    """The Trainer's own steps from an evaluation to a checkpoint, with scores that are given."""
+
+    def __init__(self, args: Any, scores: list[dict[str, float]], folder: Path):
+        self.args, self.state, self.control = args, TrainerState(max_steps=1_000), TrainerControl()
+        self.scores, self.folder, self.stopping = scores, folder, None
+        if args.early_stopping_patience:
+            self.stopping = EarlyStopping(args.early_stopping_patience, args.early_stopping_threshold)
+            self.stopping.on_train_begin(args, self.state, self.control)
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
+        metrics = {f"eval_{name}": value for name, value in self.scores.pop(0).items()}
+        self.state.log_history.append({**metrics, "step": self.state.global_step})
+        if self.stopping is not None:
+            self.stopping.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def run(self, *, saved: Any = lambda step: True) -> int | None:
+        """Evaluate until the scores or the patience are used up; return the step of the best checkpoint."""
+        while self.scores and not self.control.should_training_stop:
+            self.state.global_step += 1
+            self.control.should_save = saved(self.state.global_step)
+            self._determine_best_metric(self.evaluate(), None)
+            self.state.save_to_json(str(self.folder / "state.json"))  # what a resumed run knows
+            self.state = TrainerState.load_from_json(str(self.folder / "state.json"))
+        return self.state.best_global_step
+
+
+@pytest.mark.parametrize(("job", "name"), RANKED)
+def test_best_checkpoint_is_the_best_of_ten_evaluations(job: str, name: str, tmp_path: Path) -> None:
+    draw = random.Random(0)
+    history = [{"loss": draw.uniform(1, 2), name: draw.randrange(1, 4)} for _ in range(10)]
+    trainer = Evaluated(settings(job, metric_for_best_model=name), list(history), tmp_path)
+    best = (min if name in LOWER else max)(entry[name] for entry in history)
+    losses = {step: entry["loss"] for step, entry in enumerate(history, start=1) if entry[name] == best}
+    assert len(losses) > 1 or name == "loss"  # there are ties
+    assert trainer.run() == min(losses, key=lambda step: losses[step])
+    assert trainer.state.best_metric == best
+    with_prefix = settings(job, metric_for_best_model=f"eval_{name}")
+    assert (with_prefix.metric_for_best_model, with_prefix.greater_is_better) == (name, name not in LOWER)
+
+
+def test_only_evaluations_with_a_checkpoint_can_be_the_best(tmp_path: Path) -> None:
+    history = [{"loss": loss} for loss in (5.0, 3.0, 1.0, 2.0)]
+    trainer = Evaluated(settings("causal"), history, tmp_path)
+    assert trainer.run(saved=lambda step: step % 2 == 0) == 4
+
+
+def test_evaluations_without_numbers() -> None:
+    score, nothing, number = SCORES["bleu"], {"eval_loss": math.nan}, {"eval_bleu": 0.0, "eval_loss": 9.0}
+    assert is_better(number, nothing, score)
+    assert not is_better(nothing, number, score)
+    assert is_better(nothing, nothing, score)  # the later one
+    assert gain(number, nothing, score) == math.inf
+    assert gain(nothing, nothing, score) == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "history", "stopped", "best"),
+    [
+        # BLEU is 0 at first: the loss decides, and no patience is spent while it falls.
+        ({}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4), (1.0, 5.3)], None, 5),
+        ({"early_stopping_threshold": 0.5}, [(0.0, 6.0), (0.0, 5.7), (0.0, 5.5), (0.0, 5.4)], None, 4),
+        ({}, [(0.0, 6.0), (0.0, 6.1), (0.0, 6.2), (0.0, 5.4)], 3, 1),
+        ({}, [(3.0, 2.0), (2.0, 1.0), (3.0, 1.9), (1.0, 1.0), (3.0, 1.9), (9.0, 1.0)], 5, 3),
+        ({"early_stopping_threshold": 0.5}, [(1.0, 3.0), (3.0, 2.0), (3.0, 1.9), (3.2, 1.8)], 4, 4),
+    ],
+)
+def test_patience(fields: dict, history: list, stopped: int | None, best: int, tmp_path: Path) -> None:
+    args = settings("translation", early_stopping_patience=2, **fields)
+    trainer = Evaluated(args, [{"bleu": bleu, "loss": loss} for bleu, loss in history], tmp_path)
+    assert trainer.run() == best
+    assert trainer.state.global_step == (stopped or len(history))
+    assert trainer.control.should_training_stop is (stopped is not None)
+
+
+@pytest.mark.parametrize(
+    ("job", "fields", "message"),
+    [
+        ("classification", {"metric_for_best_model": "accuracyy"}, "accuracyy: did you mean 'accuracy'.* f1$"),
+        ("translation", {"metric_for_best_model": "eval_blue"}, "eval_blue: did you mean 'bleu'"),
+        ("translation", {"metric_for_best_model": "gen_len"}, "gen_len: choose from loss, exact_match, bleu"),
+        ("masked", {"metric_for_best_model": "bits_per_byte"}, "bits_per_byte: choose from loss, perplexity, acc"),
+        ("causal", {"metric_for_best_model": "next_sentence_accuracy"}, "next_sentence_accuracy: choose from"),
+        ("translation", {"metric_for_best_model": "ter", "greater_is_better": True}, "True: a lower ter is better"),
+        ("translation", {"metric_for_best_model": "chrf", "predict_with_generate": False}, "chrf needs translations"),
+    ],
+)
+def test_scores_that_cannot_choose(job: str, fields: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        settings(job, **fields)
+
+
+def test_schedules_that_follow_a_score_know_its_direction() -> None:
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau"}
+    assert settings("translation", **plateau).lr_scheduler_kwargs == {"mode": "max"}
+    assert (settings("causal", **plateau).lr_scheduler_kwargs or {}).get("mode", "min") == "min"
+
+
+# --------------------------------------------------------------------------------------------- what is computed
+def test_every_job_computes_the_scores_of_the_table(translator_tokenizer, decoder_tokenizer) -> None:
+    ids = np.array([decoder_tokenizer("the cat sat on the mat")["input_ids"]])
+    logits, labels = torch.randn(1, ids.shape[1], len(decoder_tokenizer)), torch.tensor(ids)
+    pairs = torch.randn(1, 2), torch.tensor([0])
+    texts = np.array([translator_tokenizer("the cat")["input_ids"]])
+
+    def tokens(causal: bool, tokenizer: Any = None) -> set[str]:
+        predictions = tuple(each.numpy() for each in token_scores(causal=causal)(logits, labels))
+        return set(language_model_metrics(tokenizer)(EvalPrediction(predictions, ids)))
+
+    predicted = tuple(each.numpy() for each in pretraining_scores((logits, pairs[0]), (labels, pairs[1])))
+    computed = {
+        "translation": set(translation_metrics(translator_tokenizer)(EvalPrediction(texts, texts))),
+        "causal": tokens(True, decoder_tokenizer),
+        "masked": tokens(False),
+        "mlm+nsp": set(pretraining_metrics()(EvalPrediction(predicted, (ids, pairs[1].numpy())))),
+        "classification": set(classification_metrics()(EvalPrediction(np.eye(3), np.arange(3)))),
+    }
+    table = {job: {score.name for score in ENTRIES if job in score.jobs} - {"loss"} for job in JOBS}
+    assert computed == table

@@ -1,0 +1,123 @@
+"""The scores of held-out data: their names, the jobs that have them, which direction is better, and their papers."""
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+LANGUAGE_MODELS = ("causal", "masked", "mlm+nsp")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score.
+
+    Attributes:
+        name: Its name among the metrics, without the prefix of the split.
+        label: Its name in cards and pictures.
+        jobs: The jobs that it is computed for.
+        greater_is_better: Its direction; None for a description of the output that ranks nothing.
+        text: How it is printed while training; None if it is not.
+        papers: The papers it comes from.
+        on_hub: Whether the Hub lists it (https://hf.co/metrics).
+        drawn: Whether it may be drawn beside the loss; the first one that there is.
+    """
+
+    name: str
+    label: str
+    jobs: tuple[str, ...]
+    greater_is_better: bool | None = True
+    text: str | None = None
+    papers: tuple[str, ...] = ()
+    on_hub: bool = False
+    drawn: bool = False
+
+
+ENTRIES = (
+    Score("loss", "loss", ("translation", *LANGUAGE_MODELS, "classification"), False, "loss {:.4f}"),
+    Score("exact_match", "exact match (%)", ("translation",), text="exact match {:.1f} %", on_hub=True, drawn=True),
+    Score(
+        *("bleu", "BLEU", ("translation",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
+        on_hub=True,
+        drawn=True,
+    ),
+    Score("chrf", "chrF", ("translation",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True),
+    Score("ter", "TER (lower is better)", ("translation",), False, "TER {:.1f}", ("snover2006study",), on_hub=True),
+    Score("gen_len", "tokens of an output, mean", ("translation",), None),
+    Score("perplexity", "perplexity per token", LANGUAGE_MODELS, False, "perplexity {:.2f}", on_hub=True),
+    Score("perplexity_per_character", "perplexity per character", ("causal",), False),
+    Score("perplexity_per_byte", "perplexity per byte", ("causal",), False),
+    Score("bits_per_byte", "bits per byte", ("causal",), False, "bits per byte {:.3f}"),
+    Score(
+        *("accuracy", "accuracy", (*LANGUAGE_MODELS, "classification"), True, "accuracy {:.1%}"),
+        on_hub=True,
+        drawn=True,
+    ),
+    Score("next_sentence_accuracy", "accuracy on next sentences", ("mlm+nsp",), text="next sentence {:.1%}"),
+    Score("f1", "F1, mean over classes", ("classification",), text="F1 {:.1%}", on_hub=True),
+)
+SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}
+"""All scores by name, in the order in which they are printed."""
+
+
+def label(name: str) -> str:
+    """Return what a score is called in cards and pictures; scores of others keep their names."""
+    return SCORES[name].label if name in SCORES else name.replace("_", " ")
+
+
+def ranking_names(job: str) -> list[str]:
+    """Return the names of the scores that a checkpoint can be chosen by."""
+    return [score.name for score in ENTRIES if job in score.jobs and score.greater_is_better is not None]
+
+
+def ranking_score(name: str, job: str) -> Score:
+    """Return the score that `--metric_for_best_model` names.
+
+    Args:
+        name: Its name, with or without `eval_` before it.
+        job: What the model does.
+
+    Raises:
+        ValueError: Models of this job do not have such a score.
+    """
+    allowed = ranking_names(job)
+    plain = name.removeprefix("eval_")
+    if plain not in allowed:
+        near = difflib.get_close_matches(plain, allowed, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"--metric_for_best_model {name}: {hint}choose from {', '.join(allowed)}")
+    return SCORES[plain]
+
+
+# ------------------------------------------------------------------------------------------------ which one is better
+Evaluation = Mapping[str, Any]
+"""An entry of the Trainer's log: `step`, `eval_loss` and the other scores."""
+
+
+def evaluations(log_history: Sequence[Evaluation]) -> list[Evaluation]:
+    """Return the entries of a log that are evaluations of the validation data."""
+    return [entry for entry in log_history if any(key.startswith("eval_") for key in entry)]
+
+
+def gain(new: Evaluation, old: Evaluation, score: Score) -> float:
+    """Return by how much an evaluation's score is better than that of another one, below 0 if it is worse.
+
+    A score that is missing or not a number is worse than any other.
+    """
+    first, second = (_value(entry, score) for entry in (new, old))
+    return 0.0 if first == second else first - second
+
+
+def is_better(new: Evaluation, old: Evaluation, score: Score) -> bool:
+    """Tell whether an evaluation is better than an earlier one: by its score, or with equal scores by its loss.
+
+    Of two without any number the later one is, because there is no reason to keep the earlier.
+    """
+    ranks = [(_value(entry, score), _value(entry, SCORES["loss"])) for entry in (new, old)]
+    return ranks[0] > ranks[1] or ranks[0] == ranks[1] == (-math.inf, -math.inf)
+
+
+def _value(entry: Evaluation, score: Score) -> float:
+    value = float(entry.get(f"eval_{score.name}", math.nan))
+    return -math.inf if math.isnan(value) else value if score.greater_is_better else -value
