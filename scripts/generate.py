@@ -35,7 +35,7 @@ from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
-from vanillaformer.training.machine import use_machine_well
+from vanillaformer.training.machine import inference_dtype, use_machine_well
 
 TORCH = "torch"
 RESET = "/reset"
@@ -190,9 +190,9 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)
-    model = open_model(auto_class, folder, f"--model {path}", dtype=torch.bfloat16 if arguments.bf16 else "auto")
-    tokenizers = open_tokenizers(folder, config, f"--model {path}")
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device, arguments.bf16))
+    tokenizers = open_tokenizers(folder, config, f"--model {path}")
     return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
 
 

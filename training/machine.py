@@ -1,25 +1,107 @@
-"""The machine a program runs on: how many threads, and how memory is taken from the system."""
+"""The machine a program runs on: threads, precision, and how memory is taken from the system."""
 
 import ctypes
 import os
+import time
+from functools import cache
+from typing import Any
 
+import psutil
 import torch
 from joblib import cpu_count
+from transformers import TrainerCallback
+
+from .reporting import warn
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int
+INTERVAL = 0.2  # seconds; the system counts CPU time in hundredths
 
 
 def use_machine_well() -> None:
     """Prepare this process for the work of a training program or of `generate`."""
-    limit_threads()
+    free_core_threads().adjust(wait=True)
     keep_freed_memory()
 
 
-def limit_threads() -> None:
-    """Use no more threads than there are cores for this process: in a container torch may count the host's."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(torch.get_num_threads(), cpu_count()))
+class FreeCoreThreads(TrainerCallback):
+    """Uses as many CPU threads as there are cores that other processes leave free, and follows that while training.
+
+    Threads that share a core wait for each other at every operation: two threads beside one busy process on two cores
+    are several times slower than one. `OMP_NUM_THREADS` fixes the number; it is never larger than it was at first, nor
+    than the number of cores this process may use (in a container torch may count the host's).
+    """
+
+    def __init__(self) -> None:
+        self.fixed = "OMP_NUM_THREADS" in os.environ
+        self.most = torch.get_num_threads() if self.fixed else min(torch.get_num_threads(), cpu_count())
+        self.last = cpu_seconds()
+
+    def adjust(self, wait: bool = False) -> None:
+        """Set the number of threads by the load since the last call.
+
+        Args:
+            wait: Measure for a moment first; otherwise nothing is done if the last call was only a moment ago.
+        """
+        if self.fixed:
+            return
+        if wait:
+            time.sleep(INTERVAL)
+        now = cpu_seconds()
+        elapsed, idle, own = (new - old for new, old in zip(now, self.last))
+        if elapsed < INTERVAL:
+            return
+        self.last = now
+        torch.set_num_threads(max(1, min(self.most, round((idle + own) / elapsed))))
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.adjust()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # evaluations are logged too
+        self.adjust()
+
+
+@cache
+def free_core_threads() -> FreeCoreThreads:
+    """Return the one instance of this process, which knows the number of threads it started with."""
+    return FreeCoreThreads()
+
+
+def cpu_seconds() -> tuple[float, float, float]:
+    """Return the time, the idle time of all cores this process may use, and the CPU time it has used, in seconds."""
+    process, cores = psutil.Process(), psutil.cpu_times(percpu=True)
+    allowed = process.cpu_affinity() if hasattr(process, "cpu_affinity") else range(len(cores))
+    idle = sum(cores[number].idle + getattr(cores[number], "iowait", 0) for number in allowed)
+    used = process.cpu_times()
+    return time.monotonic(), idle, used.user + used.system
+
+
+def has_bfloat16() -> bool:
+    """Return whether the CPU has instructions for bfloat16 products; without them they are emulated, 20 times slower.
+
+    oneDNN's answer is yes for all AVX-512 CPUs, of which only some have them.
+    """
+    x86 = torch.cpu._is_avx2_supported()
+    return torch.ops.mkldnn._is_mkldnn_bf16_supported() and (not x86 or torch.cpu._is_avx512_bf16_supported())
+
+
+def inference_dtype(device: str, bf16: bool) -> torch.dtype | str:
+    """Return the dtype to load a model in: the one it was saved in ("auto"), or float32 where bfloat16 is emulated."""
+    if bf16:
+        warn_of_emulation("--bf16", device)
+        return torch.bfloat16
+    return torch.float32 if emulates_bfloat16(device) else "auto"
+
+
+def emulates_bfloat16(device: str | torch.device) -> bool:
+    """Return whether bfloat16 products are slow on a device."""
+    return torch.device(device).type == "cpu" and not has_bfloat16()
+
+
+def warn_of_emulation(option: str, device: str | torch.device) -> None:
+    """Print a warning if an option asks for bfloat16 on a device that emulates it."""
+    if emulates_bfloat16(device):
+        warn(f"{option}: this CPU has no instructions for bfloat16 and emulates it; float32 is several times faster.")
 
 
 def keep_freed_memory() -> bool:

@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 from typing import Any, Literal, NamedTuple
 
+import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -28,6 +29,7 @@ from vanillaformer.modeling.loading import open_config, open_model
 from vanillaformer.tokenization import ModelKind
 
 from .arguments import ModelArguments
+from .machine import warn_of_emulation
 
 Job = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
 Fields = dict[str, Any]
@@ -100,6 +102,8 @@ def build_model(
         ValueError: For a field that does not exist, a vocabulary, a maximal length or token types that are too few.
     """
     set_seed(seed)
+    if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
+        warn_of_emulation("--dtype bfloat16", "cpu")
     target = target_tokenizer or tokenizer
     changes = arguments.config_overrides()
     extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}

@@ -1,9 +1,20 @@
 """What the scripts say while they work."""
 
 import os
+import sys
+from typing import TextIO
 
 
 def report(message: str) -> None:
     """Print a line, in the first of the processes of a distributed run only."""
+    _print(message, sys.stdout)
+
+
+def warn(message: str) -> None:
+    """Print a line to the standard error stream, in the first of the processes of a distributed run only."""
+    _print(message, sys.stderr)
+
+
+def _print(message: str, stream: TextIO) -> None:
     if os.environ.get("RANK", "0") == "0":
-        print(message, flush=True)
+        print(message, file=stream, flush=True)

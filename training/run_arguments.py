@@ -12,6 +12,7 @@ from .averaging import AveragingArguments
 from .batching import BatchArguments
 from .guards import GuardArguments
 from .losses import LossArguments
+from .machine import warn_of_emulation
 from .optimizers import OPTIMIZERS, OptimizerArguments
 from .scores import ranking_names, ranking_score
 from .sharding import ShardingArguments
@@ -112,6 +113,8 @@ class RunDefaults(
         self.check_processes()
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
+            if self.bf16:
+                warn_of_emulation("--bf16", "cpu")
             if self.fp16:  # type: ignore[attr-defined]
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
 

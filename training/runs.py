@@ -21,7 +21,7 @@ from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
 from .card_runs import run_facts, write_card
 from .guards import make_writable
 from .hub_trainer import check_pushing
-from .machine import use_machine_well
+from .machine import free_core_threads, use_machine_well
 from .models import HEADS, Job
 from .plots import loss_curve
 from .predictions import score_and_predict
@@ -160,6 +160,7 @@ def train_and_save(
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     replace_callbacks(trainer)
+    trainer.add_callback(free_core_threads())
     if trainer.args.average_checkpoints:
         trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
     if tokenizers[0] is not tokenizers[1]:

@@ -2,10 +2,11 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 import torch
 
-from vanillaformer.training.machine import limit_threads
+from vanillaformer.training import machine
 
 # Prints the page faults of 20 tensors of 64 MiB, one after the other, behind a line that prepares the process.
 FAULTS = """
@@ -21,14 +22,72 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def test_threads_are_only_ever_lowered(monkeypatch) -> None:
+class Load:
+    """A machine of some cores on which other processes keep `busy` of them busy, and this one another."""
+
+    def __init__(self, cores: int, busy: float):
+        self.cores, self.busy, self.time, self.idle = cores, busy, 0.0, 0.0
+
+    def __call__(self) -> tuple[float, float, float]:
+        self.time += 1
+        self.idle += self.cores - 1 - self.busy
+        return self.time, self.idle, self.time
+
+
+@pytest.fixture
+def set_threads(monkeypatch) -> list[int]:
+    """The numbers of threads that are set, on a machine where torch starts with eight."""
+    numbers: list[int] = []
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("vanillaformer.training.machine.cpu_count", lambda: 64)
-    limit_threads()
-    assert torch.get_num_threads() == 1  # what the tests run with
-    monkeypatch.setitem(os.environ, "OMP_NUM_THREADS", "1")
-    monkeypatch.setattr("vanillaformer.training.machine.cpu_count", lambda: 1 / 0)
-    limit_threads()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", numbers.append)
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "allowed", "threads"),
+    [
+        (8, 0, 8, 8),
+        (8, 3, 8, 5),
+        (8, 3.4, 8, 5),
+        (8, 7, 8, 1),
+        (2, 1, 2, 1),
+        (2, 0.1, 2, 2),
+        (64, 0, 4, 4),
+        (64, 0, 99, 8),
+    ],
+)
+def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
+    monkeypatch.setattr(machine, "cpu_seconds", Load(cores, busy))
+    monkeypatch.setattr(machine, "cpu_count", lambda: allowed)
+    machine.FreeCoreThreads().adjust()
+    assert set_threads == [threads]
+
+
+def test_threads_follow_the_load_while_training(monkeypatch, set_threads) -> None:
+    load = Load(4, 0)
+    monkeypatch.setattr(machine, "cpu_seconds", load)
+    monkeypatch.setattr(machine, "cpu_count", lambda: 4)
+    callback = machine.FreeCoreThreads()
+    for load.busy in (0, 2, 3, 0):
+        callback.on_log(None, None, None)
+    assert set_threads == [4, 2, 1, 4]
+
+
+def test_a_number_of_threads_that_is_given_stays(monkeypatch, set_threads) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setattr(machine, "cpu_seconds", Load(4, 3))
+    machine.FreeCoreThreads().adjust(wait=True)
+    assert set_threads == []
+
+
+def test_own_time_is_measured() -> None:
+    start = machine.cpu_seconds()
+    while machine.cpu_seconds()[2] - start[2] < 0.1:
+        pass
+    elapsed, idle, own = (new - old for new, old in zip(machine.cpu_seconds(), start))
+    assert own >= 0.1
+    assert 0 <= idle <= elapsed * psutil.cpu_count() + 0.1  # counted in hundredths of a second, core by core
 
 
 def faults(line: str, **environment: str) -> int:
@@ -39,10 +98,40 @@ def faults(line: str, **environment: str) -> int:
 
 @pytest.mark.skipif("linux" not in sys.platform or os.confstr("CS_GNU_LIBC_VERSION") is None, reason="not glibc")
 def test_memory_is_taken_from_the_system_once() -> None:
-    plain, kept = faults(""), faults("assert keep_freed_memory()")
-    assert plain > 300  # 640 with huge pages
-    assert kept < plain / 20
+    """Each tensor taken anew costs a fault for a page, of 2 MiB at most, and the others cost none."""
+    new_memory = 20 * 64 // 2
+    assert faults("") >= new_memory
+    assert faults("assert keep_freed_memory()") < new_memory / 2
 
 
 def test_settings_of_the_users_own_stay() -> None:
     assert faults("assert not keep_freed_memory()", MALLOC_ARENA_MAX="4") >= 0
+
+
+@pytest.mark.parametrize(
+    ("mkldnn", "avx2", "avx512_bf16", "expected"),
+    [(True, True, True, True), (True, True, False, False), (False, True, True, False), (True, False, False, True)],
+)
+def test_bfloat16_needs_instructions_for_it(monkeypatch, mkldnn, avx2, avx512_bf16, expected) -> None:
+    """oneDNN says yes for every AVX-512 CPU, and on Arm for those that have them."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: mkldnn)
+    monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: avx2)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
+    assert machine.has_bfloat16() is expected
+
+
+@pytest.mark.parametrize(
+    ("device", "hardware", "bf16", "dtype", "warned"),
+    [
+        ("cpu", False, False, torch.float32, False),
+        ("cpu", False, True, torch.bfloat16, True),
+        ("cpu", True, False, "auto", False),
+        ("cpu", True, True, torch.bfloat16, False),
+        ("cuda:1", False, False, "auto", False),
+        ("cuda", False, True, torch.bfloat16, False),
+    ],
+)
+def test_bfloat16_is_avoided_where_it_is_emulated(monkeypatch, capsys, device, hardware, bf16, dtype, warned) -> None:
+    monkeypatch.setattr(machine, "has_bfloat16", lambda: hardware)
+    assert machine.inference_dtype(device, bf16) == dtype
+    assert ("--bf16: this CPU has no instructions" in capsys.readouterr().err) is warned

@@ -60,7 +60,8 @@ def net() -> Net:
     return Net()
 
 
-def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net) -> None:
+def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net, monkeypatch) -> None:
+    monkeypatch.setattr("vanillaformer.training.machine.has_bfloat16", lambda: True)
     reference = copy.deepcopy(net)
     muon = torch.optim.Muon(
         [reference.inner.weight, reference.outer.weight],
@@ -75,6 +76,21 @@ def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net) -> Non
     train(net, [built("muon", net)])
     train(reference, [muon, adamw])
     assert equal(net, reference)
+
+
+@pytest.mark.parametrize("shape", [(16, 24), (40, 16)])
+def test_without_bfloat16_instructions_muon_orthogonalizes_in_float32(shape, monkeypatch) -> None:
+    """The polynomial of the iteration, applied to the singular values, five times."""
+    monkeypatch.setattr("vanillaformer.training.machine.has_bfloat16", lambda: False)
+    weight, gradient = nn.Parameter(torch.zeros(shape)), torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    weight.grad = gradient.clone()
+    MuonWithAdamW([{"params": [weight], "weight_decay": 0.0}], [], lr=1.0, momentum=0.0).step()
+    left, values, right = torch.linalg.svd(gradient.double() / gradient.double().norm(), full_matrices=False)
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    expected = -0.2 * max(shape) ** 0.5 * (left * values) @ right
+    assert (weight - expected).norm() / expected.norm() < 1e-4  # in bfloat16 it is 1e-2
+    assert torch.equal(weight.grad, gradient)
 
 
 def test_radam_is_torchs_with_decoupled_decay_of_matrices(net) -> None:
