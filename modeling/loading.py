@@ -129,6 +129,13 @@ def check_folder(folder: Path) -> None:
         raise ValueError(f"has a config.json of {needed:,} parameters, but weights of {stored.numbers:,} numbers")
 
 
+def _checkpoint(folder: Path) -> str:
+    """Return words on the last checkpoint of an unfinished run, which is a model too."""
+    found = {path.parent for path in folder.glob("checkpoint-*/config.json")}
+    steps = {int(step): path for path in found if (step := path.name.partition("-")[2]).isdigit()}
+    return f"; the last checkpoint of an unfinished run is {steps[max(steps)]}" if steps else ""
+
+
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields in a folder's config.
 
@@ -137,7 +144,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """
     path = folder / "config.json"
     if not path.is_file():
-        raise ValueError("has no config.json: it holds no (finished) model")
+        raise ValueError(f"has no config.json: it holds no (finished) model{_checkpoint(folder)}")
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -15,15 +15,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from huggingface_hub.errors import StrictDataclassError
 from huggingface_hub.utils import disable_progress_bars
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
-from vanillaformer.conversion.architecture import in_one_line
 from vanillaformer.conversion.folders import convert_folder, new_folder
 from vanillaformer.conversion.imports import SOURCES
+from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments
 
 
@@ -37,6 +36,7 @@ def import_file(source: str, destination: str, kind: str, fields: list[str]) -> 
     print(f"written: {destination}")
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -58,14 +58,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
         disable_progress_bars()
-    try:
-        if arguments.from_state_dict:
-            return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
-        done = convert_folder(
-            arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision
-        )
-    except (ValueError, StrictDataclassError) as error:  # the latter from a config whose fields do not hold
-        sys.exit(f"convert.py: {in_one_line(error)}")
+    if arguments.from_state_dict:
+        return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
+    done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision)
     print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
     print(f"logits on random input: relative error {done.error:.1e}")
     print(f"carried over: {', '.join(done.carried) or 'no tokenizer found'}")

@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the model
 from vanillaformer.scripts import train_translation
+from vanillaformer.scripts.console import program
 from vanillaformer.training.callbacks import scores_text
 from vanillaformer.training.corpora import cldr_translation, unseen_examples
 from vanillaformer.training.plots import attention_map
@@ -103,6 +104,7 @@ Next:
     )
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the demo."""
     intro()

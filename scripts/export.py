@@ -21,6 +21,7 @@ from vanillaformer import modeling
 from vanillaformer.conversion import from_native
 from vanillaformer.conversion.exports import EXPORTERS, export
 from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.scripts.console import program
 from vanillaformer.tokenization.opening import open_tokenizers
 
 
@@ -59,26 +60,24 @@ def load_tokenizers(
     return open_tokenizers(folder, config, where)
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     arguments = parser().parse_args(argv)
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
         disable_progress_bars()
-    try:
-        folder = saved_folder(arguments.source, arguments.revision, "SRC")
-        model = load_model(folder, f"SRC {arguments.source}")
-        tokenizer, target_tokenizer = load_tokenizers(folder, model.config, f"SRC {arguments.source}")
-        checked = export(
-            model,
-            arguments.target,
-            arguments.engine,
-            tokenizer=tokenizer,
-            target_tokenizer=target_tokenizer,
-            quantization=arguments.quantization,
-        )
-    except (ValueError, ImportError) as error:
-        sys.exit(f"export.py: {error}")
+    folder = saved_folder(arguments.source, arguments.revision, "SRC")
+    model = load_model(folder, f"SRC {arguments.source}")
+    tokenizer, target_tokenizer = load_tokenizers(folder, model.config, f"SRC {arguments.source}")
+    checked = export(
+        model,
+        arguments.target,
+        arguments.engine,
+        tokenizer=tokenizer,
+        target_tokenizer=target_tokenizer,
+        quantization=arguments.quantization,
+    )
     without = "" if tokenizer is not None else ", without a tokenizer"
     print(f"{arguments.target}: {type(model).__name__} for {arguments.engine}{without}; checked: {checked}")
 

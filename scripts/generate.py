@@ -11,10 +11,9 @@ A folder that `vanillaformer-export` has made runs on the engine that it was mad
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from huggingface_hub.utils import disable_progress_bars
@@ -32,71 +31,25 @@ from transformers.utils import logging
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
 from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.scripts.console import program
+from vanillaformer.scripts.generate_arguments import GenerateArguments, check_arguments
+from vanillaformer.scripts.text_files import (
+    STANDARD_INPUT,
+    at_terminal,
+    file_lines,
+    hint,
+    output_stream,
+    prompted,
+    standard_input,
+)
 from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
 from vanillaformer.training.machine import inference_dtype, use_machine_well
 
 TORCH = "torch"
-RESET = "/reset"
+RESET, QUIT = "/reset", "/quit"
 SORTED = 20  # batches
-
-
-@dataclass
-class GenerateArguments:
-    """Which model to use, on what, and how."""
-
-    model_name_or_path: str = field(metadata={"help": "Folder or Hub id of the model.", "aliases": ["--model"]})
-    revision: str | None = field(default=None, metadata={"help": "Hub: branch, tag or commit of the model."})
-    text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on."})
-    input_file: str | None = field(default=None, metadata={"help": "Work on the lines of this file (UTF-8)."})
-    output_file: str | None = field(default=None, metadata={"help": "Write here (default: standard output)."})
-    batch_size: int = field(default=32, metadata={"help": "Texts at a time."})
-    num_beams: int | None = field(default=None, metadata={"help": "Beams (default: the model's)."})
-    do_sample: bool = field(default=False, metadata={"help": "Draw tokens at random in place of the likeliest."})
-    temperature: float | None = field(default=None, metadata={"help": "Sampling: above 1 bolder, below 1 safer."})
-    top_k: int | None = field(default=None, metadata={"help": "Sampling: only among so many likeliest tokens."})
-    top_p: float | None = field(default=None, metadata={"help": "Sampling: only among the likeliest of this mass."})
-    max_new_tokens: int | None = field(default=None, metadata={"help": "Longest output (default: the model's)."})
-    seed: int = field(default=42, metadata={"help": "Seed of the sampling."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ... (default: a GPU if there is one)."})
-    bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16."})
-    engine: str | None = field(
-        default=None, metadata={"help": "torch, ctranslate2, ... (default: what the model was exported for)."}
-    )
-    length_penalty: float | None = field(
-        default=None,
-        metadata={"help": "Beams: a score is divided by length to this power; above 0 for longer output."},
-    )
-    early_stopping: bool | None = field(
-        default=None, metadata={"help": "Beams: stop as soon as --num_beams outputs are complete."}
-    )
-    repetition_penalty: float | None = field(
-        default=None, metadata={"help": "Above 1: makes tokens that were there already less likely."}
-    )
-    chat: bool = field(
-        default=False,
-        metadata={
-            "help": "Talk with a model of dialogues (--turns_column): a line of input is a turn, /reset starts anew. "
-            "Samples, but with --num_beams."
-        },
-    )
-    max_history: int | None = field(default=None, metadata={"help": "--chat: turns kept (default: all that fit)."})
-    candidates: int = field(default=1, metadata={"help": "--chat: replies drawn for --rerank_model to choose from."})
-    rerank_model: str | None = field(
-        default=None, metadata={"help": "--chat: model trained with --reverse_turns, which chooses the reply (MMI)."}
-    )
-
-    def options(self) -> dict[str, Any]:
-        """Return the arguments of `model.generate` that were given."""
-        names = (
-            *("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens"),
-            "repetition_penalty",
-        )
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.do_sample or (self.chat and self.num_beams is None):
-            given = {"num_beams": 1, **given, "do_sample": True}
-        return given
 
 
 @dataclass
@@ -115,8 +68,6 @@ class Loaded:
         """
         limit = getattr(self.model.config, "max_position_embeddings", None)
         length = None if limit is None else limit - room
-        if length is not None and length < 1:
-            raise ValueError(f"--max_new_tokens {room}: the model handles no more than {limit} tokens")
         self.tokenizer.padding_side = side or "right"
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
@@ -190,8 +141,9 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)
-    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device, arguments.bf16))
+    check_options(arguments, config, architecture, function, generates)
+    device = usable_device(arguments.device)
+    model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
     tokenizers = open_tokenizers(folder, config, f"--model {path}")
     return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
 
@@ -202,6 +154,33 @@ def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]]
     if task is None:
         raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
     return task
+
+
+def check_options(
+    arguments: GenerateArguments, config: Any, architecture: str, function: Any, generates: bool
+) -> None:
+    """Raise ValueError for options of generation that the model has no use or no room for."""
+    options = arguments.options()
+    if options and not generates and not arguments.chat:
+        raise ValueError(f"{', '.join(f'--{name}' for name in options)}: {architecture} generates nothing")
+    new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)
+    if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
+        raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
+
+
+def usable_device(name: str | None) -> torch.device:
+    """Return the device of this name, by default a GPU if there is one.
+
+    Raises:
+        ValueError: There is no such device here.
+    """
+    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=chosen).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"--device {chosen} cannot be used here: {reason}") from error
+    return torch.device(chosen)
 
 
 def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Callable[..., list[str]], bool]:
@@ -221,6 +200,7 @@ def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Cal
         raise ValueError(f"--model {path} was exported without a tokenizer")
     engine = load_engine(folder, arguments.device or "cpu")
     _, function, generates = task_of(engine.architecture, path)
+    check_options(arguments, engine.config, engine.architecture, function, generates)
     model = EngineModel(engine, seed=arguments.seed)
     return Loaded(model, *open_tokenizers(folder, where=f"--model {path}"), engine.architecture), function, generates
 
@@ -235,29 +215,15 @@ def read_texts(arguments: GenerateArguments) -> list[str]:
         raise ValueError(f"give --text or --input_file {arguments.input_file}, not both")
     texts, where = arguments.text, "--text"
     if arguments.input_file is not None:
-        if not Path(arguments.input_file).is_file():
-            raise ValueError(f"--input_file {arguments.input_file} does not exist")
-        texts, where = lines(Path(arguments.input_file).read_text(encoding="utf-8")), arguments.input_file
+        where = f"--input_file {arguments.input_file}"
+        texts = file_lines(Path(arguments.input_file), "--input_file")
     elif not texts:
-        texts, where = lines(sys.stdin.read()), "standard input"
+        if at_terminal():
+            hint("Type texts, one per line; Ctrl-D on an empty line ends the input.")
+        texts, where = list(standard_input()), STANDARD_INPUT
     if not any(text.strip() for text in texts):
         raise ValueError(f"{where} has no text in it")
     return texts
-
-
-def lines(text: str) -> list[str]:
-    """Return the lines of a text, parted by line feeds alone: other separators may stand within a sentence."""
-    return text.removesuffix("\n").split("\n")
-
-
-@contextmanager
-def output_stream(path: str | None) -> Iterator[TextIO]:
-    """Open the file to write to, or give standard output."""
-    if path is None:
-        yield sys.stdout
-        return
-    with open(path, "w", encoding="utf-8") as stream:
-        yield stream
 
 
 def run(
@@ -279,20 +245,6 @@ def run(
                     results[row] = result
                 bar.update(len(rows))
             yield from results
-
-
-def check_chat(arguments: GenerateArguments) -> None:
-    """Raise ValueError for options of --chat that do not fit."""
-    for name in ("max_history", "candidates"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"--{name} {value}: it must be at least 1")
-    if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
-        raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
-    if (arguments.candidates > 1) != (arguments.rerank_model is not None):
-        raise ValueError(
-            f"--candidates {arguments.candidates} and --rerank_model {arguments.rerank_model}: one needs the other"
-        )
 
 
 def chat_with(arguments: GenerateArguments) -> Chat:
@@ -319,33 +271,41 @@ def chat_with(arguments: GenerateArguments) -> Chat:
 def converse(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
     """Yield the reply to each turn."""
     for turn in turns:
+        if turn.strip() == QUIT:
+            return
         if turn.strip() == RESET:
             chat.reset()
         elif turn.strip():
             yield chat.reply(turn.strip())
 
 
+def talk(arguments: GenerateArguments) -> None:
+    """Answer turn by turn."""
+    given = read_texts(arguments) if arguments.text or arguments.input_file else None
+    chat = chat_with(arguments)
+    turns: Iterable[str] = given or standard_input()
+    if given is None and at_terminal():
+        hint(f"Chatting with {arguments.model_name_or_path}: {RESET} forgets the dialogue, {QUIT} or Ctrl-D ends it.")
+        turns = prompted(turns)
+    set_seed(arguments.seed)
+    with output_stream(arguments.output_file) as stream:
+        for reply in converse(chat, turns):
+            print(reply, file=stream, flush=True)
+
+
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     (arguments,) = parse(GenerateArguments, argv, description=__doc__)
-    if arguments.batch_size < 1:
-        raise ValueError(f"--batch_size {arguments.batch_size}: it must be at least 1")
-    check_chat(arguments)
+    check_arguments(arguments)
     use_machine_well()
     if arguments.chat:
-        interactive = not arguments.text and arguments.input_file is None
-        turns = sys.stdin if interactive else read_texts(arguments)
-        chat = chat_with(arguments)
-        set_seed(arguments.seed)
-        with output_stream(arguments.output_file) as stream:
-            for reply in converse(chat, turns):
-                print(reply, file=stream, flush=True)
-        return
+        return talk(arguments)
     texts = read_texts(arguments)
-    loaded, function, generates = load(arguments)
+    loaded, function, _ = load(arguments)
     options = arguments.options()
-    if options and not generates:
-        raise ValueError(f"{', '.join(f'--{name}' for name in options)}: {loaded.architecture} generates nothing")
+    if "max_new_tokens" in options:
+        options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
     set_seed(arguments.seed)
     results = run(loaded, function, texts, arguments.batch_size, **options)
     with output_stream(arguments.output_file) as stream:

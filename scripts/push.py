@@ -17,6 +17,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.scripts.console import program
 from vanillaformer.training.pushing import check_name, files_to_push, left_out, push_folder
 
 
@@ -42,30 +43,28 @@ def listing(files: dict[str, Path], rest: list[str]) -> str:
     return "\n".join([*lines, *([f"not uploaded: {', '.join(rest)}"] if rest else [])])
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     arguments = parser().parse_args(argv)
     if not sys.stderr.isatty():
         disable_progress_bars()
     folder: Path = arguments.folder
-    try:
-        check_name(arguments.repo)
-        files = files_to_push(folder)
-        if arguments.dry_run:
-            where = f"{arguments.repo}{f' ({arguments.revision})' if arguments.revision else ''}"
-            print(f"{folder} would be pushed to {where}:\n{listing(files, left_out(folder, files))}")
-            return
-        done = push_folder(
-            folder,
-            arguments.repo,
-            revision=arguments.revision,
-            private=arguments.private,
-            pull_request=arguments.pr,
-            message=arguments.message,
-            files=files,
-        )
-    except (ValueError, OSError) as error:
-        sys.exit(f"push.py: {error}")
+    check_name(arguments.repo)
+    files = files_to_push(folder)
+    if arguments.dry_run:
+        where = f"{arguments.repo}{f' ({arguments.revision})' if arguments.revision else ''}"
+        print(f"{folder} would be pushed to {where}:\n{listing(files, left_out(folder, files))}")
+        return
+    done = push_folder(
+        folder,
+        arguments.repo,
+        revision=arguments.revision,
+        private=arguments.private,
+        pull_request=arguments.pr,
+        message=arguments.message,
+        files=files,
+    )
     print(listing(files, left_out(folder, files)))
     print(f"pushed: {constants.ENDPOINT}/{done.repo}")
     print(f"{'pull request' if arguments.pr else 'commit'}: {done.url}")

@@ -16,20 +16,21 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import is_serve_available
 
 from vanillaformer import modeling
+from vanillaformer.scripts.console import program
 
 SERVED = modeling.VanillaDecoderForCausalLM
 NEEDED = ("fastapi", "uvicorn", "openai", "pydantic")
 
 
-def server_command() -> Any:
-    """Return transformers' command, able to load our language models.
-
-    Raises:
-        ImportError: A library of the server is missing.
-    """
+def check_libraries() -> None:
+    """Raise ImportError for a library of the server that is not installed."""
     if not is_serve_available():
         missing = ", ".join(name for name in NEEDED if find_spec(name) is None)
         raise ImportError(f"serving needs {missing}: pip install 'vanillaformer[serve]'")
+
+
+def server_command() -> Any:
+    """Return transformers' command, able to load our language models; its `--help` needs no library of the server."""
     from transformers.cli.transformers import app
 
     # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
@@ -63,16 +64,16 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
         raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        command = server_command()
-        given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
-        options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
-        check_model(given.get("force_model"), *options)
-    except (ValueError, ImportError) as error:
-        sys.exit(f"serve.py: {error}")
+    if "--help" not in arguments:
+        check_libraries()
+    command = server_command()
+    given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
+    options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
+    check_model(given.get("force_model"), *options)
     command.main(arguments, prog_name="vanillaformer-serve")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding
 
+from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
@@ -64,6 +65,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     return announce(run, "classification", example=example)
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)

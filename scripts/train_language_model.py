@@ -16,6 +16,7 @@ from typing import Any
 from datasets import DatasetDict
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
+from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
@@ -150,6 +151,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     return announce(run, job, example=example)
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)

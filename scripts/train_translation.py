@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import DataCollatorForSeq2Seq
 
+from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
@@ -65,6 +66,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     return announce(run, "translation", example=example)
 
 
+@program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)

@@ -118,7 +118,7 @@ def test_continuous_batching_is_refused_before_the_server_starts(saved):
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match=rf"serve.py: {tmp_path} is no model"):
+    with pytest.raises(SystemExit, match=rf": {tmp_path} is no model"):
         serve.main([str(tmp_path)])
 
 

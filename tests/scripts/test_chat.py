@@ -78,6 +78,18 @@ def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     assert len(prompts[1]) > len(prompts[0])
 
 
+def test_a_person_at_a_terminal_is_greeted(models, capsys, monkeypatch) -> None:
+    keyboard = io.StringIO("你好\n/quit\n再见\n")
+    monkeypatch.setattr(keyboard, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", keyboard)
+    capsys.readouterr()
+    generate.main(["--model", str(models[0]), "--chat", "--max_new_tokens", "4"])
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1
+    greeting = f"Chatting with {models[0]}: /reset forgets the dialogue, /quit or Ctrl-D ends it.\n"
+    assert captured.err == f"{greeting}> > "
+
+
 def test_reranking(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--text", "你好", "--max_new_tokens", "6"]
     more = ["--candidates", "5", "--rerank_model", models[1]]
@@ -93,14 +105,14 @@ def test_reranking(models, capsys) -> None:
     ],
 )
 def test_errors(options, message, models) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SystemExit, match=message):
         generate.main(["--model", str(models[0]), "--text", "x", *options])
 
 
 def test_only_models_of_dialogues(trained) -> None:
-    with pytest.raises(ValueError, match="is no causal language model"):
+    with pytest.raises(SystemExit, match="is no causal language model"):
         generate.main(["--model", str(trained("classification")), "--chat", "--text", "x"])
-    with pytest.raises(ValueError, match=r"the tokenizer has no token \[SEP\]"):
+    with pytest.raises(SystemExit, match=r"the tokenizer has no token \[SEP\]"):
         generate.main(["--model", str(trained("causal")), "--chat", "--text", "x"])
 
 

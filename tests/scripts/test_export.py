@@ -71,7 +71,7 @@ def test_without_a_tokenizer(trained, tmp_path, capsys):
     shutil.copytree(trained("causal"), tmp_path / "bare", ignore=shutil.ignore_patterns("token*"))
     export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])
     assert "for ctranslate2, without a tokenizer; checked" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="was exported without a tokenizer"):
+    with pytest.raises(SystemExit, match="was exported without a tokenizer"):
         generate.main(["--model", str(tmp_path / "e"), "--text", "x"])
 
 
@@ -112,5 +112,5 @@ def test_options_that_do_not_fit(options, message, trained, exported):
     places = {"{run}": trained, "{export}": exported}
     words = [str(places[word]("causal")) if word in places else word for word in options]
     words = [str(exported("classification")) if word == "{classifier}" else word for word in words]
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SystemExit, match=message):
         generate.main([*words, "--text", "x"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from script_runs import train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers.utils import logging
 
 from vanillaformer.scripts import generate
 
@@ -34,6 +35,50 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
         output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
         expected.append(target.decode(output[0], skip_special_tokens=True).replace("\n", "\\n") if line else "")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:
+    """A byte order mark and the carriage returns of Windows are no text; one within a line separates nothing."""
+    seen: list[str] = []
+    monkeypatch.setitem(
+        generate.TASKS,
+        "ForSequenceClassification",
+        (*generate.TASKS["ForSequenceClassification"][:1], lambda _, texts: seen.extend(texts) or texts, False),
+    )
+    (tmp_path / "in.txt").write_bytes("\ufefffirst\r\n\nthe old\rship\nlast\u2028one".encode())
+    files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
+    generate.main(["--model", str(trained("classification")), *files])
+    assert sorted(seen) == ["first", "last\u2028one", "the old\rship"]
+    assert (tmp_path / "out.txt").read_bytes() == "first\n\nthe old\rship\nlast\u2028one\n".encode()
+
+
+def test_no_warning_for_a_length_that_was_given(trained, capsys) -> None:
+    logging.set_verbosity_warning()
+    try:
+        words = ["--model", trained("translation"), "--batch_size", "1", "--max_new_tokens", "2", "--text", *LINES[:2]]
+        assert len(lines_of(*words, capsys=capsys)) == 2
+        generate.main([str(word) for word in words])
+        assert "max_length" not in capsys.readouterr().err
+    finally:
+        logging.set_verbosity_error()
+
+
+@pytest.mark.parametrize("option", [["--temperature", "1.5"], ["--top_k", "20"], ["--top_p", "0.9"]])
+def test_options_of_sampling_imply_it(option: list[str]) -> None:
+    (arguments,) = generate.parse(generate.GenerateArguments, ["--model", "x", *option])
+    assert arguments.options() == {"num_beams": 1, "do_sample": True, option[0][2:]: float(option[1])}
+
+
+def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch) -> None:
+    keyboard = io.StringIO("Deutschland\n")
+    monkeypatch.setattr(keyboard, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", keyboard)
+    trained("classification")
+    capsys.readouterr()
+    generate.main(["--model", str(trained("classification"))])
+    captured = capsys.readouterr()
+    assert captured.err == "Type texts, one per line; Ctrl-D on an empty line ends the input.\n"
+    assert len(captured.out.splitlines()) == 1
 
 
 def test_continues_prompts_in_a_batch_as_alone(trained, capsys) -> None:
@@ -98,6 +143,9 @@ def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
         (["--model", "{run}", "--input_file", "missing.txt", "--text", "x"], r"not both"),
         (["--model", "{run}", "--text", "x", "--batch_size", "0"], r"--batch_size 0"),
         (["--model", "{run}", "--text", "x", "--max_new_tokens", "64"], r"--max_new_tokens 64: .* 64 tokens"),
+        (["--model", "{translator}", "--text", "x", "--max_new_tokens", "65"], r"--max_new_tokens 65: .* 64 tokens"),
+        (["--model", "{run}", "--text", "x", "--device", "gpu"], r"--device gpu cannot be used here: "),
+        (["--model", "{run}", "--text", "x", "--device", "meta"], r"--device meta cannot be used here: "),
         (["--model", "{classifier}", "--text", "x", "--num_beams", "2"], r"--num_beams: .* generates nothing"),
         (["--model", "{masked}", "--text", "no mask here"], r"fills in \[MASK\], which is not in 'no mask here'"),
     ],
@@ -107,16 +155,22 @@ def test_errors(options: list[str], message: str, trained, tmp_path: Path) -> No
         "{empty}": tmp_path,
         "{run}": trained("causal"),
         "{classifier}": trained("classification"),
+        "{translator}": trained("translation"),
         "{masked}": trained("masked"),
     }
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(SystemExit, match=message):
         generate.main([str(places.get(word, word)) for word in options])
 
 
 def test_unfinished_run_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocab_size"):
         train("causal", tmp_path, "--set", "vocab_size=9")
-    with pytest.raises(ValueError, match=r"has no config.json: it holds no \(finished\) model"):
+    with pytest.raises(SystemExit, match=r"has no config.json: it holds no \(finished\) model"):
+        generate.main(["--model", str(tmp_path), "--text", "x"])
+    for step in (4, 12):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
+    with pytest.raises(SystemExit, match=rf"the last checkpoint of an unfinished run is {tmp_path}/checkpoint-12$"):
         generate.main(["--model", str(tmp_path), "--text", "x"])
 
 

@@ -1,0 +1,101 @@
+"""The lines that a program reads and writes: files, standard input, a terminal."""
+
+import io
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+STANDARD_INPUT = "standard input"
+
+
+def read_lines(stream: Iterable[bytes], where: str) -> Iterator[str]:
+    """Yield the lines of a UTF-8 stream, separated by line feeds only: other separators may occur within a sentence.
+
+    A byte order mark at the start and the carriage return of a Windows line end are not part of the text.
+
+    Raises:
+        ValueError: A line is not UTF-8; the message names it.
+    """
+    for number, line in enumerate(stream, start=1):
+        data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        try:
+            yield data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise ValueError(f"{where}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
+
+
+def file_lines(path: Path, option: str) -> list[str]:
+    """Return the lines of a file.
+
+    Raises:
+        ValueError: It does not exist or is not UTF-8.
+    """
+    if not path.is_file():
+        raise ValueError(f"{option} {path} does not exist or is not a file")
+    with path.open("rb") as stream:
+        return list(read_lines(stream, f"{option} {path}"))
+
+
+def standard_input() -> Iterator[str]:
+    """Return the lines of standard input as they come."""
+    stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
+    return read_lines(stream or io.BytesIO(sys.stdin.read().encode()), STANDARD_INPUT)
+
+
+def check_text(where: str, texts: Iterable[str]) -> None:
+    """Raise ValueError for a text with bytes that were not UTF-8, which Python reads as lone surrogates."""
+    for text in texts:
+        if any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise ValueError(f"{where} {text!r} is not UTF-8")
+
+
+def at_terminal() -> bool:
+    """Tell whether a person types the input."""
+    return sys.stdin.isatty()
+
+
+def hint(message: str, end: str = "\n") -> None:
+    """Show a message to the person at the terminal, apart from the output."""
+    print(message, end=end, file=sys.stderr, flush=True)
+
+
+def prompted(lines: Iterable[str], prompt: str = "> ") -> Iterator[str]:
+    """Yield lines, showing a prompt before each."""
+    hint(prompt, end="")
+    for line in lines:
+        yield line
+        hint(prompt, end="")
+    hint("")
+
+
+def check_output(path: str | None, source: str | None = None) -> None:
+    """Raise ValueError for an output file that cannot be written, or that is the input file.
+
+    Nothing is created: an existing file stays as it is until there is something to write.
+    """
+    if path is None:
+        return
+    file, folder = Path(path), Path(path).parent
+    if file.is_dir():
+        raise ValueError(f"--output_file {path} is a directory")
+    if not folder.is_dir():
+        raise ValueError(f"--output_file {path}: {folder} is not a directory")
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        raise ValueError(f"--output_file {path} cannot be written: permission denied")
+    if source is not None and file.exists() and file.samefile(source):
+        raise ValueError(f"--output_file {path} is the --input_file")
+
+
+@contextmanager
+def output_stream(path: str | None) -> Iterator[TextIO]:
+    """Open the file to write to, or give standard output."""
+    if path is None:
+        yield sys.stdout
+        return
+    with open(path, "w", encoding="utf-8", newline="\n") as stream:
+        yield stream

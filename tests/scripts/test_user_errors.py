@@ -1,0 +1,111 @@
+"""Whatever a user types or feeds: an exit code and one line, never a traceback."""
+
+import importlib
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FILES: dict[str, bytes] = {
+    "bad.txt": b"one\ntwo \xff\n",
+    "text.txt": b"one\n",
+}
+Words = list[str]
+
+
+@pytest.fixture
+def ends(monkeypatch, tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Return a function that runs a program on words, and returns its exit code and what it says of the error."""
+    for name, content in FILES.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("VANILLAFORMER_TRACEBACK", raising=False)
+
+    def run(program: str, words: Words, capsys) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", [program])
+        main = importlib.import_module(f"vanillaformer.scripts.{program}").main
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        code = ended.value.code
+        if isinstance(code, str):
+            return 1, code
+        return int(code or 0), capsys.readouterr().err.strip().splitlines()[-1]
+
+    return run
+
+
+GENERATE = [
+    (["--text", "x", "--num_beams", "0"], "--num_beams 0: it must be at least 1"),
+    (["--text", "x", "--max_new_tokens", "0"], "--max_new_tokens 0: it must be at least 1"),
+    (["--text", "x", "--batch_size", "-3"], "--batch_size -3: it must be at least 1"),
+    (["--text", "x", "--temperature", "0"], "--temperature 0.0: it must be greater than 0"),
+    (["--text", "x", "--temperature", "nan"], "--temperature nan: it must be greater than 0"),
+    (["--text", "x", "--repetition_penalty", "-1"], "--repetition_penalty -1.0: it must be greater than 0"),
+    (["--text", "x", "--top_k", "-1"], "--top_k -1: it must be 0 or more"),
+    (["--text", "x", "--top_p", "1.5"], "--top_p 1.5: it must be greater than 0 and at most 1"),
+    (["--text", "x", "--seed", "-1"], "--seed -1: it must be from 0 to 4294967295"),
+    (["--text", "x", "--output_file", "no/out.txt"], "--output_file no/out.txt: no is not a directory"),
+    (["--text", "x", "--output_file", "folder"], "--output_file folder is a directory"),
+    (["--input_file", "text.txt", "--output_file", "./text.txt"], "--output_file ./text.txt is the --input_file"),
+    (["--input_file", "no.txt"], "--input_file no.txt does not exist or is not a file"),
+    (["--input_file", "bad.txt"], "--input_file bad.txt, line 2: byte 0xff is not UTF-8"),
+    (["--text", "x\udcff"], r"--text 'x\udcff' is not UTF-8"),
+    (["--text", "x", "--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), GENERATE)
+def test_generate(words: Words, line: str, ends, capsys) -> None:
+    assert ends("generate", ["--model", "folder", *words], capsys) == (1, f"generate: {line}")
+
+
+@pytest.mark.parametrize("chat", [[], ["--chat"]])
+def test_standard_input_that_is_not_utf8(chat: Words, ends, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xc3(\n")))
+    monkeypatch.setattr("vanillaformer.scripts.generate.chat_with", lambda arguments: Parrot())
+    expected = "generate: standard input, line 2: byte 0xc3 is not UTF-8"
+    assert ends("generate", ["--model", "folder", *chat], capsys) == (1, expected)
+
+
+class Parrot:
+    """A dialogue that needs no model."""
+
+    def reply(self, text: str) -> str:
+        return text
+
+
+OTHERS = [
+    ("convert", ["folder", "new"], "SRC folder has no config.json: it holds no (finished) model"),
+    ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is no folder"),
+    ("export", ["folder", "new", "--engine", "onnx"], "SRC folder has no config.json: it holds no (finished) model"),
+    ("push", ["folder", "a/b/c"], None),
+    ("serve", ["./folder"], None),
+]
+
+
+@pytest.mark.parametrize(("program", "words", "line"), OTHERS)
+def test_the_other_programs(program: str, words: Words, line: str | None, ends, capsys) -> None:
+    code, said = ends(program, words, capsys)
+    assert code == 1
+    assert said.startswith(f"{program}: ")
+    assert len(said.splitlines()) == 1
+    if line is not None:
+        assert said == f"{program}: {line}"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        *((name, ["--no_such_option"]) for name in ("train_translation", "train_language_model", "train_classifier")),
+        *((name, ["--no_such_option"]) for name in ("demo", "generate", "convert", "export", "push", "serve")),
+        ("generate", []),
+        ("generate", ["--model", "folder", "--num_beams", "two"]),
+        ("convert", ["a", "b", "--to", "lama"]),
+    ],
+)
+def test_wrong_usage(program: str, words: Words, ends, capsys) -> None:
+    code, _ = ends(program, words, capsys)
+    assert code == 2

@@ -1,0 +1,32 @@
+"""Limits of numbers that a user gives, checked before anything is loaded."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Limit = tuple[str, Callable[[Any], bool]]
+"""Words that complete "it must be ...", and the test; comparisons are such that NaN fails."""
+
+POSITIVE_INT: Limit = ("at least 1", lambda value: value >= 1)
+NOT_NEGATIVE: Limit = ("0 or more", lambda value: 0 <= value < math.inf)
+POSITIVE: Limit = ("greater than 0", lambda value: 0 < value < math.inf)
+FRACTION: Limit = ("from 0 to 1", lambda value: 0 <= value <= 1)
+BELOW_ONE: Limit = ("at least 0 and less than 1", lambda value: 0 <= value < 1)
+SHARE: Limit = ("greater than 0 and at most 1", lambda value: 0 < value <= 1)
+SEED: Limit = ("from 0 to 4294967295", lambda value: 0 <= value < 2**32)
+STEPS_OR_SHARE: Limit = (
+    "a whole number of steps, or a fraction of the run between 0 and 1",
+    lambda value: 0 < value < 1 or (1 <= value < math.inf and value == int(value)),
+)
+
+
+def check_limits(arguments: Any, limits: Mapping[str, Limit]) -> None:
+    """Check fields of a dataclass; None is accepted everywhere.
+
+    Raises:
+        ValueError: For the first field outside its limit, naming the option, its value and what is allowed.
+    """
+    for name, (words, holds) in limits.items():
+        value = getattr(arguments, name)
+        if value is not None and not holds(value):
+            raise ValueError(f"--{name} {value}: it must be {words}")
