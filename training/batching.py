@@ -193,6 +193,14 @@ def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
     return None
 
 
+def evaluation_order(rows: Dataset) -> np.ndarray:
+    """Return the order in which held-out rows are evaluated: the longest first, so that batches have little padding.
+
+    It depends on the rows alone, so that what is predicted can be put beside what the rows hold.
+    """
+    return np.argsort(-row_lengths(rows).sum(axis=1), kind="stable")
+
+
 def row_lengths(rows: Dataset) -> np.ndarray:
     """Return the number of tokens of each row, a column for the source and one for the target where there is one."""
     columns = [name for name in COLUMNS if isinstance(rows[0].get(name), list)]

@@ -26,8 +26,8 @@ def scores_text(metrics: dict[str, float], prefix: str) -> str:
 def line(state: Any, logs: dict[str, Any], seconds: float) -> str | None:
     """Return the line for a report of the Trainer; None for its final summary, which the run prints itself."""
     start = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
-    if "eval_loss" in logs:
-        return f"{start} · {seconds:4.0f} s · validation: {scores_text(logs, 'eval')}"
+    if any(name.startswith("eval_") for name in logs):
+        return f"{start} · {seconds:4.0f} s · validation: {scores_text(logs, 'eval') or 'no token to predict'}"
     if "loss" not in logs:
         return None
     parts = (text.format(float(logs[name])) for name, text in TRAINING_PARTS if name in logs)

@@ -9,6 +9,7 @@ from .card_facts import CardFacts, software
 from .card_markdown import details, table
 from .card_sources import language_name
 from .card_techniques import techniques
+from .data_report import shortfalls
 from .scores import label
 
 TASKS = {
@@ -79,6 +80,11 @@ def results(facts: CardFacts) -> str:
     if facts.job == "translation" and "eval_bleu" in facts.metrics:
         beams = facts.choice("training", "generation_num_beams", 1), facts.choice("training", "num_beams", 1)
         notes.append(f"- beams: {beams[0]} on the validation data, {beams[1]} on the test data and in the saved model")
+    if facts.job in ("translation", "classification"):
+        told = {split: shortfalls(facts.data.get(split, {})) for split in ("validation", "test")}
+        notes += [f"- {split} data: {'; '.join(words)}" for split, words in told.items() if words]
+    if facts.job == "translation" and "eval_bleu" in facts.metrics:
+        notes.append("- references: the targets as they stand in the data")
     pictures = [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in facts.pictures]
     return "\n\n".join(["## Results", text, *(["\n".join(notes)] if notes else []), *pictures])
 

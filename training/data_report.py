@@ -1,5 +1,6 @@
 """What is printed on the data before training, and kept in the record of a run."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from .reporting import report
 
 BATCHES = 200
 """So many batches tell how much of them is padding."""
+UNREACHABLE = "references that cannot be produced exactly"
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
@@ -44,7 +46,10 @@ def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: 
             found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
             told[split] |= {f"{name}{what}": value for what, value in found.items()}
             words.append(_words(name, found))
-        report(f"{split.capitalize()} data: {told[split]['rows']:,} rows; {'; '.join(words)}{_left(told[split])}.")
+        if split != "train" and "target" in part.column_names:
+            told[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+        words += shortfalls(told[split])
+        report(f"{split.capitalize()} data: {told[split]['rows']:,} rows; {'; '.join(words)}.")
     for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
         if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
             name = name if tokenizers[0] is not tokenizers[1] else ""
@@ -56,6 +61,19 @@ def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: 
     if sample:
         told["train"]["sampled rows"] = told["train"].pop("rows")
     return told
+
+
+def shortfalls(told: Mapping[str, Any]) -> list[str]:
+    """Return what a split's scores suffer from, in words: texts that were cut, references that no output can equal."""
+    count = told.get("rows") or 1
+    cut = {name.removesuffix(" cut"): number for name, number in told.items() if name.endswith(" cut") and number}
+    words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
+    if unreachable := told.get(UNREACHABLE):
+        words.append(
+            f"{unreachable / count:.1%} of the references cannot be produced exactly, because the tokenizer or "
+            "--max_target_length changes them"
+        )
+    return words
 
 
 def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
@@ -86,6 +104,15 @@ def _lengths(rows: Dataset, column: str) -> dict[str, float]:
     return {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
 
 
+def _unreachable(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many targets differ from what their tokens are decoded to."""
+    found = 0
+    for batch in rows.select_columns(["labels", "target"]).iter(1_000):
+        decoded = tokenizer.batch_decode(batch["labels"], skip_special_tokens=True)
+        found += sum(text != target for text, target in zip(decoded, batch["target"]))
+    return found
+
+
 def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
     unknown = tokenizer.unk_token_id
     return 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
@@ -94,11 +121,3 @@ def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
 def _words(name: str, found: dict[str, float]) -> str:
     text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
     return text + (f", {found['unknown tokens']:.2%} unknown" if found["unknown tokens"] else "")
-
-
-def _left(told: dict[str, Any]) -> str:
-    """Return the shares of what was cut."""
-    cut = {name: count for name, count in told.items() if name.endswith(" cut") and count}
-    return "".join(
-        f"; {count / told['rows']:.1%} of the {name.removesuffix(' cut')} cut" for name, count in cut.items()
-    )

@@ -14,14 +14,18 @@ class HeldOutLossTrainer(Trainer):
 
     Trainer's own gives each row the mean loss of its batch, so that a token of a batch of short rows counts more than
     one among long rows, and the loss changes with the order of the rows, the size of a batch and the processes.
+    Without any target there is no loss among the metrics.
     """
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        self._sums = torch.zeros(2, dtype=torch.float64)  # of the losses, and of the targets
+        self._sums = torch.zeros(3, dtype=torch.float64)  # of the losses, of the targets, and of the batches
         output: Any = super().evaluation_loop(*arguments, **keywords)
-        total, targets = self._sums.tolist()
+        total, targets, batches = self._sums.tolist()
+        name = f"{keywords.get('metric_key_prefix', 'eval')}_loss"
         if targets:
-            output.metrics[f"{keywords.get('metric_key_prefix', 'eval')}_loss"] = total / targets
+            output.metrics[name] = total / targets
+        elif batches:  # the mean over no target is not a number
+            output.metrics.pop(name, None)
         return output
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
@@ -48,5 +52,5 @@ class HeldOutLossTrainer(Trainer):
         model: Any = self.model
         count = (model.targets(labels) != IGNORED).sum().to(loss.device)
         total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
-        sums: Any = self.accelerator.gather(torch.stack([total, count.float()])[None])
+        sums: Any = self.accelerator.gather(torch.stack([total, count.float(), torch.ones_like(total)])[None])
         self._sums += sums.sum(dim=0).cpu()

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.modeling.heads import IGNORED
 
-from .batching import row_lengths
+from .batching import evaluation_order
 from .models import Job
 from .plots import confusion_picture
 from .run_folder import Run
@@ -32,7 +31,7 @@ def score_and_predict(
     """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
 
     That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
-    order of the data, with texts as they are decoded from the row's tokens. A classifier's errors are in
+    order of the data, with texts and references as they stand in the data. A classifier's errors are in
     `run.details` (`classes`, `confusion_matrix`) and `confusion_matrix.png` too. A causal language model continues
     some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate False`) there is no file.
 
@@ -50,13 +49,12 @@ def score_and_predict(
         if split != splits[-1] or trainer.compute_metrics is None:
             run.metrics |= trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
             continue
-        part, place = _by_length(rows[split], job)
-        with _in_order(trainer):
-            output = trainer.predict(part, metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+        output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
         run.metrics |= output.metrics or {}
         trainer.log(output.metrics or {})
         if trainer.is_world_process_zero() and job != "causal":
-            output = PredictionOutput(_taken(output.predictions, place), _taken(output.label_ids, place), {})
+            order = np.argsort(evaluation_order(rows[split]), kind="stable")
+            output = PredictionOutput(_taken(output.predictions, order), _taken(output.label_ids, order), {})
             _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
     if job == "causal":
         _write_samples(run, trainer, rows[splits[0]], tokenizers[0])
@@ -79,16 +77,15 @@ def _records(
     if job == "translation":
         return _translations(rows, output, tokenizers)
     if job == "classification":
-        return _classes(run, trainer, rows, output, tokenizers[0])
+        return _classes(run, trainer, rows, output)
     return _filled(output, tokenizers[0])
 
 
 def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
-    pad = tokenizers[1].pad_token_id
-    texts = [rows["input_ids"], *(np.where(ids == IGNORED, pad, ids) for ids in _pair(output))]
-    decoders = (tokenizers[0], tokenizers[1], tokenizers[1])
-    decoded = [each.batch_decode(list(ids), skip_special_tokens=True) for each, ids in zip(decoders, texts)]
-    for source, reference, prediction in zip(*decoded):
+    ids = _pair(output)[1]
+    ids = np.where(ids == IGNORED, tokenizers[1].pad_token_id, ids)
+    predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
+    for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
         yield {"source": source, "reference": reference, "prediction": prediction}
 
 
@@ -97,9 +94,7 @@ def _pair(output: PredictionOutput) -> tuple[Any, Any]:
     return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
 
 
-def _classes(
-    run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizer: PreTrainedTokenizerBase
-) -> Iterator[dict[str, Any]]:
+def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput) -> Iterator[dict[str, Any]]:
     labels, logits = _pair(output)
     model: Any = trainer.model
     names = [model.config.id2label[number] for number in range(logits.shape[-1])]
@@ -108,8 +103,7 @@ def _classes(
     matrix = confusion_matrix(labels, chosen, labels=range(len(names)))
     run.details |= {"classes": class_scores(labels, chosen, names), "confusion_matrix": matrix.tolist()}
     confusion_picture(matrix, names, run.folder / "confusion_matrix.png")
-    texts = tokenizer.batch_decode(list(rows["input_ids"]), skip_special_tokens=True)
-    for text, label, own, probability in zip(texts, labels, chosen, probabilities.max(dim=-1).values.tolist()):
+    for text, label, own, probability in zip(rows["text"], labels, chosen, probabilities.max(dim=-1).values.tolist()):
         yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
 
 
@@ -148,29 +142,9 @@ def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreT
 
 
 # ----------------------------------------------------------------------------------------------------------- details
-def _by_length(rows: Dataset, job: Job) -> tuple[Dataset, np.ndarray | None]:
-    """Return the rows, the longest first where batches would be full of padding, and where each one's own place is."""
-    if job not in ("translation", "classification"):
-        return rows, None
-    order = np.argsort(-row_lengths(rows).sum(axis=1), kind="stable")
-    return rows.select(order), np.argsort(order, kind="stable")
-
-
-@contextmanager
-def _in_order(trainer: RunTrainer) -> Iterator[None]:
-    """Have rows taken as they lie: grouping by length shuffles those of an evaluation as well."""
-    strategy, trainer.args.train_sampling_strategy = trainer.args.train_sampling_strategy, "sequential"
-    try:
-        yield
-    finally:
-        trainer.args.train_sampling_strategy = strategy
-
-
-def _taken(values: Any, place: np.ndarray | None) -> Any:
-    """Return collected arrays in the order of the data."""
-    if place is None:
-        return values
-    return tuple(_taken(each, place) for each in values) if isinstance(values, tuple) else values[place]
+def _taken(values: Any, order: np.ndarray) -> Any:
+    """Return collected arrays in another order."""
+    return tuple(_taken(each, order) for each in values) if isinstance(values, tuple) else values[order]
 
 
 def _write(run: Run, split: str, records: Iterable[dict[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from .bad_rows import Facts, RowCheck
@@ -15,6 +15,8 @@ from .reporting import report
 
 Batch = dict[str, list[Any]]
 LongTexts = Literal["cut", "skip", "error"]
+RAW_TEXTS = ("source", "target", "text")
+"""Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
 
 
 def translation_rows(
@@ -30,6 +32,8 @@ def translation_rows(
 ) -> DatasetDict:
     """Tokenise `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
 
+    Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
+
     Args:
         dataset: Splits with the columns `source` and `target`.
         source_tokenizer: Tokenizer of the source.
@@ -42,6 +46,7 @@ def translation_rows(
     """
     rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
     tokenised = map_splits(dataset, rows, num_proc)
+    tokenised = with_raw_texts(tokenised, dataset)
     longest = {"source": max_source_length, "target": max_target_length}
     return judge_long(dataset, tokenised, longest, long_texts, facts)
 
@@ -58,14 +63,14 @@ def classification_rows(
     """Tokenise `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
     They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
-    many there are is reported. The names of the classes stay with the column `labels`.
+    many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
     """
     encode = encode_texts(tokenizer, max_length)
     for split, rows in dataset.items():
         if not isinstance(rows.features["label"], ClassLabel):
             raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
     dataset = dataset.rename_column("label", "labels")
-    tokenised = map_splits(dataset, encode, num_proc, keep=["labels"])
+    tokenised = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
     return judge_long(dataset, tokenised, {"text": max_length}, long_texts, facts)
 
 
@@ -221,6 +226,19 @@ def map_splits(
             rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenising {split} data"
         )
     return DatasetDict(mapped)
+
+
+def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
+    """Return rows that have the texts they were made of beside them, except the training rows.
+
+    Scores and predictions are on these: what a tokenizer gives back may be cut, normalized or lack characters.
+    """
+    held_out = {}
+    for split, part in rows.items():
+        columns = [name for name in RAW_TEXTS if name in texts[split].column_names and split != "train"]
+        raw = [texts[split].select_columns(columns)] if columns else []
+        held_out[split] = concatenate_datasets([part, *raw], axis=1)
+    return DatasetDict(held_out)
 
 
 def flat_values(rows: Dataset, column: str) -> pa.Array:

@@ -19,12 +19,13 @@ from .arguments import DataArguments, ModelArguments, TokenizerArguments
 from .averaging import AverageCheckpoints
 from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
 from .card_runs import run_facts, write_card
+from .data_report import shortfalls
 from .guards import make_writable
 from .hub_trainer import check_pushing
 from .machine import free_core_threads, use_machine_well
 from .models import HEADS, Job
 from .plots import loss_curve
-from .predictions import score_and_predict
+from .predictions import PREFIXES, score_and_predict
 from .profiling import profile_new_model
 from .reporting import report
 from .run_folder import Run, open_folder
@@ -196,9 +197,12 @@ def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
     """Print how good the model of a finished run is, where it lies, and how to load it."""
     if already:
         report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
-    for split, prefix in (("Validation", "eval"), ("Test", "test")):
+    for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
-            report(f"{split}: {scores}")
+            report(f"{split.capitalize()}: {scores}")
+            cut = shortfalls(run.details.get("data", {}).get(split, {}))
+            if cut and job in ("translation", "classification"):
+                report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     use = f"python -m vanillaformer.scripts.generate --model {shlex.quote(str(run.folder))}"

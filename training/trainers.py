@@ -7,6 +7,7 @@ the same on any number of processes, and a resumed run ends at the same weights 
 
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -21,12 +22,13 @@ from vanillaformer.modeling.heads import IGNORED
 
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
-from .batching import RandomEpochs, TokenBatches, mixed, row_lengths, row_order, token_batches
+from .batching import RandomEpochs, TokenBatches, evaluation_order, mixed, row_lengths, row_order, token_batches
 from .guards import GuardedTrainer
 from .held_out_loss import HeldOutLossTrainer
 from .hub_trainer import PushingTrainer
 from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
+from .preprocessing import RAW_TEXTS
 from .sharding import ShardingTrainer
 
 EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always the same
@@ -66,7 +68,22 @@ class RowMasking(DataCollatorForLanguageModeling):
     def _mask_row(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         seed = crc32(row.numpy().tobytes(), mixed(self.mask_seed, self.epoch))
         self.generator = torch.Generator().manual_seed(seed)
-        return super().torch_mask_tokens(row)
+        masked, targets = super().torch_mask_tokens(row)
+        if (targets == IGNORED).all():  # a step or an evaluation may have no other row
+            special = self.tokenizer.get_special_tokens_mask(row[0].tolist(), already_has_special_tokens=True)
+            text = (torch.tensor(special) == 0).nonzero().flatten()
+            if len(text):
+                chosen = text[torch.randint(len(text), (1,), generator=self.generator)]
+                masked[:, chosen], targets[:, chosen] = self._mask_all(row[:, chosen])
+        return masked, targets
+
+    def _mask_all(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Make targets of all tokens: most become [MASK], the others a random token or stay as they are."""
+        share, self.mlm_probability = self.mlm_probability, 1.0
+        try:
+            return super().torch_mask_tokens(tokens)
+        finally:
+            self.mlm_probability = share
 
 
 class RunTrainer(
@@ -76,6 +93,7 @@ class RunTrainer(
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self.sampler: RandomEpochs | TokenBatches | None = None
+        self.evaluated: Any = None  # the rows that are scored now, or were last
         super().__init__(*arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
@@ -114,6 +132,34 @@ class RunTrainer(
         self.sampler = order
         return order
 
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
+        with self._all_rows():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        self.evaluated = test_dataset
+        with self._all_rows():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextlib.contextmanager
+    def _all_rows(self) -> Iterator[None]:
+        """Keep --dataloader_drop_last, which is for training, from leaving rows out of a score."""
+        dropped, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = dropped
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if isinstance(eval_dataset, Dataset):
+            return evaluation_order(eval_dataset).tolist()
+        return super()._get_eval_sampler(eval_dataset)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        texts = [name for name in RAW_TEXTS if name in dataset.column_names]
+        return super()._remove_unused_columns(dataset.remove_columns(texts), description)
+
     # --------------------------------------------------------------------------------------- optimizer and loss
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decaying_names(model, super().get_decay_parameter_names(model))
@@ -142,7 +188,7 @@ class RunTrainer(
             label_smoothing=self.args.label_smoothing_factor,
             r_drop=self.args.r_drop,
             lm_loss_weight=self.args.lm_loss_weight,
-            items=num_items_in_batch,
+            items=torch.as_tensor(num_items_in_batch).clamp(min=1),  # without any target the loss is 0
         )
         return loss * self._parts() if self.args.average_tokens_across_devices else loss
 
@@ -168,7 +214,17 @@ class RunTrainer(
 
 
 class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
-    """`Seq2SeqTrainer` with the same."""
+    """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
+
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        compute, rows = self.compute_metrics, self.evaluated
+        if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
+            targets = rows.select(evaluation_order(rows))["target"]
+            self.compute_metrics = partial(compute, references=list(targets))
+        try:
+            return super().evaluation_loop(*arguments, **keywords)
+        finally:
+            self.compute_metrics = compute
 
 
 class _SetEpoch(TrainerCallback):

@@ -64,6 +64,28 @@ def test_rows_are_in_the_order_of_the_data(tmp_path: Path) -> None:
     assert "tok:none" in run.details["signatures"]["bleu"]
 
 
+@pytest.mark.parametrize("streaming", [[], ["--streaming", "--max_validation_samples", "9"]])
+def test_references_are_the_targets_of_the_data(streaming: list[str], tmp_path: Path, capfd) -> None:
+    """Not what is left of them: words of one letter case, without the unknown ones, cut to three tokens."""
+    rows = {"source": [f"w{number} go" for number in range(40)], "target": ["Oui !  non oui", "NON"] * 20}
+    held_out = {"source": ["w1 go", "w2  Go", "w3 go on and on"], "target": ["Oui !  jamais oui", "NON", "  non "]}
+    for name, part in (("train", rows), ("test", held_out)):
+        Dataset.from_dict(part).to_json(tmp_path / f"{name}.jsonl")
+    options = [*("--train_file", str(tmp_path / "train.jsonl"), "--test_file", str(tmp_path / "test.jsonl"))]
+    options += ["--tokenizer_algorithm", "word", "--lowercase", "--max_target_length", "4", "--max_steps", "2"]
+    run = train("translation", tmp_path / "run", *options, "--num_beams", "1", *streaming)
+    found = records(tmp_path / "run" / "predictions_test.jsonl")
+    assert [row["source"] for row in found] == held_out["source"]
+    assert [row["reference"] for row in found] == held_out["target"]
+    texts = [row["prediction"] for row in found]
+    assert run.metrics["test_ter"] == pytest.approx(sacrebleu.corpus_ter(texts, [held_out["target"]]).score)
+    assert run.metrics["test_exact_match"] == 0
+    assert run.details["data"]["test"]["references that cannot be produced exactly"] == 3
+    note = "33.3% of the targets cut; 100.0% of the references cannot be produced exactly"
+    assert f"Test data: {note}" in capfd.readouterr().out
+    assert f"- test data: {note}" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+
+
 def test_classes(trained) -> None:
     folder = trained("classification")
     rows, scores = records(folder / "predictions_test.jsonl"), results(folder)

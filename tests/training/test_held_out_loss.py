@@ -13,6 +13,7 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
+from vanillaformer.training.metrics import language_model_metrics, token_scores
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 from vanillaformer.training.trainers import RowMasking, RunTrainer, TranslationTrainer
 
@@ -90,3 +91,12 @@ def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
     for order in (rows, by_length):
         assert one.evaluate(order)["eval_loss"] == pytest.approx(wanted, rel=1e-5)
     assert one.predict(by_length, metric_key_prefix="test").metrics["test_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_without_a_target_there_is_no_loss(encoder_tokenizer, tmp_path) -> None:
+    model, rows, collator = masked(encoder_tokenizer)
+    empty = Dataset.from_dict({"input_ids": [encoder_tokenizer("")["input_ids"]] * 3})  # [CLS] [SEP]
+    one = trainer("masked", model, rows, collator, tmp_path, 2)
+    one.compute_metrics, one.preprocess_logits_for_metrics = language_model_metrics(), token_scores(causal=False)
+    assert {"eval_loss", "eval_perplexity", "eval_accuracy"}.isdisjoint(one.evaluate(empty))
+    assert {"eval_loss", "eval_perplexity", "eval_accuracy"} <= one.evaluate(rows).keys()

@@ -1,7 +1,7 @@
 """The functions a Trainer calls: from token ids or logits to named scores."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import evaluate
@@ -15,7 +15,7 @@ from ..arguments import Task
 from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity, Ter, perplexity
 from .text_sizes import TextSizes
 
-ComputeMetrics = Callable[[EvalPrediction], dict[str, float]]
+ComputeMetrics = Callable[..., dict[str, float]]
 
 
 def metrics(task: Task, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> evaluate.CombinedEvaluations:
@@ -34,18 +34,21 @@ def translation_metrics(
 ) -> ComputeMetrics:
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
-    The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens. Both
-    predictions and labels are decoded with the target `tokenizer`, without special tokens.
+    The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens.
+    Predictions are decoded with the target `tokenizer`, without special tokens. They are compared with the texts that
+    the function is given as `references`, in the order of the predictions, as `TranslationTrainer` gives it the raw
+    targets; without any, with the decoded labels, which may be cut, normalized or lack characters.
     """
     suite = metrics("translation", bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase)
 
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        generated, labels = (
-            _without_ignored(ids, tokenizer) for ids in (_first(prediction.predictions), prediction.label_ids)
-        )
-        texts = [tokenizer.batch_decode(ids, skip_special_tokens=True) for ids in (generated, labels)]
+    def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
+        generated = _without_ignored(_first(prediction.predictions), tokenizer)
+        if references is None:
+            labels = _without_ignored(prediction.label_ids, tokenizer)
+            references = tokenizer.batch_decode(labels, skip_special_tokens=True)
+        texts = tokenizer.batch_decode(generated, skip_special_tokens=True)
         lengths = (generated != tokenizer.pad_token_id).sum(axis=1)
-        return {**suite.compute(predictions=texts[0], references=texts[1]), "gen_len": float(lengths.mean())}
+        return {**suite.compute(predictions=texts, references=references), "gen_len": float(lengths.mean())}
 
     return compute_metrics
 
@@ -68,7 +71,7 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
     models of different vocabularies can be compared by. The sum of losses is that of all tokens predicted, </s> and
     other special tokens included; it is divided by the characters, or UTF-8 bytes, of the text that these tokens
     stand for (`TextSizes`), in which special tokens have none. What is only read, a row's first token, counts in
-    neither.
+    neither. Where no token is predicted there are no scores.
 
     Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
     """
@@ -80,6 +83,8 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
         (predicted, losses), labels = scores, prediction.label_ids
         counted = (labels != IGNORED) & (predicted != IGNORED)
         total, tokens = losses[counted].sum(dtype=np.float64), counted.sum()
+        if not tokens:
+            return {}
         return {
             **of_tokens.compute(predictions=[total], references=[tokens]),
             **accuracy.compute(predictions=predicted[counted], references=labels[counted]),
