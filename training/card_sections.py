@@ -9,6 +9,7 @@ from .card_facts import CardFacts, software
 from .card_markdown import details, table
 from .card_sources import language_name
 from .card_techniques import techniques
+from .confusion import part_in_words
 from .data_report import shortfalls
 from .scores import label
 
@@ -41,6 +42,7 @@ SHOWN = (
     *("optim", "max_grad_norm", "tokens_per_batch", "rows_per_step", "seed", "data_seed"),
 )
 FEW = 12
+CONFUSION = "confusion_matrix.png"
 
 
 def introduction(facts: CardFacts) -> str:
@@ -85,6 +87,9 @@ def results(facts: CardFacts) -> str:
         notes += [f"- {split} data: {'; '.join(words)}" for split, words in told.items() if words]
     if facts.job == "translation" and "eval_bleu" in facts.metrics:
         notes.append("- references: the targets as they stand in the data")
+    part = part_in_words(len(facts.config.id2label)) if facts.job == "classification" else ""
+    if part and CONFUSION in facts.pictures:
+        notes.append(f"- the picture of the confusion matrix shows {part}")
     pictures = [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in facts.pictures]
     return "\n\n".join(["## Results", text, *(["\n".join(notes)] if notes else []), *pictures])
 

@@ -1,12 +1,16 @@
 """Pictures of a run: how loss and score went, and what the decoder looks at."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 
+from .confusion import NUMBERED
 from .scores import ENTRIES
 
 
@@ -31,32 +35,47 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     axes.grid(alpha=0.3)
     if axes.lines:
         figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    figure.savefig(path, dpi=150)
-    return path
+    return _save(figure, path)
 
 
-def confusion_picture(matrix: np.ndarray, names: Sequence[str], path: Path) -> Path:
+def confusion_picture(
+    matrix: np.ndarray,
+    names: Sequence[str],
+    path: Path,
+    *,
+    numbers: Sequence[int] | None = None,
+    totals: np.ndarray | None = None,
+    title: str = "",
+) -> Path:
     """Draw how often each class (row) was taken for each (column): colours are shares of the row, numbers are rows.
+
+    More than `NUMBERED` classes have no numbers; the picture does not grow beyond them. A class whose name the font
+    lacks is shown by its number.
 
     Args:
         matrix: Counts (C, C), as scikit-learn's `confusion_matrix` gives them.
         names: The C classes.
         path: The picture to write.
+        numbers: Their numbers, if they are not all classes.
+        totals: Rows of each class (C), if they are more than those of the matrix.
+        title: Shown above.
     """
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    size = 2.5 + 0.45 * len(names)
+    totals = matrix.sum(axis=1) if totals is None else totals
+    shares = matrix / np.maximum(totals, 1)[:, None]
+    size = 2.5 + 0.45 * min(len(names), NUMBERED)
     figure = Figure(figsize=(size + 1, size), layout="constrained")
-    axes = figure.add_subplot(xlabel="predicted", ylabel="reference")
+    axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = [str(name).replace("$", "\\$") for name in names]  # which would start mathematical text
-    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=8)
-    axes.set_yticks(range(len(names)), ticks, fontsize=8)
-    for (row, column), count in np.ndenumerate(matrix):
+    ticks = [_tick(str(name), f"class {number}") for number, name in zip(numbers or range(len(names)), names)]
+    font = 8 if len(names) <= NUMBERED else 5
+    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
+    axes.set_yticks(range(len(names)), ticks, fontsize=font)
+    for (row, column), count in np.ndenumerate(matrix if len(names) <= NUMBERED else np.empty((0, 0))):
         colour = "white" if shares[row, column] > 0.5 else "black"
-        axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+        number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+        number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
-    figure.savefig(path, dpi=150)
-    return path
+    return _save(figure, path)
 
 
 def attention_map(
@@ -95,13 +114,26 @@ def attention_map(
     figure.suptitle(title, fontsize=10)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("target", fontsize=9)
-    figure.savefig(path, dpi=150)
-    return path
+    return _save(figure, path)
 
 
 def _visible(token: str) -> str:
     # A dollar sign would start mathematical text.
     return token.replace(" ", "␣").replace("$", "\\$") or "␣"
+
+
+def _tick(name: str, other: str) -> str:
+    """Return a class's name as a label of an axis, or another one if the font lacks a character of it."""
+    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
+    drawable = all(ord(character) in glyphs for character in name)
+    return shorten(name if drawable else other, 40, placeholder=" ...").replace("$", "\\$")
+
+
+def _save(figure: Figure, path: Path) -> Path:
+    with warnings.catch_warnings():  # one for each character that the font lacks and draws as a box
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(path, dpi=150)
+    return path
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

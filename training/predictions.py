@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.modeling.heads import IGNORED
 
 from .batching import evaluation_order
+from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
 from .models import Job
 from .plots import confusion_picture
 from .run_folder import Run
@@ -32,8 +32,9 @@ def score_and_predict(
 
     That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
     order of the data, with texts and references as they stand in the data. A classifier's errors are in
-    `run.details` (`classes`, `confusion_matrix`) and `confusion_matrix.png` too. A causal language model continues
-    some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate False`) there is no file.
+    `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and `confusion_matrix.png` too. A causal
+    language model continues some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate
+    False`) there is no file.
 
     Args:
         run: The run.
@@ -58,16 +59,6 @@ def score_and_predict(
             _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
     if job == "causal":
         _write_samples(run, trainer, rows[splits[0]], tokenizers[0])
-
-
-def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:
-    """Return precision, recall, F1 and number of rows of each class."""
-    scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
-    keys = ("precision", "recall", "f1", "rows")
-    return {
-        name: {key: (int if key == "rows" else float)(values[number]) for key, values in zip(keys, scores)}
-        for number, name in enumerate(names)
-    }
 
 
 # -------------------------------------------------------------------------------------------------- the file's lines
@@ -100,9 +91,19 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
     names = [model.config.id2label[number] for number in range(logits.shape[-1])]
     probabilities = torch.as_tensor(logits).float().softmax(dim=-1)
     chosen = logits.argmax(axis=-1)
-    matrix = confusion_matrix(labels, chosen, labels=range(len(names)))
-    run.details |= {"classes": class_scores(labels, chosen, names), "confusion_matrix": matrix.tolist()}
-    confusion_picture(matrix, names, run.folder / "confusion_matrix.png")
+    run.details["classes"] = class_scores(labels, chosen, names)
+    drawn = pictured_classes(labels, chosen, len(names))
+    matrix = confusion_counts(labels, chosen, drawn)
+    if len(drawn) == len(names):
+        run.details["confusion_matrix"] = matrix.tolist()
+    confusion_picture(
+        matrix,
+        [names[number] for number in drawn],
+        run.folder / "confusion_matrix.png",
+        numbers=drawn.tolist(),
+        totals=np.bincount(labels, minlength=len(names))[drawn],
+        title=part_in_words(len(names)),
+    )
     for text, label, own, probability in zip(rows["text"], labels, chosen, probabilities.max(dim=-1).values.tolist()):
         yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
 

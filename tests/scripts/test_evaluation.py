@@ -12,7 +12,7 @@ from script_runs import PROGRAMS, losses, train
 from sklearn.metrics import classification_report, confusion_matrix
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from vanillaformer.training.predictions import class_scores
+from vanillaformer.training.confusion import class_scores
 from vanillaformer.training.run_folder import clear
 
 
