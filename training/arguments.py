@@ -12,6 +12,7 @@ from vanillaformer.modeling.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
 from .dialogue import DialogueArguments
+from .opening import ReadOptions
 from .parsing import parse, yaml_value
 
 __all__ = ["DataArguments", "ModelArguments", "Task", "TokenizerArguments", "parse"]
@@ -31,20 +32,38 @@ class DataArguments(DialogueArguments):
         },
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set."})
-    train_file: str | None = field(
-        default=None, metadata={"help": "Local training data: .csv, .tsv, .json, .jsonl, .parquet or .txt."}
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Local training data: one or more files or patterns ('part-*.csv.gz'): .csv, .tsv, .json, .jsonl, "
+            ".txt, each also with .gz, or .parquet."
+        },
     )
-    validation_file: str | None = field(default=None, metadata={"help": "Local validation data, same formats."})
-    test_file: str | None = field(default=None, metadata={"help": "Local test data, same formats."})
-    train_target_file: str | None = field(
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation data, same formats."})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Local test data, same formats."})
+    train_target_file: list[str] | None = field(
         default=None,
         metadata={"help": "Translation only: a .txt file parallel to a .txt --train_file, line by line."},
     )
-    validation_target_file: str | None = field(
+    validation_target_file: list[str] | None = field(
         default=None, metadata={"help": "Translation only: the lines parallel to a .txt --validation_file."}
     )
-    test_target_file: str | None = field(
+    test_target_file: list[str] | None = field(
         default=None, metadata={"help": "Translation only: the lines parallel to a .txt --test_file."}
+    )
+    csv_separator: str | None = field(
+        default=None,
+        metadata={
+            "help": "Character between the cells of .csv and .tsv files; \\t is a tab (default: a comma, in .tsv "
+            "files a tab)."
+        },
+    )
+    csv_quoting: Literal["minimal", "none"] | None = field(
+        default=None,
+        metadata={
+            "help": "Cells of .csv and .tsv files: minimal, may be in quotation marks, which then are doubled inside; "
+            "none, marks are text (default: minimal, for .tsv files none)."
+        },
     )
     source_column: str = field(
         default="source", metadata={"help": "Column of the source text; `translation.en` reaches into a struct."}
@@ -176,6 +195,23 @@ class DataArguments(DialogueArguments):
     data_description: str | None = field(
         default=None, metadata={"help": "What the data is, in a sentence for the model card."}
     )
+
+    def __post_init__(self) -> None:
+        """Take a single file for a list of one."""
+        for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
+            if isinstance(getattr(self, name), str | Path):
+                setattr(self, name, [str(getattr(self, name))])
+
+    def read_options(self) -> ReadOptions:
+        """Return how text files are read.
+
+        Raises:
+            ValueError: The separator is not one character.
+        """
+        separator = "\t" if self.csv_separator == "\\t" else self.csv_separator
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+            raise ValueError(f"--csv_separator {separator!r}: it must be one character, such as ; or \\t")
+        return ReadOptions(separator, self.csv_quoting, self.sample_by)
 
 
 @dataclass

@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Value
 
+from .opening import LINES, PROBLEM, ROW
 from .reporting import report
 
-ROW = "__row__"
-"""Column that holds a row's number in the file it is from, while data is loaded."""
+FILE = "__file__"
+"""Column of the name of the file that a row is from, where a split has several."""
 
 Facts = dict[str, dict[str, Any]]
 """What is known about the data of a run: by split, a number by what it says."""
@@ -56,13 +57,40 @@ class RowCheck:
         if not bad.any():
             return rows
         first, count = int(bad.argmax()), int(bad.sum())
-        number = rows[first][ROW] if ROW in rows.column_names else first + 1
-        what = f"row {number}: {problem(first)}"
+        what = f"{row_name(rows, first)}: {problem(first)}"
         if not self.skip:
             raise ValueError(f"{where}, {what} ({count} such rows); {hint}--bad_rows skip leaves them out")
         report(f"{where}: {count:,} of {len(rows):,} rows are bad and left out, first {what}.")
         self.note(split, "bad rows left out", count)
         return rows.select(np.flatnonzero(~bad))
+
+
+def row_name(rows: Dataset, index: int) -> str:
+    """Return what to call a row in messages: by its number in its file, where that is known."""
+    row = rows[index]
+    return f"row {row.get(ROW, index + 1)}" + (f" of {row[FILE]}" if FILE in row else "")
+
+
+def without_unreadable(check: RowCheck, split: str, where: str, rows: Dataset) -> Dataset:
+    """Return the rows of files that could be read, and report those that take more than one line.
+
+    Args:
+        check: What to do about the others.
+        split: Their split.
+        where: What they are from, in words.
+        rows: Rows as `load_files` returns them.
+    """
+    lines = rows.with_format("arrow")[LINES].to_numpy()
+    if len(rows) and lines.max() > 1:
+        longest, count = int(lines.argmax()), int((lines > 1).sum())
+        report(
+            f"{where}: {count:,} of {len(rows):,} rows have cells with line breaks, at most {row_name(rows, longest)} "
+            f"with {lines[longest]:,} lines: is its quotation mark closed in the right place?"
+        )
+    problems = rows.with_format("arrow")[PROBLEM]
+    bad = np.asarray(pc.is_valid(problems), dtype=bool)
+    rows = check.drop(split, where, rows, bad, lambda index: problems[index].as_py())
+    return rows.remove_columns([LINES, PROBLEM])
 
 
 def number_rows(rows: Dataset) -> Dataset:

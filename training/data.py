@@ -1,16 +1,16 @@
 """Loading data for a task: embedded, from the Hub or from local files, always to the same columns."""
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from datasets import Dataset, DatasetDict, load_dataset
 
 from .arguments import DataArguments, Task
-from .bad_rows import ROW, Facts, RowCheck, number_rows, with_texts
+from .bad_rows import FILE, Facts, RowCheck, number_rows, with_texts, without_unreadable
 from .corpora import cldr_translation, language_names, standard_library
 from .dialogue import join_turns
-from .files import check_columns, check_file, read_file, read_parallel
+from .files import find_files, load_files, named
 from .labels import encode_labels
+from .opening import ROW, Source, check_columns, format_of
 from .splits import SPLITS, by_column, cap, hold_out, in_order, without_leaks
 
 COLUMNS: dict[Task, tuple[str, ...]] = {
@@ -77,46 +77,42 @@ def _embedded(arguments: DataArguments, task: Task) -> DatasetDict:
     return EMBEDDED[task](arguments).select_columns(list(COLUMNS[task]))
 
 
-def local_files(arguments: DataArguments, task: Task) -> dict[str, list[Path]]:
-    """Return the file of each split, or its two parallel ones, all of which exist and fit the task."""
-    files = {}
+def local_files(arguments: DataArguments, task: Task) -> dict[str, list[Source]]:
+    """Return the files of each split, or its pairs of parallel ones, all of which exist and fit the task."""
+    files: dict[str, list[Source]] = {}
     for split in SPLITS:  # look at every file before reading any
-        name, target = getattr(arguments, f"{split}_file"), getattr(arguments, f"{split}_target_file")
-        if name is None and target is not None:
+        names, targets = getattr(arguments, f"{split}_file"), getattr(arguments, f"{split}_target_file")
+        if names is None and targets is not None:
             raise ValueError(f"--{split}_target_file needs --{split}_file")
-        if name is not None:
-            files[split] = [check_file(f"{split}_file", name)]
-            files[split] += [check_file(f"{split}_target_file", target)] if target is not None else []
-            check_text_files(split, [path.suffix.lower() == ".txt" for path in files[split]], task)
-            _check_split_column(arguments, split, files[split][0].suffix.lower())
+        if names is None:
+            continue
+        sides = [find_files(f"{split}_file", names)]
+        sides += [find_files(f"{split}_target_file", targets)] if targets is not None else []
+        check_text_files(split, [[format_of(path) == ".txt" for path in side] for side in sides], task)
+        _check_split_column(arguments, split, format_of(sides[0][0]))
+        files[split] = list(zip(*sides))
     return files
 
 
+def file_columns(arguments: DataArguments, task: Task) -> dict[str, str]:
+    """Return the columns that files need, by the option that names each."""
+    more = {name: getattr(arguments, name) for name in ("split_column", "order_column")}
+    return column_options(arguments, task) | {name: column for name, column in more.items() if column is not None}
+
+
 def _local(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict:
-    options = column_options(arguments, task)
+    options, columns = column_options(arguments, task), file_columns(arguments, task)
     loaded: dict[str, Dataset] = {}
-    for split, paths in local_files(arguments, task).items():
-        where, rows = str(paths[0]), number_rows(_read(paths, options, arguments))
+    for split, sources in local_files(arguments, task).items():
+        where, rows = named(sources), load_files(sources, columns, arguments.read_options())
+        rows = without_unreadable(check, split, where, rows)
         parts = {split: rows}
         if arguments.split_column is not None:
-            check_columns(where, rows.column_names, {"split_column": arguments.split_column})
             parts = by_column(check, where, rows, arguments.split_column)
         if arguments.order_column is not None and "train" in parts:
             parts["train"] = in_order(where, parts["train"], arguments.order_column)
         loaded |= {name: _task_columns(check, name, where, part, options, task) for name, part in parts.items()}
     return DatasetDict(loaded)
-
-
-def _read(paths: list[Path], options: Mapping[str, str], arguments: DataArguments) -> Dataset:
-    """Read a split's file, or its two parallel ones."""
-    if len(paths) == 2:
-        return read_parallel(paths[0], paths[1], options)
-    if paths[0].suffix.lower() == ".txt":
-        rows = read_file(paths[0], {}, sample_by=arguments.sample_by)
-        return rows.rename_columns({"text": arguments.text_column})
-    more = {name: getattr(arguments, name) for name in ("split_column", "order_column")}
-    columns = {**options, **{name: column for name, column in more.items() if column is not None}}
-    return read_file(paths[0], columns, skip_bad=arguments.bad_rows == "skip")
 
 
 def _hub(arguments: DataArguments, task: Task, check: RowCheck) -> DatasetDict:
@@ -177,16 +173,20 @@ def check_no_files(arguments: DataArguments) -> None:
             raise ValueError(f"--{option} needs --train_file")
 
 
-def check_text_files(split: str, is_text: list[bool], task: Task) -> None:
-    """Text files have no columns: two parallel ones make translation data, one makes language-model data."""
-    if len(is_text) == 2 and (task != "translation" or not all(is_text)):
-        raise ValueError(f"--{split}_target_file is for translation from two .txt files")
-    if is_text == [True] and task == "translation":
-        raise ValueError(
-            f"--{split}_file is a .txt file: give its translation, line by line, as --{split}_target_file"
-        )
-    if is_text == [True] and task == "classification":
-        raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
+def check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: Task) -> None:
+    """Text files have no columns: parallel ones make translation data, others language-model data."""
+    if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
+        raise ValueError(f"--{split}_target_file is for translation from .txt files")
+    if len({len(side) for side in is_text}) > 1:
+        counts = f"{len(is_text[0])} and {len(is_text[1])}"
+        raise ValueError(f"--{split}_file and --{split}_target_file name {counts} files: each needs its translation")
+    if len(is_text) == 1 and any(is_text[0]):
+        if task == "translation":
+            raise ValueError(
+                f"--{split}_file is a .txt file: give its translation, line by line, as --{split}_target_file"
+            )
+        if task == "classification":
+            raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
 
 
 def _check_split_column(arguments: DataArguments, split: str, suffix: str) -> None:
@@ -218,8 +218,9 @@ def _task_columns(
     """Keep the needed columns under the task's names, and look at every row."""
     if any("." in name for name in options.values()):
         rows = rows.flatten()
-    check_columns(where, [name for name in rows.column_names if name != ROW], options)
-    rows = rows.select_columns([*options.values(), ROW]).rename_columns(dict(zip(options.values(), COLUMNS[task])))
+    check_columns(where, [name for name in rows.column_names if name not in (ROW, FILE)], options)
+    kept = [*options.values(), *(name for name in (ROW, FILE) if name in rows.column_names)]
+    rows = rows.select_columns(kept).rename_columns(dict(zip(options.values(), COLUMNS[task])))
     if "turns_column" in options:
         rows = join_turns(where, rows)
     for column in COLUMNS[task]:

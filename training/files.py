@@ -1,162 +1,146 @@
-"""Reading local data files, with errors that name the file."""
+"""The user's data files: which they are, and their rows as a `Dataset` that lies on disk."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-from datasets import Dataset, Features, Value, load_dataset
+import datasets
+import pyarrow as pa
+from datasets import Dataset, concatenate_datasets
+from datasets import IterableDataset as Stream
+from datasets.fingerprint import get_temporary_cache_files_directory
+from datasets.utils import tqdm
 
-LOADERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet", ".txt": "text"}
+from . import csv_files, json_files, opening, readers
+from .bad_rows import FILE
+from .opening import ReadOptions, Source, format_of
+from .readers import FORMATS, features_of, read_batches, read_tables
+from .reporting import report
+
+FOLDER = "vanillaformer"
+REPORTED_ROWS = 1_000_000
+"""After so many rows of a file a line is printed where there are no progress bars."""
 
 
-def check_file(option: str, name: str) -> Path:
-    """Return the path of a data file.
+def find_files(option: str, names: Sequence[str]) -> list[Path]:
+    """Return the data files that names and patterns (`part-*.csv.gz`) stand for; a name that exists is no pattern.
 
     Raises:
-        ValueError: When there is no such file, it is empty, or its extension is not one we read.
+        ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
     """
-    path = Path(name)
-    if not path.is_file():
-        raise ValueError(f"--{option} {name!r}: there is no such file")
-    if path.suffix.lower() not in LOADERS:
-        raise ValueError(f"--{option} {name!r}: unknown extension {path.suffix!r}, use {', '.join(LOADERS)}")
-    if path.stat().st_size == 0:
-        raise ValueError(f"--{option} {name!r}: the file is empty")
-    return path
+    paths = [path for name in names for path in _matches(option, name)]
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise ValueError(f"--{option}: {path} is named {count} times")
+    for path in paths:
+        if format_of(path) not in readers.READERS and path.suffix.lower() != ".parquet":
+            raise ValueError(f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(FORMATS)}")
+        if path.stat().st_size == 0:
+            raise ValueError(f"--{option} '{path}': the file is empty")
+    return paths
 
 
-def read_file(path: Path, columns: Mapping[str, str], *, sample_by: str = "line", skip_bad: bool = False) -> Dataset:
-    """Read a file of any of the formats in `LOADERS`.
+def named(sources: Sequence[Source]) -> str:
+    """Return what to call files in messages."""
+    more = len(sources) - 1
+    return str(sources[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+
+
+def load_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+    """Return the rows of files, one after the other, with the columns that `readers` adds.
+
+    Where there are several files the column `FILE` names each row's.
 
     Args:
-        path: The file.
+        sources: Files, or pairs of parallel text files.
         columns: The columns needed, by the option that names each: {"source_column": "en"}.
-        sample_by: What one row of a .txt file is: line, paragraph or document.
-        skip_bad: Return lines of .csv, .tsv and .jsonl files that cannot be read as rows without content, to be left
-            out later, where they are counted.
+        options: How text files are read.
 
     Raises:
-        ValueError: Naming the file, the line where possible, and what is wrong with it.
+        ValueError: Naming the file, the line where possible, and why it cannot be read.
     """
-    loader, options = reader_of(path, columns, sample_by)
+    parts = [_load(source, columns, options) for source in sources]
+    if len(parts) == 1:
+        return parts[0]
+    parts = [part.add_column(FILE, [str(source[0])] * len(part)) for source, part in zip(sources, parts)]
     try:
-        return load_dataset(loader, data_files=str(path), split="train", **options)
-    except Exception as error:  # the loaders raise whatever their library raises
-        if skip_bad and path.suffix.lower() in DAMAGED:
-            return DAMAGED[path.suffix.lower()](path, columns)
-        where = _first_bad_line(path) if path.suffix.lower() == ".jsonl" else ""
-        raise ValueError(f"{path} cannot be read as {path.suffix}{where}: {error.__cause__ or error}") from error
+        return concatenate_datasets(parts)
+    except ValueError as error:  # .parquet files have types of their own
+        raise ValueError(f"{named(sources)} do not have the same types of columns: {error}") from error
 
 
-def reader_of(path: Path, columns: Mapping[str, str], sample_by: str = "line") -> tuple[str, dict[str, Any]]:
-    """Return the name and the options of the loader for a file."""
-    loader = LOADERS[path.suffix.lower()]
-    if loader == "csv":
-        return loader, _csv_options(path, columns)
-    return loader, {"sample_by": sample_by} if loader == "text" else {}
+def stream_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Stream:
+    """Return the same rows as a stream; its shuffling reads the files in any order."""
+    known = features_of(sources[0], columns) if format_of(sources[0][0]) == ".parquet" else None
+    several = len(sources) > 1
+    if known is not None and several:
+        known[FILE] = datasets.Value("string")
+    keywords = {"sources": list(sources), "columns": dict(columns), "options": options, "several": several}
+    return Stream.from_generator(_stream_rows, features=known, gen_kwargs=keywords)
 
 
-def read_parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Dataset:
-    """Read two text files whose lines are translations of each other.
-
-    Raises:
-        ValueError: When they do not have the same number of lines, or are not UTF-8.
-    """
-    lines = [_lines(path) for path in (source, target)]
-    if len(lines[0]) != len(lines[1]):
-        raise ValueError(f"{source} has {len(lines[0])} lines and {target} has {len(lines[1])}: they must be parallel")
-    return Dataset.from_dict(dict(zip(columns.values(), lines)))
-
-
-def check_columns(where: str, found: Sequence[str], columns: Mapping[str, str]) -> None:
-    """Raise ValueError, naming the option to set, when a needed column is not among those found."""
-    for option, name in columns.items():
-        if name not in found:
-            raise ValueError(f"{where} has no column {name!r} (--{option}); its columns are: {', '.join(found)}")
+def _stream_rows(
+    sources: list[Source], columns: Mapping[str, str], options: ReadOptions, several: bool
+) -> Iterator[dict[str, Any]]:
+    for source in sources:
+        more = {FILE: str(source[0])} if several else {}
+        if format_of(source[0]) == ".parquet":
+            for table in read_tables(source, columns, options):
+                yield from (row | more for row in table.to_pylist())
+        else:
+            for batch in read_batches(source, columns, options):
+                yield from (dict(zip(batch, cells)) | more for cells in zip(*batch.values()))
 
 
-def _csv_options(path: Path, columns: Mapping[str, str]) -> dict[str, Any]:
-    """Read columns as they are written: 007 is not a number, NA and null are words.
-
-    All of them: told to read some only, pandas would take no notice of a row with too many cells.
-    """
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    try:
-        first = pd.read_csv(path, sep=separator, nrows=1)
-    except (ValueError, UnicodeDecodeError) as error:  # pandas' ParserError and EmptyDataError are ValueErrors
-        raise ValueError(f"{path} cannot be read as {path.suffix}: {error}") from error
-    check_columns(str(path), [str(name) for name in first.columns], columns)
-    if first.empty:
-        raise ValueError(f"{path} has no rows")
-    features = Features({str(name): Value("string") for name in first.columns})
-    return {"sep": separator, "features": features, "keep_default_na": False}
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8: {error}") from error
-    return text.removesuffix("\n").split("\n")
-
-
-def _json_lines(path: Path) -> list[tuple[int, Any]]:
-    """Return the number of every line that is not blank, and what it holds: None where that is no JSON object."""
-    found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
-        if line.strip():
-            try:
-                content = json.loads(line.decode("utf-8-sig"))
-            except ValueError:
-                content = None
-            found.append((number, content if isinstance(content, dict) else None))
+def _matches(option: str, name: str) -> list[Path]:
+    if Path(name).is_file():
+        return [Path(name)]
+    found = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
+    if not found:
+        raise ValueError(
+            f"--{option} {name!r}: there is no such file{', nor one that matches' * glob.has_magic(name)}"
+        )
     return found
 
 
-def _first_bad_line(path: Path) -> str:
-    number = next((number for number, content in _json_lines(path) if content is None), None)
-    return "" if number is None else f", line {number}"
+def _load(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+    """Return the rows of a file from the cache of `datasets`, where they are known by what the file holds."""
+    caching = datasets.is_caching_enabled()
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if caching else None
+    folder = folder or Path(get_temporary_cache_files_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rows-{_key(source, columns, options)}.arrow"
+    if not path.is_file():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        try:
+            _write(unfinished, source, columns, options)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return Dataset.from_file(str(path))
 
 
-def _damaged_json(path: Path, columns: Mapping[str, str]) -> Dataset:
-    """Read a .jsonl file whose bad lines become rows without content; what is not text is no content either."""
-    rows = [_flat(content or {}) for _, content in _json_lines(path)]
-    check_columns(str(path), sorted({name for row in rows for name in row}), columns)
-    cells = {name: [_as_text(row.get(name)) for row in rows] for name in columns.values()}
-    return Dataset.from_dict(cells, features=Features({name: Value("string") for name in cells}))
+def _key(source: Source, columns: Mapping[str, str], options: ReadOptions) -> str:
+    """Return a hash of what the rows depend on."""
+    code = [Path(module.__file__ or "").read_bytes() for module in (opening, csv_files, json_files, readers)]
+    asked = repr((datasets.__version__, columns, options, [format_of(path) for path in source]))
+    digest = hashlib.blake2b(b"".join([*code, asked.encode()]), digest_size=16)
+    for path in source:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
 
 
-def _flat(content: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return what an object holds, with the names of nested ones as `translation.en`."""
-    flat: dict[str, Any] = {}
-    for name, value in content.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
-
-
-def _as_text(cell: Any) -> str | None:
-    return str(cell) if isinstance(cell, str | int) else None
-
-
-def _damaged_csv(path: Path, columns: Mapping[str, str]) -> Dataset:
-    """Read a .csv or .tsv file in which rows with too many cells become rows without content."""
-    options = _csv_options(path, columns)
-    frame = pd.read_csv(
-        path,
-        sep=options["sep"],
-        dtype=str,
-        keep_default_na=False,
-        engine="python",
-        on_bad_lines=lambda cells: [""] * len(options["features"]),
-    )
-    return Dataset.from_pandas(frame.fillna(""), features=options["features"], preserve_index=False)
-
-
-# How files are read that have lines which are no rows.
-DAMAGED: dict[str, Callable[[Path, Mapping[str, str]], Dataset]] = {
-    ".csv": _damaged_csv,
-    ".tsv": _damaged_csv,
-    ".jsonl": _damaged_json,
-}
+def _write(path: Path, source: Source, columns: Mapping[str, str], options: ReadOptions) -> None:
+    schema, count = features_of(source, columns).arrow_schema, 0
+    with pa.ipc.new_stream(str(path), schema) as file, tqdm(unit=" rows", desc=f"Reading {source[0].name}") as bar:
+        for table in read_tables(source, columns, options):
+            file.write_table(table)
+            bar.update(len(table))
+            if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
+                report(f"{source[0]}: {count + len(table):,} rows read.")
+            count += len(table)

@@ -187,9 +187,13 @@ def _changes(old: Settings, new: Settings, defaults: Settings) -> dict[str, tupl
 
 
 def _flat(settings: Settings) -> dict[str, Any]:
-    """Return settings by `group.name`, as they are once they have been written to a file."""
+    """Return settings by `group.name`, as they are once they have been written to a file; a list of one as its item.
+
+    Options that take several values have taken a single one in earlier versions.
+    """
     flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
-    return json.loads(json.dumps(flat))
+    plain = json.loads(json.dumps(flat))
+    return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in plain.items()}
 
 
 def _lasts_longer(changes: dict[str, tuple[Any, Any]]) -> bool:

@@ -237,7 +237,8 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
 def data_name(data: DataArguments, job: Job) -> str:
     """Return where the data is from, in words."""
     if data.train_file is not None:
-        return Path(data.train_file).name
+        names = [Path(name).name for name in data.train_file]
+        return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
     if data.dataset != "embedded":
         return " ".join(filter(None, (data.dataset, data.dataset_config)))
     if job == "translation":

@@ -1,5 +1,6 @@
 """Which rows are for training, which for validation and which for the test."""
 
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -7,8 +8,8 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from .arguments import DataArguments
-from .bad_rows import ROW, Facts, RowCheck
-from .files import check_columns
+from .bad_rows import FILE, Facts, RowCheck, row_name
+from .opening import ROW, check_columns
 from .reporting import report
 
 # What splits are called by data sets on the Hub, and in a column.
@@ -27,7 +28,7 @@ def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[s
     Raises:
         ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
     """
-    feature, cells = rows.features[column], list(rows[column])
+    feature, cells = rows.features[column], texts_of(rows, column)
     if isinstance(feature, ClassLabel):
         cells = [feature.names[cell] for cell in cells]
     split_of = {name: split for split, names in SPLITS.items() for name in names}
@@ -53,11 +54,11 @@ def in_order(where: str, rows: Dataset, column: str) -> Dataset:
     Raises:
         ValueError: Naming a row whose cell is empty.
     """
-    check_columns(where, [name for name in rows.column_names if name != ROW], {"order_column": column})
-    cells = list(rows[column])
+    check_columns(where, [name for name in rows.column_names if name not in (ROW, FILE)], {"order_column": column})
+    cells = texts_of(rows, column)
     for index, cell in enumerate(cells):
         if cell is None or cell == "":
-            raise ValueError(f"{where}, row {rows[index][ROW]}: --order_column {column!r} is empty")
+            raise ValueError(f"{where}, {row_name(rows, index)}: --order_column {column!r} is empty")
     try:
         keys = np.array(cells, dtype=np.float64)
     except (ValueError, TypeError):
@@ -69,7 +70,8 @@ def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> Dat
     """Take validation data, where there is none, and `test_fraction` out of the training split.
 
     `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
-    test holds depends on its own fraction alone. `hold_out="end"` takes the last rows (of the order that `in_order`
+    test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
+    every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
     has put them in), the test's last of all, or of a single text its last characters.
 
     Raises:
@@ -96,14 +98,50 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
             + (", or --hold_out end, which parts a text" if len(rows) == 1 and column == "text" else "")
         )
     left, part_of = distinct, dict.fromkeys(distinct, "train")
+    classes = _classes(rows, texts)
     for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
         rng = Random(seed if split == "validation" else f"test-{seed}")
         count = min(max(1, round(len(distinct) * fractions[split])), len(left) - 1)
-        held_out = set(rng.sample(left, count))
+        held_out = set(_drawn_by_class(left, classes, count, rng) if classes else rng.sample(left, count))
+        if not held_out:
+            raise ValueError(
+                f"a {split} part cannot be split from {len(left)} distinct {column} in which no class has two: give "
+                f"--{split}_file"
+            )
         part_of |= dict.fromkeys(held_out, split)
         left = [text for text in left if text not in held_out]
     parts = np.array([part_of[text] for text in texts])
     return {split: rows.select(np.flatnonzero(parts == split)) for split in ("train", *fractions)}
+
+
+def _classes(rows: Dataset, texts: list[str]) -> dict[str, list[int]]:
+    """Return the classes that each text has, one as a rule; nothing where rows have no label."""
+    classes: dict[str, list[int]] = {}
+    if "label" in rows.column_names:
+        for text, label in zip(texts, rows.with_format("arrow")["label"].to_pylist()):
+            known = classes.setdefault(text, [])
+            if label not in known:
+                known.append(label)
+    return classes
+
+
+def _drawn_by_class(texts: list[str], classes: dict[str, list[int]], count: int, rng: Random) -> list[str]:
+    """Return texts drawn evenly from the classes, none of which loses its last text; fewer where that needs it."""
+    left = Counter(label for text in texts for label in classes[text])
+    members: dict[int, list[str]] = {}
+    for text in texts:
+        members.setdefault(classes[text][0], []).append(text)
+    turns = []
+    for label in sorted(members):  # the n-th text of a class comes when that share of every class has been drawn
+        start = rng.random()
+        shuffled = rng.sample(members[label], len(members[label]))
+        turns += [((start + number) / len(shuffled), label, text) for number, text in enumerate(shuffled)]
+    drawn: list[str] = []
+    for _, _, text in sorted(turns):
+        if len(drawn) < count and all(left[label] > 1 for label in classes[text]):
+            left.subtract(classes[text])
+            drawn.append(text)
+    return drawn
 
 
 def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:

@@ -1,8 +1,6 @@
 """Streams of the user's files and of data sets on the Hub, with what must be known before training."""
 
-from collections.abc import Iterator, Mapping
-from itertools import islice, zip_longest
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
@@ -12,8 +10,10 @@ from .arguments import DataArguments, Task
 from .bad_rows import Facts, RowCheck
 from .batching import order_seed
 from .data import COLUMNS, check_no_files, column_options, load_data, local_files
-from .files import check_columns, reader_of
+from .files import named, stream_files
+from .json_files import column_names
 from .labels import encode_labels, label_names
+from .opening import check_columns
 from .reporting import report
 from .splits import SPLITS
 from .streaming import TextStream
@@ -77,11 +77,12 @@ def load_stream(
     data: dict[str, Dataset] = {
         split: _table(streams[split], caps[split]) for split in ("validation", "test") if split in streams
     }
+    held_out: list[Any] = []
     if "validation" not in data:
         size = caps["validation"] or HELD_OUT
-        held_out = list(islice(stream.rows(), size))
+        held_out = list(islice(stream.numbered_rows(), size))
         stream.source = stream.source.skip(held_out[-1][0] if held_out else 0)
-        data["validation"] = _as_dataset(stream, [cells for _, cells in held_out])
+        data["validation"] = _as_dataset(stream, [cells for *_, cells in held_out])
         stream.left_out = frozenset(data["validation"][COLUMNS[task][0]])
         report(f"{stream.where}: the first {len(held_out):,} rows are held out for validation.")
     if arguments.drop_leaked_rows:
@@ -91,7 +92,10 @@ def load_stream(
     data["train"] = _table(stream, arguments.tokenizer_samples)
     for split, part in data.items():
         if not len(part):
-            raise ValueError(f"{stream.where}: --streaming finds no rows for {split}")
+            hint = (
+                f" beside the {len(held_out):,} held out: give a smaller --max_validation_samples" if held_out else ""
+            )
+            raise ValueError(f"{stream.where}: --streaming finds no rows for {split}{hint}")
     dataset = DatasetDict({split: data[split] for split in SPLITS if split in data})
     if task == "classification":
         dataset = encode_labels(dataset, RowCheck(arguments.bad_rows == "skip", {} if facts is None else facts))
@@ -106,8 +110,8 @@ def _streams(arguments: DataArguments, task: Task) -> dict[str, TextStream]:
     columns = dict(zip(COLUMNS[task], options.values()))
     if arguments.train_file is not None:
         sources = {
-            split: (str(paths[0]), _file_stream(paths, options, arguments))
-            for split, paths in local_files(arguments, task).items()
+            split: (named(files), stream_files(files, options, arguments.read_options()))
+            for split, files in local_files(arguments, task).items()
         }
     else:
         check_no_files(arguments)
@@ -117,23 +121,11 @@ def _streams(arguments: DataArguments, task: Task) -> dict[str, TextStream]:
         first = next(iter(source), None)
         if first is None:
             raise ValueError(f"{where} has no rows")
-        check_columns(where, _names(first), options)
+        if arguments.train_file is None:  # files are checked by their readers
+            check_columns(where, list(dict.fromkeys(column_names(first))), options)
         skip, blank = arguments.bad_rows == "skip", task == "language_model"
         streams[split] = TextStream(where, source, columns, skip_bad=skip, drop_blank=blank)
     return streams
-
-
-def _file_stream(paths: list[Path], options: Mapping[str, str], arguments: DataArguments) -> Stream:
-    if len(paths) == 2:
-        return Stream.from_generator(_line_pairs, gen_kwargs={"paths": tuple(paths), "names": tuple(options.values())})
-    is_text = paths[0].suffix.lower() == ".txt"
-    loader, more = reader_of(paths[0], {} if is_text else options, arguments.sample_by)
-    try:
-        stream = load_dataset(loader, data_files=str(paths[0]), split="train", streaming=True, **more)
-    except Exception as error:  # the loaders raise whatever their library raises
-        raise ValueError(f"{paths[0]} cannot be read as {paths[0].suffix}: {error}") from error
-    renamed = is_text and arguments.text_column != "text"  # to rename to the same is an error
-    return stream.rename_columns({"text": arguments.text_column}) if renamed else stream
 
 
 def _hub_streams(arguments: DataArguments) -> dict[str, tuple[str, Stream]]:
@@ -150,16 +142,6 @@ def _hub_streams(arguments: DataArguments) -> dict[str, tuple[str, Stream]]:
     return {split: (f"--dataset {where}, split {name}", found[name]) for split, name in known.items()}
 
 
-def _line_pairs(paths: tuple[Path, Path], names: tuple[str, str]) -> Iterator[dict[str, str]]:
-    """Yield lines with their translations; of tuples, as `datasets` takes lists for files in any order."""
-    with paths[0].open(encoding="utf-8-sig") as source, paths[1].open(encoding="utf-8-sig") as target:
-        for number, lines in enumerate(zip_longest(source, target), start=1):
-            if None in lines:
-                short = paths[lines.index(None)]
-                raise ValueError(f"{short} has {number - 1} lines, the other file more: they must be parallel")
-            yield dict(zip(names, (line.removesuffix("\n") for line in lines)))
-
-
 def _table(stream: TextStream, size: int | None) -> Dataset:
     """Return the first rows of a stream."""
     return _as_dataset(stream, [cells for _, cells in islice(stream.rows(), size)])
@@ -174,11 +156,3 @@ def _as_dataset(stream: TextStream, rows: list[dict[str, Any]]) -> Dataset:
         if isinstance(feature, ClassLabel):
             features["label"], cells["label"] = feature, list(map(int, cells["label"]))
     return Dataset.from_dict(cells, features=Features(features))
-
-
-def _names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return the names of the columns of a row, those in structs too."""
-    names = [f"{prefix}{name}" for name in row]
-    return names + [
-        each for name, cell in row.items() if isinstance(cell, dict) for each in _names(cell, f"{prefix}{name}.")
-    ]

@@ -15,7 +15,11 @@ from datasets import IterableDataset as Stream
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
+from .bad_rows import FILE
+from .json_files import cell_of
+from .opening import LINES, PROBLEM, ROW
 from .preprocessing import Batch, LongTexts, check_stride, encode_causal, encode_masked
+from .reporting import report
 
 CHUNK = 1_000
 """Texts that are tokenised together."""
@@ -35,6 +39,7 @@ class TextStream:
         seed: Decides all orders.
         names: The classes, once they are known.
         left_out: Texts whose rows are left out, because they are held out.
+        reported: Kinds of messages that have been printed.
     """
 
     where: str
@@ -46,32 +51,55 @@ class TextStream:
     seed: int = 0
     names: list[str] | None = None
     left_out: frozenset[str] = field(default_factory=frozenset)
+    reported: set[str] = field(default_factory=set)
 
-    def rows(self, epoch: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the rows of an epoch, with the number of each in the order of reading.
+    def rows(self, epoch: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the rows of an epoch, with what to call each in messages; the first that is left out is reported.
 
         Raises:
             ValueError: Naming the row, when it cannot be used.
         """
-        source = self.source
+        return ((name, cells) for _, name, cells in self.numbered_rows(epoch))
+
+    def numbered_rows(self, epoch: int = 0) -> Iterator[tuple[int, str, dict[str, Any]]]:
+        """Yield the same with the number of rows of the stream that have been read."""
+        source, bad = self.source, 0
         if self.buffer:
             source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
             source.set_epoch(epoch)
         for number, row in enumerate(source, start=1):
-            cells = {column: _cell(row, name) for column, name in self.columns.items()}
-            problem = self._problem(cells)
-            if problem and not self.skip_bad:
-                raise ValueError(
-                    f"{self.where}, row {number} as read: {problem}; --bad_rows skip leaves such rows out"
-                )
-            if not problem and not self._unwanted(cells):
-                yield number, cells
+            cells = {column: cell_of(row, name) for column, name in self.columns.items()}
+            problem, name = row.get(PROBLEM) or self._problem(cells), self._row_name(row, number)
+            if row.get(LINES, 1) > 1:
+                lines = f"{name} has cells with line breaks ({row[LINES]:,} lines)"
+                self._report_first("lines", f"{lines}: is its quotation mark closed in the right place?")
+            if problem:
+                if not self.skip_bad:
+                    raise ValueError(f"{self.where}, {name}: {problem}; --bad_rows skip leaves such rows out")
+                bad += 1
+                self._report_first("bad", f"{name} is bad and left out, as are others like it: {problem}.")
+            elif not self._unwanted(cells):
+                yield number, name, cells
+        if bad:
+            self._report_first("count", f"{bad:,} of {number:,} rows are bad and left out.")
+
+    def _report_first(self, kind: str, message: str) -> None:
+        """Report something that is true of every epoch once."""
+        if kind not in self.reported:
+            self.reported.add(kind)
+            report(f"{self.where}: {message}")
+
+    def _row_name(self, row: Mapping[str, Any], number: int) -> str:
+        """Return what to call a row: by its number in its file, or in the order of reading where there is none."""
+        if ROW not in row:
+            return f"row {number} as read"
+        return f"row {row[ROW]}" + (f" of {row[FILE]}" if FILE in row else "")
 
     def _problem(self, cells: dict[str, Any]) -> str | None:
         for column, cell in cells.items():
             if column == "label":
                 known = self.names is None or self._name(cell) in self.names
-                if cell is None or cell == "" or not isinstance(cell, str | int):
+                if not (cell.strip() if isinstance(cell, str) else isinstance(cell, int)):
                     return f"{cell!r} is not a label (a name or an integer is)"
                 if not known:
                     return f"label {cell!r} is not one of the {len(self.names or ())} known"
@@ -86,7 +114,7 @@ class TextStream:
         feature = (self.source.features or {}).get(self.columns["label"])
         if isinstance(feature, ClassLabel):
             return feature.names[label] if isinstance(label, int) and 0 <= label < feature.num_classes else None
-        return str(label)
+        return str(label).strip()
 
     def label_id(self, label: Any) -> int:
         """Return the id of a label of the classes."""
@@ -135,17 +163,17 @@ class StreamedRows(IterableDataset):
         made = (row for chunk in _chunks(self.texts.rows(epoch)) for row in self._encoded(chunk))
         return made if self.blocks is None else self.blocks.cut(made)
 
-    def _encoded(self, chunk: list[tuple[int, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    def _encoded(self, chunk: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         columns = {name: [cells[name] for _, cells in chunk] for name in chunk[0][1]}
         encoded = dict(self.encode(columns))
         if "label" in columns:
             encoded["labels"] = [self.texts.label_id(label) for label in columns["label"]]
         cuts = [name for name in encoded if name.endswith("_cut")]
-        for place, (number, _) in enumerate(chunk):
+        for place, (row_name, _) in enumerate(chunk):
             long = [name.removesuffix("_cut") for name in cuts if encoded[name][place]]
             if long and self.long_texts == "error":
                 raise ValueError(
-                    f"{self.texts.where}, row {number} as read: the {long[0]} has too many tokens; --long_texts cut "
+                    f"{self.texts.where}, {row_name}: the {long[0]} has too many tokens; --long_texts cut "
                     "or skip, or a larger --max_length, --max_source_length, --max_target_length"
                 )
             if not (long and self.long_texts == "skip"):
@@ -209,11 +237,3 @@ def stream_blocks(
 def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
     while chunk := list(islice(rows, CHUNK)):
         yield chunk
-
-
-def _cell(row: Mapping[str, Any], name: str) -> Any:
-    """Return a cell; `translation.en` reaches into a struct."""
-    if name in row or "." not in name:
-        return row.get(name)
-    outer, inner = name.split(".", 1)
-    return _cell(row.get(outer) or {}, inner)

@@ -65,7 +65,7 @@ def test_record_of_the_data(tmp_path: Path, capsys) -> None:
     rows[3]["text"], rows[4]["label"] = None, None
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     options = ["--train_file", str(tmp_path / "a.jsonl"), "--max_length", "5", "--max_steps", "2"]
-    with pytest.raises(ValueError, match=r"a.jsonl cannot be read as .jsonl, line 91"):
+    with pytest.raises(ValueError, match=r"a.jsonl, row 91: line 91 is not JSON"):
         train("classification", tmp_path / "run", *options)
     options += ["--split_column", "split", "--bad_rows", "skip", "--drop_leaked_rows"]
     run = train("classification", tmp_path / "run", *options)

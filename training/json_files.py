@@ -1,0 +1,126 @@
+"""Reading .json and .jsonl files as Python's `json` reads them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+from .opening import PROBLEM, Batch, ReadOptions, check_columns, chunks, numbered, open_text
+
+FIRST_ROWS = 1_000
+"""Rows of which one at least must have a column."""
+
+Parsed = tuple[Any, str]
+"""What JSON holds, and what is wrong with it if that is not an object."""
+
+
+def read_jsonl(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
+    """Yield the rows of a file with an object per line; blank lines are no rows."""
+    with open_text(path, newline="\n") as lines:
+        yield from _batches(path, columns, _parsed_lines(lines))
+
+
+def read_json(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
+    """Yield the rows of a file that holds a list of objects, a single one, or one per line."""
+    with open_text(path, newline="\n") as file:
+        text = file.read()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        lines = text.split("\n")
+        first = next(_parsed_lines(lines), (None, ""))[0]
+        if not isinstance(first, dict):
+            raise ValueError(f"{path} is not JSON ({error})") from error
+        yield from _batches(path, columns, _parsed_lines(lines))
+    else:
+        rows = content if isinstance(content, list) else [content]
+        yield from _batches(path, columns, ((row, "it is not a JSON object") for row in rows))
+
+
+def cell_of(row: Mapping[str, Any], name: str) -> Any:
+    """Return a cell of a row; `translation.en` reaches into a struct."""
+    if name in row or "." not in name:
+        return row.get(name)
+    outer, inner = name.split(".", 1)
+    struct = row.get(outer)
+    return cell_of(struct, inner) if isinstance(struct, Mapping) else None
+
+
+def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the names of the cells of a row, those in structs too."""
+    names = [f"{prefix}{name}" for name in row]
+    return names + [
+        each for name, cell in row.items() if isinstance(cell, dict) for each in column_names(cell, f"{prefix}{name}.")
+    ]
+
+
+def _parsed_lines(lines: Iterable[str]) -> Iterator[Parsed]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line), f"line {number} is not a JSON object"
+        except (ValueError, RecursionError) as error:
+            yield None, f"line {number} is not JSON ({getattr(error, 'msg', error)})"
+
+
+def _batches(path: Path, columns: Mapping[str, str], rows: Iterator[Parsed]) -> Iterator[Batch]:
+    first = list(islice(rows, FIRST_ROWS))
+    if any(isinstance(content, dict) for content, _ in first):
+        found = (name for content, _ in first if isinstance(content, dict) for name in column_names(content))
+        check_columns(str(path), list(dict.fromkeys(found)), columns)
+    options = {name: option for option, name in reversed(columns.items())}
+    number = 1
+    for chunk in chunks(chain(first, rows), lambda parsed: sum(len(str(content)) for content, _ in parsed)):
+        batch = numbered(number, len(chunk))
+        problems: list[str | None] = [None] * len(chunk)
+        cells: dict[str, list[Any]] = {name: [None] * len(chunk) for name in options}
+        for index, (content, problem) in enumerate(chunk):
+            if not isinstance(content, dict):
+                problems[index] = problem
+                continue
+            for name, option in options.items():
+                try:
+                    cells[name][index] = _converted(option, cell_of(content, name))
+                except TypeError as error:
+                    problems[index] = problems[index] or str(error)
+        yield {**cells, **batch, PROBLEM: problems}
+        number += len(chunk)
+
+
+def _converted(option: str, cell: Any) -> Any:
+    """Return a cell as text, or for turns as a list of texts.
+
+    Raises:
+        TypeError: Saying what is wrong, when the cell is of a type that the column does not take.
+    """
+    if option == "turns_column":
+        return _turns(cell)
+    if cell is None:
+        return None
+    column = option.removesuffix("_column")
+    if isinstance(cell, str):
+        return _unicode(column, cell)
+    if column in ("source", "target", "text"):
+        raise TypeError(f"the {column} is not text")
+    if column == "label" and not isinstance(cell, int):
+        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer is)")
+    return str(cell)
+
+
+def _turns(cell: Any) -> list[str]:
+    turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in cell] if isinstance(cell, list) else 0
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise TypeError(
+            f"--turns_column must name lists of strings or of messages with content, not {str(cell)[:60]!r}"
+        )
+    return [_unicode("turn", turn) for turn in turns]
+
+
+def _unicode(column: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can write half of a pair of surrogates
+        raise TypeError(f"the {column} is not Unicode ({error.reason})") from None
+    return text

@@ -1,0 +1,155 @@
+"""Data files of every format as tables of the columns asked for; loading and streaming see the same rows."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Features, List, Value
+
+from .csv_files import read_csv
+from .json_files import read_json, read_jsonl
+from .opening import (
+    LARGEST_BATCH,
+    LINES,
+    PROBLEM,
+    ROW,
+    Batch,
+    ReadOptions,
+    Source,
+    check_columns,
+    chunks,
+    format_of,
+    named_errors,
+    numbered,
+    open_text,
+)
+
+
+def read_batches(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
+    """Yield the rows of a text file in batches.
+
+    Args:
+        source: The file, or two parallel ones.
+        columns: The columns needed, by the option that names each: {"source_column": "en"}.
+        options: How to read it.
+
+    Raises:
+        ValueError: Naming the file, the line where possible, and why it cannot be read.
+    """
+    with named_errors(source):
+        if len(source) == 2:
+            yield from _parallel(source[0], source[1], columns)
+        else:
+            yield from READERS[format_of(source[0])](source[0], columns, options)
+
+
+def read_tables(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
+    """Yield the rows of a file of any format in tables of bounded size; raises as `read_batches` does."""
+    if format_of(source[0]) == ".parquet":
+        yield from _parquet_tables(source[0], columns)
+        return
+    schema = features_of(source, columns).arrow_schema
+    for batch in read_batches(source, columns, options):
+        arrays = [pa.array(batch[field.name], field.type) for field in schema]
+        yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def features_of(source: Source, columns: Mapping[str, str]) -> Features:
+    """Return the features of the tables of a file: texts and lists of them, or what a .parquet file says."""
+    reserved = {ROW: Value("int64"), LINES: Value("int64"), PROBLEM: Value("string")}
+    if format_of(source[0]) == ".parquet":
+        return Features({**_parquet_features(source[0], columns), **reserved})
+    text, turns = Value("string"), List(Value("string"))
+    cells = {name: turns if option == "turns_column" else text for option, name in columns.items()}
+    return Features({**cells, **reserved})
+
+
+# ---------------------------------------------------------------------------------------------------------- text
+def _read_text(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
+    check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
+    with open_text(path, newline="\n") as lines:
+        number = 1
+        for chunk in chunks(TEXTS[options.sample_by](lines), lambda texts: sum(map(len, texts))):
+            yield {**dict.fromkeys(columns.values(), chunk), **numbered(number, len(chunk))}
+            number += len(chunk)
+
+
+def _lines(file: Iterable[str]) -> Iterator[str]:
+    """Yield lines without their ends, which are LF or CR LF; nothing else separates lines."""
+    for line in file:
+        yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def _paragraphs(file: Iterable[str]) -> Iterator[str]:
+    """Yield what is between empty lines."""
+    held: list[str] = []
+    for line in _lines(file):
+        if line:
+            held.append(line)
+        elif held:
+            yield "\n".join(held)
+            held = []
+    if held:
+        yield "\n".join(held)
+
+
+def _document(file: Any) -> Iterator[str]:
+    yield file.read().replace("\r\n", "\n")
+
+
+def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterator[Batch]:
+    names = columns.values()
+    with open_text(source, newline="\n") as ours, open_text(target, newline="\n") as theirs:
+        number = 1
+        lines = _lines(ours), _lines(theirs)
+        for chunk in chunks(
+            zip_longest(*lines), lambda pairs: sum(len(line or "") for pair in pairs for line in pair)
+        ):
+            sides = list(zip(*chunk))
+            if None in chunk[-1]:
+                counts = [
+                    number - 1 + len(side) - side.count(None) + sum(1 for _ in rest)
+                    for side, rest in zip(sides, lines)
+                ]
+                raise ValueError(f"{source} has {counts[0]} lines and {target} has {counts[1]}: they must be parallel")
+            yield {**dict(zip(names, sides)), **numbered(number, len(chunk))}
+            number += len(chunk)
+
+
+# ------------------------------------------------------------------------------------------------------- parquet
+def _parquet_features(path: Path, columns: Mapping[str, str]) -> Features:
+    with named_errors((path,)):
+        schema = pq.read_schema(path)
+    types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+    features = Features.from_arrow_schema(pa.schema(list(zip(schema.names, types)), metadata=schema.metadata))
+    inner = [name for name in features.flatten() if name not in features]
+    check_columns(str(path), [*schema.names, *inner], columns)
+    outer = [name if name in features else name.split(".", 1)[0] for name in columns.values()]
+    return Features({name: features[name] for name in outer})
+
+
+def _parquet_tables(path: Path, columns: Mapping[str, str]) -> Iterator[pa.Table]:
+    schema = features_of((path,), columns).arrow_schema
+    number = 1
+    with named_errors((path,)), pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(LARGEST_BATCH, columns=schema.names[:-3]):
+            more = {
+                name: pa.array(cells, schema.field(name).type) for name, cells in numbered(number, len(batch)).items()
+            }
+            cells = {name: batch.column(name) for name in schema.names[:-3]}
+            yield pa.table({**cells, **more}).cast(schema)
+            number += len(batch)
+
+
+READERS: dict[str, Callable[[Path, Mapping[str, str], ReadOptions], Iterator[Batch]]] = {
+    ".csv": read_csv,
+    ".tsv": read_csv,
+    ".json": read_json,
+    ".jsonl": read_jsonl,
+    ".txt": _read_text,
+}
+TEXTS: dict[str, Callable[[Any], Iterator[str]]] = {"line": _lines, "paragraph": _paragraphs, "document": _document}
+FORMATS = (*READERS, ".parquet", *(f"{name}.gz" for name in READERS))
