@@ -1,57 +1,26 @@
 """Opening saved models that came from somewhere: fetched where they are on the Hub, and checked before they are built.
 
-What the programs load is safetensors and configs alone: no pickle is read, no code of a repository runs, and a config
-that asks for more than the weights file holds is refused before memory is taken for it.
+What the programs load is safetensors and configs alone: no pickle is read, no code of a repository runs, and weights
+that are not exactly those of the model in the config are refused before memory is taken for it.
 """
 
-import json
-import struct
-from collections.abc import Iterable, Iterator
-from fnmatch import fnmatch
-from math import prod
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
-from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.configuration.rules import check_limits
 
-from .counts import Sizes, count, stack_parameters
+from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDEX, NEEDED, OF_EXPORTS, UNSAFE, WEIGHTS
+from .generation_settings import check_settings
 from .hub import HubError, damaged_file, hub_errors
+from .weights import FLOATS, Stored, check_weights, no_weights, one_line, read_headers, read_json
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-EXPORT = "vanillaformer_export.json"
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
-CODE = "*.py"
-UNSAFE = [*PICKLES, CODE]
-ADAPTER = "adapter_config.json"
-# Tokenizers of ours and of native models, and what belongs to them
-TOKENIZERS = (
-    "tokenizer*", "vocab*", "merges.txt", "*.spm", "spiece.model", "sentencepiece*", "special_tokens_map.json",
-    "added_tokens.json", "chat_template*", "target_tokenizer/*",
-)  # fmt: skip
-NEEDED = ("config.json", "generation_config.json", WEIGHTS, INDEX, "model-*-of-*.safetensors", *TOKENIZERS)
-CARRIED = ("README.md", "LICENSE*")
 # Fields that name attention and experts of transformers, or else a kernel on the Hub
 IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-# What an exported model has besides
-OF_EXPORTS = ("model.bin", "head.safetensors", "*vocabulary.json", "*.onnx", "weights.bin", "*.gguf")
-
-
-class Stored(NamedTuple):
-    """The tensors in a folder's safetensors files: shapes by name."""
-
-    shapes: dict[str, tuple[int, ...]]
-
-    @property
-    def numbers(self) -> int:
-        """How many numbers there are in all."""
-        return sum(prod(shape) for shape in self.shapes.values())
 
 
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
@@ -122,11 +91,10 @@ def check_folder(folder: Path) -> None:
     if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
         raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
     fields, stored = read_config(folder), read_headers(folder)
+    if (folder / GENERATION).is_file():
+        check_settings(read_json(folder / GENERATION), GENERATION)
     check_extent(fields, stored)
-    config = open_config(folder)
-    # A few that are missing the loading itself names
-    if isinstance(config, BlockConfig) and (needed := stack_numbers(config)) > 2 * stored.numbers:
-        raise ValueError(f"has a config.json of {needed:,} parameters, but weights of {stored.numbers:,} numbers")
+    check_weights(folder, open_config(folder), stored)
 
 
 def _checkpoint(folder: Path) -> str:
@@ -140,71 +108,26 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields in a folder's config.
 
     Raises:
-        ValueError: There is none, it is no JSON object, or has sizes that no model has.
+        ValueError: There is none, it is no JSON object, or has sizes, data types or settings that no model has.
     """
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ValueError(f"has no config.json: it holds no (finished) model{_checkpoint(folder)}")
-    try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"has a config.json that is no JSON: {error}") from error
-    if not isinstance(fields, dict):
-        raise ValueError(f"has a config.json that holds no JSON object, but a {type(fields).__name__}")
-    try:
-        for part in _parts(fields):
-            check_limits(part)
-    except ValueError as error:
-        raise ValueError(f"has a config.json that does not hold: {error}") from error
-    for name, value in ((name, part.get(name)) for part in _parts(fields) for name in IMPLEMENTATIONS):
-        if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking
-            raise ValueError(f"has {name}={value!r} in config.json: kernels of the Hub are code, which is not run")
-    return fields
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder.
-
-    Raises:
-        ValueError: There are none, or not all.
-    """
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if not (folder / INDEX).is_file():
-        raise ValueError(no_weights(path.name for path in folder.iterdir()))
-    try:
-        names = set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise ValueError(f"has a damaged {INDEX}: {error!r}") from error
-    for name in names:
-        if not isinstance(name, str) or name != Path(name).name or not name.endswith(".safetensors"):
-            raise ValueError(f"has a {INDEX} that names {name!r}, which is no safetensors file of its folder")
-        if not (folder / name).is_file():
-            raise ValueError(f"has a {INDEX} that names {name!r}, which is not there")
-    return [folder / name for name in sorted(names)]
-
-
-def no_weights(names: Iterable[str]) -> str:
-    """Return what is said of a folder with these files, none of which is a safetensors file."""
-    pickles = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in PICKLES))
-    about = f" ({', '.join(pickles)} is not read: a pickle can run code when it is loaded)" if pickles else ""
-    return f"has no {WEIGHTS}{about}; save_pretrained of a loaded model writes one"
-
-
-def read_headers(folder: Path) -> Stored:
-    """Return what a folder's safetensors files hold, by their headers.
-
-    Raises:
-        ValueError: One is damaged: its header is no header, or tells of other bytes than there are.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in weight_files(folder):
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"has no {CONFIG}: it holds no (finished) model{_checkpoint(folder)}")
+    fields = read_json(folder / CONFIG)
+    for part in _parts(fields):
         try:
-            with safe_open(path, framework="pt") as file:
-                shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, UnicodeError, struct.error) as error:
-            raise ValueError(f"has a damaged {path.name}: {error}") from error
-    return Stored(shapes)
+            check_limits(part)
+        except ValueError as error:
+            raise ValueError(f"has a {CONFIG} that does not hold: {error}") from error
+        check_settings(part, CONFIG)
+        for name in IMPLEMENTATIONS:
+            value = part.get(name)
+            if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: kernels of the Hub are code, which is not run")
+        for name in ("dtype", "torch_dtype"):
+            value = part.get(name)
+            if isinstance(value, str) and value.removeprefix("torch.") not in FLOATS.values():
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: it must be one of {', '.join(FLOATS.values())}")
+    return fields
 
 
 def check_extent(fields: dict[str, Any], stored: Stored) -> None:
@@ -241,20 +164,18 @@ def open_config(folder: Path) -> PreTrainedConfig:
         ValueError: Its fields do not hold, or its type is unknown or code of its own.
     """
     try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    except (ValueError, OSError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever a stranger's fields make transformers stumble over
         if "trust_remote_code" in str(error):
             raise ValueError(
                 "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
                 "once you have read it"
             ) from error
-        raise ValueError(f"has a config.json that does not hold: {one_line(error)}") from error
-
-
-def stack_numbers(config: BlockConfig) -> int:
-    """Return how many parameters a config's stacks have, without any head."""
-    parts = count(config, Sizes(), stack_parameters, lambda config, sizes: {})
-    return sum(sum(part.values()) for part in parts)
+        raise ValueError(f"has a {CONFIG} that does not hold: {one_line(error)}") from error
+    if isinstance(config, BlockConfig) and config.is_encoder_decoder != type(config).is_encoder_decoder:
+        kind = type(config).__name__
+        raise ValueError(f"has is_encoder_decoder={config.is_encoder_decoder} in {CONFIG}, which no {kind} has")
+    return config
 
 
 def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> Any:
@@ -271,11 +192,5 @@ def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> An
     """
     try:
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
-    except (SafetensorError, OSError, RuntimeError, StrictDataclassError, ValueError, ImportError) as error:
+    except Exception as error:  # whatever a stranger's files make transformers stumble over
         raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}") from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return the start of what an error says, without line breaks."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 600 else f"{text[:600]} ..."

@@ -24,7 +24,8 @@ LAYERS = [
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
     {"auto"},
-    {"remote_code", "hub"},
+    {"remote_code", "hub", "file_names", "generation_settings"},
+    {"weights"},
     {"loading"},
 ]
 # The parts that are made of other parts, and of which.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vanillaformer.configuration import BlockConfig
+from vanillaformer.modeling.file_names import PICTURES
 from vanillaformer.modeling.remote_code import OFF, SWITCH
 
 from .arguments import DataArguments
@@ -15,8 +16,6 @@ from .cards import model_card
 from .models import HEADS, Job
 from .run_folder import CARD, Run, keep_edited_card
 from .trainers import RunTrainer
-
-PICTURES = ("loss_curve.png", "confusion_matrix.png")
 
 
 def write_card(run: Run, facts: CardFacts) -> Path:

@@ -11,7 +11,7 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from vanillaformer.modeling.loading import TOKENIZERS
+from vanillaformer.modeling.file_names import TOKENIZERS
 
 from .pushing import api_for, check_name, claim, files_to_push, named_files, push_folder
 from .reporting import report

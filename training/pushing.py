@@ -12,28 +12,36 @@ from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, 
 from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from vanillaformer.modeling.hub import LOGIN, HubError, hub_errors
-from vanillaformer.modeling.loading import (
+from vanillaformer.modeling.file_names import (
+    CARD,
+    CONFIG,
     EXPORT,
+    GENERATION,
     INDEX,
-    NEEDED,
+    LICENSES,
     OF_EXPORTS,
-    UNSAFE,
+    PICTURES,
+    SHARDS,
+    TOKENIZERS,
     WEIGHTS,
-    check_folder,
-    read_config,
 )
+from vanillaformer.modeling.hub import LOGIN, HubError, hub_errors
+from vanillaformer.modeling.loading import check_folder, read_config
 from vanillaformer.modeling.remote_code import saved_code
+from vanillaformer.modeling.weights import weight_files
 
 from .card_edits import card_to_push, lines_by_people
 from .reporting import report
-from .run_folder import CARD, keep_edited_card
+from .run_folder import keep_edited_card
 
-# Besides what loading needs: what people read
-ABOUT = (CARD, "LICENSE*", "*.png", "all_results.json")
+# Besides weights: what loading needs, and what people read
+PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
 # Files of an earlier push that would be loaded with the new ones, or in their place, where those have no such file
-STALE = (WEIGHTS, INDEX, "model-*-of-*.safetensors", EXPORT)
-STALE_WITH_TOKENIZER = ("target_tokenizer/*", "chat_template*", "special_tokens_map.json", "added_tokens.json")
+STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
+STALE_WITH_TOKENIZER = (
+    *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
 
 
 class Pushed(NamedTuple):
@@ -63,14 +71,19 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             check_folder(folder)
         except ValueError as error:
             raise ValueError(f"{folder} {error}") from error
-        more = code_files(folder)
-    return dict(sorted((named_files(folder, (*NEEDED, *ABOUT)) | by_name(folder, more)).items()))
+        more = [*checked_weights(folder), *code_files(folder)]
+    return dict(sorted((named_files(folder, PUSHED) | by_name(folder, more)).items()))
 
 
-def named_files(folder: Path, patterns: Sequence[str]) -> dict[str, Path]:
-    """Return the files of a folder whose names match, without code and pickles, by the path that they have there."""
-    paths = [path for pattern in patterns for path in folder.glob(pattern)]
-    return by_name(folder, (path for path in paths if not any(fnmatch(path.name, pattern) for pattern in UNSAFE)))
+def checked_weights(folder: Path) -> list[Path]:
+    """Return the files of weights that loading reads and `check_folder` has looked at, with their index."""
+    files = weight_files(folder)
+    return files if files == [folder / WEIGHTS] else [*files, folder / INDEX]
+
+
+def named_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a folder that have these names, by the path that they have there."""
+    return by_name(folder, (path for name in names for path in folder.glob(name)))
 
 
 def by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:

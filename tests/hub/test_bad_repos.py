@@ -14,10 +14,12 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from safetensors.torch import load_file, save, save_file
+from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
-from vanillaformer.modeling.loading import INDEX, WEIGHTS, read_headers, saved_folder
+from vanillaformer.modeling.file_names import INDEX, WEIGHTS
+from vanillaformer.modeling.loading import read_headers, saved_folder
+from vanillaformer.modeling.positions import SinusoidalPositions
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
 from vanillaformer.tokenization.opening import open_tokenizers
@@ -59,17 +61,39 @@ def fields(**values) -> Change:
     return lambda folder: edit(folder, **values)
 
 
+def tensors(change: Callable[[dict[str, torch.Tensor]], object]) -> Change:
+    """A change of the weights."""
+
+    def changed(folder: Path) -> None:
+        values = load_file(folder / WEIGHTS)
+        change(values)
+        save_file(values, folder / WEIGHTS, {"format": "pt"})
+
+    return changed
+
+
+def one_number(value: float) -> Change:
+    """A weight with one other number, the last of all."""
+    return tensors(lambda values: values[DOWN].view(-1)[-1:].fill_(value))
+
+
+def generation(**values) -> Change:
+    """Other generation settings."""
+    return lambda folder: (folder / "generation_config.json").write_text(json.dumps(values))
+
+
 def text(content: str) -> Change:
     """Another text for the config."""
     return lambda folder: (folder / "config.json").write_text(content)
 
 
+DOWN = "model.layers.1.mlp.down_proj.weight"
 BROKEN: dict[str, tuple[Change, str]] = {
     "pickle": (to_pickle, r"has no model.safetensors \(pytorch_model.bin is not read: a pickle can run code"),
     "cut in the header": (lambda folder: cut(folder, 100), "has a damaged model.safetensors"),
     "cut in the data": (lambda folder: cut(folder, 9000), "has a damaged model.safetensors"),
     "empty": (lambda folder: cut(folder, 0), "has a damaged model.safetensors"),
-    "length": (lambda folder: overwrite(folder, 0, b"\xff" * 7), "has a damaged model.safetensors"),
+    "length of a header": (lambda folder: overwrite(folder, 0, b"\xff" * 7), "has a damaged model.safetensors"),
     "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
     "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
     "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is no safetensors file"),
@@ -88,10 +112,77 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "deep config": (text("[" * 10**6), "has a config.json that is no JSON"),
     "layers": (fields(num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000 must be at most"),
     "layers, some": (fields(num_hidden_layers=9000), r"has num_hidden_layers=9,000 .* weights of \d+ tensors"),
-    "layers, few": (fields(num_hidden_layers=20), r"config.json of [\d,]+ parameters, but weights of [\d,]+ numbers"),
+    "layers, few": (
+        fields(num_hidden_layers=20),
+        r"has weights without model\.layers\.10\.mlp\.down_proj\.bias, .* and \d+ more, which a Vanilla",
+    ),
+    "layers, fewer": (
+        fields(num_hidden_layers=1),
+        r"has weights with model\.layers\.1\..* more, which a VanillaDecoderForCausalLM does not have",
+    ),
     "width": (fields(hidden_size=10**9), "hidden_size=1,000,000,000 must be at most 1,048,576"),
     "width, some": (fields(hidden_size=2**16), "has hidden_size=65,536 in config.json, but weights of"),
-    "inner width": (fields(intermediate_size=7000), "config.json of .* parameters, but weights of"),
+    "inner width": (
+        fields(intermediate_size=7000),
+        r"has model.layers.0.mlp.down_proj.weight of shape \(16, 64\) in its weights, but \(16, 7000\) by config.json",
+    ),
+    "tensor missing": (
+        tensors(lambda values: values.pop(DOWN)),
+        f"has weights without {DOWN}, which a VanillaDecoderForCausalLM has$",
+    ),
+    "tensor too many": (
+        tensors(lambda values: values.update(more=torch.ones(2))),
+        "has weights with more, which a VanillaDecoderForCausalLM does not have$",
+    ),
+    "integers": (
+        tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.int8)})),
+        f"has {DOWN} of data type I8 in its weights, must be one of F64, F32, F16, BF16$",
+    ),
+    "8 bits": (
+        tensors(lambda values: values.update({DOWN: values[DOWN].to(torch.float8_e4m3fn)})),
+        f"has {DOWN} of data type F8_E4M3 in its weights",
+    ),
+    "not a number": (one_number(float("nan")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
+    "infinite": (one_number(float("-inf")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
+    "large config": (text(f'{{"a": "{"x" * 2**25}"}}'), "has a config.json of 33,554,441 bytes, at most 33,554,432"),
+    "nested config": (text('{"a": ' * 900 + "1" + "}" * 900), "has a config.json that does not hold: "),
+    "architecture of a number": (
+        fields(architectures=[5]),
+        r"has architectures=\[5\] in config.json: it must name one of VanillaDecoderModel, VanillaDecoderForCausalLM",
+    ),
+    "architecture of Python": (fields(architectures=["__builtins__"]), "has architectures=.'__builtins__'. in config"),
+    "architecture of another": (
+        fields(architectures=["VanillaEncoderForMaskedLM"]),
+        "must name one of VanillaD",
+    ),
+    "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
+    "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
+    "data type": (
+        fields(dtype="float8_e4m3fn"),
+        "has dtype='float8_e4m3fn' in config.json: it must be one of float6",
+    ),
+    "beams": (generation(num_beams=10**7), "has num_beams=10000000 in generation_config.json: it must be an integer"),
+    "beams of the config": (
+        fields(num_beams=10**7),
+        "num_beams=10000000 in config.json: it must be an integer from 1",
+    ),
+    "outputs": (
+        generation(num_return_sequences=10**7),
+        "has num_return_sequences=10000000 .* an integer from 1 to 256",
+    ),
+    "length": (generation(max_length=10**12), "has max_length=1000000000000 .* an integer from 0 to 1,048,576"),
+    "length of half a token": (generation(max_new_tokens=2.5), "has max_new_tokens=2.5 in generation_config.json"),
+    "end": (generation(eos_token_id="x"), "has eos_token_id='x' in .*: it must be a token id or a list of them"),
+    "ends": (generation(eos_token_id=[1, None]), r"has eos_token_id=\[1, None\] in generation_config.json"),
+    "temperature": (generation(temperature="hot"), "has temperature='hot' .* it must be a finite number"),
+    "cache": (
+        generation(cache_implementation="static"),
+        "has cache_implementation='static' in generation_config.json",
+    ),
+    "settings of a list": (
+        lambda folder: (folder / "generation_config.json").write_text("[1, 2]"),
+        "has a generation_config.json that holds no JSON object, but a list",
+    ),
     "vocabulary": (fields(vocab_size=10**15), "vocab_size=1,000,000,000,000,000 must be at most"),
     "labels": (fields(num_labels=10**12), "num_labels=1,000,000,000,000 must be at most"),
     "window": (fields(sliding_window=4, num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000"),
@@ -157,6 +248,48 @@ def test_a_whole_folder_has_none(copy, saved):
         saved_folder(str(saved(kind)))
 
 
+def test_half_precision_and_several_files_are_whole_too(copy):
+    whole = AutoModelForCausalLM.from_pretrained(copy)
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        whole.to(dtype).save_pretrained(copy, max_shard_size="9KB")
+        assert len(set(read_headers(copy).dtypes.values())) == 1
+        assert saved_folder(str(copy)) == copy
+        for path in copy.glob("model*"):
+            path.unlink()
+
+
+def test_native_weights_may_hold_more_than_the_model_and_nothing_less(tmp_path):
+    """A pre-trained BERT's file has its next-sentence head, of which a masked language model has no use."""
+    size = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = BertForPreTraining(BertConfig(**size, num_attention_heads=1))
+    model.save_pretrained(tmp_path)
+    edit(tmp_path, architectures=["BertForMaskedLM"])
+    saved_folder(str(tmp_path))
+    edit(tmp_path, architectures=["BertForQuestionAnswering"])
+    with pytest.raises(
+        ValueError, match=r"has weights without qa_outputs\.bias, qa_outputs\.weight, which a BertForQ"
+    ):
+        saved_folder(str(tmp_path))
+    edit(tmp_path, architectures=["Tensor"])
+    with pytest.raises(ValueError, match=r"architectures=\['Tensor'\] .* a class of transformers for a BertConfig"):
+        saved_folder(str(tmp_path))
+
+
+def test_a_position_table_takes_no_memory_before_the_model_is_loaded(copy, monkeypatch):
+    edit(copy, position_embedding_type="sinusoidal", max_position_embeddings=2**23)
+    made, compute = [], SinusoidalPositions.initial_values
+
+    def computed(positions: SinusoidalPositions) -> dict[str, torch.Tensor]:
+        values = compute(positions)
+        made.append(values["table"].device.type)
+        return values
+
+    monkeypatch.setattr(SinusoidalPositions, "initial_values", computed)
+    with pytest.raises(ValueError, match=r"has weights with model\.embeddings\.positions\.embed_positions\.weight"):
+        saved_folder(str(copy))
+    assert set(made) == {"meta"}
+
+
 def test_a_flipped_bit_of_a_header_is_an_error_or_changes_no_size(copy):
     whole, generator = (copy / WEIGHTS).read_bytes(), random.Random(0)
     shapes = sorted(read_headers(copy).shapes.values())
@@ -218,7 +351,11 @@ def runs(name: str, folder: Path) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    "case", ["pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"]
+    "case",
+    [
+        *("pickle", "cut in the data", "layers", "layers, some", "width, some", "labels", "type"),
+        *("tensor missing", "integers", "not a number", "beams", "nested config"),
+    ],
 )
 def test_every_program_refuses_in_bounded_memory(case, client, server, copy, tmp_path):
     change, message = BROKEN[case]

@@ -84,12 +84,36 @@ def test_what_is_this_machines_stays_here(client, server, copy):
     assert str(copy.parent).encode() not in b"".join(there.values())
 
 
-@pytest.mark.parametrize("name", ["tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"])
-def test_code_and_pickles_do_not_go_along_by_the_name_of_a_tokenizer(name, copy):
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"),
+        *("tokenizer_api_token.txt", "tokenizer.env", "target_tokenizer/.env", "target_tokenizer/private.txt"),
+        *("vocab_secret.csv", "LICENSE-key", "secrets.png", "chat_template.txt", "mine.spm", "sentencepiece.txt"),
+        *("additional_chat_templates/notes.txt", "model-mine-of-2.safetensors", "model-00001-of-00002.safetensors"),
+    ],
+)
+def test_files_that_begin_like_one_of_a_model_do_not_go_along(name, copy):
     before = files_to_push(copy).keys()
     (copy / name).parent.mkdir(exist_ok=True)
     (copy / name).write_text("mine")
     assert files_to_push(copy).keys() == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenizer.model", "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "vocab.json"),
+        *("merges.txt", "vocab.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
+        *("additional_chat_templates/tools.jinja", "target_tokenizer/vocab.json", "LICENSE.md", "LICENSE.txt"),
+        *("confusion_matrix.png", "cross_attention.png"),
+    ],
+)
+def test_what_belongs_to_a_model_goes_along(name, copy):
+    before = files_to_push(copy).keys()
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).write_text("{}")
+    assert files_to_push(copy).keys() == before | {name}
 
 
 def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_like_one(copy, tmp_path):
@@ -101,10 +125,10 @@ def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_li
     assert {path.name for path in staged.glob("*.json")} == {path.name for path in copy.glob("*.json")}
 
 
-@pytest.mark.parametrize("name", ["LICENSE", "target_tokenizer/secret", "modeling_mine.py"])
+@pytest.mark.parametrize("name", ["LICENSE", "target_tokenizer/vocab.json", "modeling_mine.py"])
 def test_a_link_out_of_the_folder_is_not_followed(name, copy, tmp_path):
     (tmp_path / "elsewhere").mkdir()
-    for file in ("LICENSE", "secret", "modeling_mine.py"):
+    for file in ("LICENSE", "vocab.json", "modeling_mine.py"):
         (tmp_path / "elsewhere" / file).write_text("# Generated: vanillaformer/\npassword")
     if "/" in name:
         (copy / "target_tokenizer").symlink_to(tmp_path / "elsewhere")
