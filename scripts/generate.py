@@ -42,6 +42,7 @@ from vanillaformer.scripts.text_files import (
     prompted,
     standard_input,
 )
+from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.opening import open_tokenizers
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
@@ -61,10 +62,15 @@ class Loaded:
     target_tokenizer: PreTrainedTokenizerBase
     architecture: str
 
+    def __post_init__(self) -> None:
+        fills = task_of(self.architecture, "")[1] is fill_masks
+        self.tokenizer = text_tokenizer(self.tokenizer, [str(self.tokenizer.mask_token)] if fills else [])
+
     def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
         """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens.
 
         Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
+        Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.
         """
         limit = getattr(self.model.config, "max_position_embeddings", None)
         length = None if limit is None else limit - room

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from datasets import DatasetDict
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
@@ -28,7 +28,7 @@ from vanillaformer.training.metrics import (
     token_scores,
 )
 from vanillaformer.training.models import build_model, check_preset, set_generation
-from vanillaformer.training.packing import PackedCollator, PackedMasking, check_attention, packed_rows
+from vanillaformer.training.packing import BlockCollator, PackedCollator, PackedMasking, check_attention, packed_rows
 from vanillaformer.training.preprocessing import causal_blocks, check_stride, masked_blocks
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
@@ -92,7 +92,7 @@ def make_collator(
 ) -> Any:
     """Return what makes batches of such rows."""
     if settings.objective == "causal":
-        return PackedCollator(tokenizer) if data.packing else DataCollatorForLanguageModeling(tokenizer, mlm=False)
+        return (PackedCollator if data.packing else BlockCollator)(tokenizer)
     masking = PackedMasking if data.packing else RowMasking
     return masking(tokenizer, mlm_probability=settings.mlm_probability, mask_seed=settings.seed)
 

@@ -14,6 +14,7 @@ class TrainingOptions:
     Attributes:
         vocab_size: Upper limit of the whole vocabulary, special tokens included.
         special_tokens: All special tokens in id order: token `i` gets id `i`.
+        declared_tokens: Those of them that are part of the text: its user has declared them.
         unk_token: The special token that stands for what the vocabulary does not cover.
         min_frequency: How often something must occur to enter the vocabulary; None leaves it to the algorithm.
         lowercase: Lower-case the text first.
@@ -25,11 +26,17 @@ class TrainingOptions:
     vocab_size: int
     special_tokens: tuple[str, ...]
     unk_token: str
+    declared_tokens: tuple[str, ...] = ()
     min_frequency: int | None = None
     lowercase: bool = False
     split_digits: bool = False
     strip_punctuation: bool = False
     show_progress: bool = False
+
+    @property
+    def control_tokens(self) -> tuple[str, ...]:
+        """The special tokens that are not part of a text."""
+        return tuple(token for token in self.special_tokens if token not in self.declared_tokens)
 
     @property
     def room(self) -> int:

@@ -35,6 +35,8 @@ def load_pair(
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """Load what `save_pair` saved, from a folder or the Hub; for a joint vocabulary the same tokenizer twice.
 
+    A tokenizer without a pad token pads with the token that ends a text, as is usual for GPT-2's.
+
     Args:
         path_or_hub_id: The folder or the name of the repository.
         **kwargs: Passed on to `AutoTokenizer.from_pretrained` (`revision`, `token`, `subfolder`, ...).
@@ -42,20 +44,30 @@ def load_pair(
     Raises:
         OSError: If the source is not there, or the target that belongs to it is not.
     """
-    source = AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs)
+    source = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
     subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)
     saved_by_hand = (Path(path_or_hub_id) / subfolder / "tokenizer_config.json").is_file()
     if MARKER not in source.init_kwargs and not saved_by_hand:
         return source, source
     kwargs["config"] = PreTrainedConfig()  # the sub-folder has none, and offline the search for it would fail
     try:
-        target = AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs)
+        target = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, subfolder=subfolder.as_posix(), **kwargs))
     except (OSError, ValueError) as error:
         raise OSError(
             f"{path_or_hub_id} has a source tokenizer that goes with a separate target tokenizer, but none could be "
             f"loaded from its sub-folder {subfolder.as_posix()}"
         ) from error
     return source, target
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a tokenizer that has a pad token, if it has any special token that can be one."""
+    names = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")
+    special = tokenizer.special_tokens_map
+    found = next((special[name] for name in names if name in special), None)
+    if found is not None and "pad_token" not in special:
+        tokenizer.pad_token = found
+    return tokenizer
 
 
 def _same(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> bool:

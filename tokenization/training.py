@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
+from .control_tokens import with_special
 from .options import ModelKind, TokenizerAlgorithm, TrainingOptions
 from .special_tokens import SPECIAL_TOKENS, SpecialTokens
 
@@ -55,7 +56,8 @@ def train(
         split_digits: Keep each digit a token of its own.
         strip_punctuation: Leave out punctuation and other symbols; apostrophes within words stay. For `word` alone.
         model_max_length: Stored length limit, used when the tokenizer is asked to truncate.
-        extra_special_tokens: More special tokens; they get the ids after the standard ones, in this order.
+        extra_special_tokens: Placeholders and tags in the texts. They are never split, decoding keeps them, and they
+            get the ids after the special ones, in this order.
         show_progress: Show progress bars.
 
     Raises:
@@ -76,6 +78,7 @@ def train(
     options = TrainingOptions(
         vocab_size=vocab_size,
         special_tokens=(*special.tokens, *extra),
+        declared_tokens=extra,
         unk_token=special.names["unk_token"],
         min_frequency=min_frequency,
         lowercase=lowercase,
@@ -84,7 +87,7 @@ def train(
         show_progress=show_progress,
     )
     options.require_room(1, "one token of text")
-    return _wrap(_trained(algorithm, texts, options), special, extra, model_max_length)
+    return _wrap(_trained(algorithm, texts, options), special, kind, model_max_length)
 
 
 def _trained(algorithm: TokenizerAlgorithm, texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
@@ -94,7 +97,7 @@ def _trained(algorithm: TokenizerAlgorithm, texts: Iterable[str], options: Train
             f"{algorithm} found nothing to put in the vocabulary: no token of the texts is frequent enough "
             f"(min_frequency={options.min_frequency or 'default'})"
         )
-    return backend
+    return with_special(backend, options.control_tokens)
 
 
 def train_pair(
@@ -161,12 +164,12 @@ def _check_extra_special_tokens(tokens: Sequence[str], special: SpecialTokens) -
 
 
 def _wrap(
-    backend: Tokenizer, special: SpecialTokens, extra: tuple[str, ...], model_max_length: int | None
+    backend: Tokenizer, special: SpecialTokens, kind: ModelKind, model_max_length: int | None
 ) -> PreTrainedTokenizerFast:
     backend.post_processor = special.post_processor()
     settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
-    if extra:
-        settings["extra_special_tokens"] = list(extra)
+    if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
+        settings["split_special_tokens"] = True
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=list(special.model_input_names),

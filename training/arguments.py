@@ -237,7 +237,8 @@ class TokenizerArguments:
         default=False, metadata={"help": "Tokenizer of words: leave out punctuation and other symbols."}
     )
     extra_special_tokens: list[str] = field(
-        default_factory=list, metadata={"help": "Trained tokenizer: more special tokens (with --turns_column [SEP])."}
+        default_factory=list,
+        metadata={"help": "Trained tokenizer: placeholders and tags in the texts, never split and kept in outputs."},
     )
 
     def training_options(self) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .dialogue import separator_id
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
+from .dialogue import SEPARATOR, separator_id
 
 TOKENS = 64  # of a reply, where nothing else is said
 
@@ -36,6 +38,7 @@ class Chat:
 
     def __post_init__(self) -> None:
         self.separator = separator_id(self.tokenizer)
+        self.text_tokenizer = text_tokenizer(self.tokenizer, [SEPARATOR])
         self.room: int = self.options.get("max_new_tokens") or TOKENS
         limit = getattr(self.model.config, "max_position_embeddings", None)
         if limit is not None and self.room > limit - 3:  # <s>, a token and its separator
@@ -109,7 +112,7 @@ class Chat:
     def _turns(self) -> list[list[int]]:
         """Return the tokens of the turns that the model may see, each with its separator."""
         seen = self.history if self.max_history is None else self.history[-self.max_history :]
-        encoded = self.tokenizer(seen, add_special_tokens=False)["input_ids"]
+        encoded = self.text_tokenizer(seen, add_special_tokens=False)["input_ids"]
         return [[*(token for token in ids if token != self.separator), self.separator] for ids in encoded]
 
 

@@ -73,6 +73,8 @@ def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
         ValueError: The tokenizer has no separator.
     """
     separator_id(tokenizer)
+    if SEPARATOR not in tokenizer.all_special_tokens:  # so that decoding drops it
+        tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, SEPARATOR]})
     tokenizer.chat_template = CHAT_TEMPLATE
 
 

@@ -112,6 +112,8 @@ def build_model(
     if path is not None:
         _check_fields(open_config(path), changes)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **changes, **extra)
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = tokenizer.pad_token_id
         _check_sizes(config, tokenizer, target, length)
         _check_segments(config, job)
         return open_model(head.auto_class, path, f"{ORIGIN} {arguments.model_name_or_path}", config=config, **common)

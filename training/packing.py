@@ -16,6 +16,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from .bad_rows import Facts
 from .preprocessing import Batch, LongTexts, check_encoder_tokenizer, flat_values, judge_long, map_splits
@@ -54,7 +55,8 @@ def packed_rows(
     room = block_size - len(start) - len(end) if masked else block_size
     if block_size < 2 or room < 1:
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
-    batch = partial(_text_batch, tokenizer=tokenizer, start=start, end=end, longest=room, reframe=masked)
+    text = text_tokenizer(tokenizer)
+    batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
     tokenised = map_splits(dataset, batch, num_proc)
     how = "cut into pieces of"
     tokenised = judge_long(dataset, tokenised, {"text": block_size}, long_texts, facts, how)
@@ -105,6 +107,26 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------ collators
+class BlockCollator:
+    """Makes batches of blocks for a causal language model, of which the last of a split is shorter: filled up.
+
+    Labels leave out what was filled, not a token: where a tokenizer pads with its </s>, texts still end in it.
+
+    Args:
+        tokenizer: The tokenizer, which says what pads.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.padding = pad_token(tokenizer)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        longest = int(lengths.max())
+        ids = torch.tensor([_padded(row["input_ids"], longest, [self.padding]) for row in rows])
+        real = torch.arange(longest) < lengths[:, None]
+        return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORED)}
+
+
 class PackedCollator:
     """Makes batches of packed rows for a causal language model: ids, positions, and labels but for first tokens.
 

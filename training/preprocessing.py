@@ -9,6 +9,8 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
 from .bad_rows import Facts, RowCheck
 from .caching import cached_map
 from .reporting import report
@@ -84,8 +86,8 @@ def causal_blocks(
 ) -> DatasetDict:
     """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
 
-    No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). A
-    tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
+    No token is lost: the end of the stream is a shorter block (which BlockCollator pads). A tokenizer
+    whose one token both starts and ends a text (GPT-2's) has it at the end only.
 
     Args:
         dataset: Splits with the column `text`.
@@ -131,7 +133,8 @@ def encode_pairs(
     """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
     _check_length("max_source_length", source_length, source)
     _check_length("max_target_length", target_length, target)
-    return partial(_translation_batch, tokenizers=(source, target), lengths=(source_length, target_length))
+    tokenizers = text_tokenizer(source), text_tokenizer(target)
+    return partial(_translation_batch, tokenizers=tokenizers, lengths=(source_length, target_length))
 
 
 def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
@@ -142,7 +145,7 @@ def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
 def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
     """Return the function from batches of texts to rows, with the flag `text_cut`."""
     _check_length("max_length", length, tokenizer)
-    return partial(_text_batch, tokenizer=tokenizer, length=length)
+    return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
 
 
 def encode_causal(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
@@ -152,7 +155,7 @@ def encode_causal(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callab
     if tokenizer.eos_token_id is None:
         raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
     start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
-    return partial(_joined_batch, tokenizer=tokenizer, start=start, end=[tokenizer.eos_token_id])
+    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=start, end=[tokenizer.eos_token_id])
 
 
 def encode_masked(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
@@ -160,7 +163,7 @@ def encode_masked(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callab
     if block_size < 3:
         raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
     check_encoder_tokenizer(tokenizer)
-    return partial(_joined_batch, tokenizer=tokenizer, start=[], end=[tokenizer.sep_token_id])
+    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[], end=[tokenizer.sep_token_id])
 
 
 def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -183,8 +186,6 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
         for name, values in shorter.items():
             for row, value in zip(rows, values):
                 encoded[name][row] = value
-        if tokenizer.is_fast:
-            tokenizer.backend_tokenizer.no_truncation()  # or it would be saved with the tokenizer
     return encoded, too_long
 
 

@@ -129,11 +129,33 @@ def prepare_tokenizers(
         if training.should_save and not (run.checkpoint and run.checkpoint.parent.samefile(run.folder)):
             origin = run.checkpoint or tokenizer.tokenizer_name_or_path or model.saved
             pair = load_pair(origin, trust_remote_code=False) if origin else _trained(tokenizer, kind, columns)
+            if model.saved and tokenizer.tokenizer_name_or_path and not run.checkpoint:
+                names = tokenizer.tokenizer_name_or_path, model.saved, str(model.model_name_or_path)
+                warn_of_other_tokenizers(pair, *names)
             save_pair(*pair, run.folder)
     source, target = load_pair(run.folder)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
     report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
     return source, target
+
+
+def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str) -> None:
+    """Print a warning when the tokenizers are not those that a saved model was trained with."""
+    try:
+        trained_with = load_pair(saved, trust_remote_code=False)
+    except (OSError, ValueError):
+        return  # a model without a tokenizer
+    moved, total = 0, 0
+    for tokenizer, own in {id(own): (tokenizer, own) for tokenizer, own in zip(pair, trained_with)}.values():
+        found, tokens = tokenizer.get_vocab(), own.get_vocab()
+        moved += sum(tokens.get(token) != number for token, number in found.items())
+        total += len(found)
+    if moved:
+        report(
+            f"Warning: --tokenizer_name_or_path {name} is not the tokenizer of --model_name_or_path "
+            f"{model_name}: {moved:,} of its {total:,} tokens have another id there or none, so that "
+            "the embeddings of the model do not fit them."
+        )
 
 
 def train_and_save(

@@ -14,6 +14,8 @@ import pyarrow as pa
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
 from .preprocessing import Batch, check_encoder_tokenizer, flat_values, map_splits
 from .reporting import report
 
@@ -80,7 +82,7 @@ def sentence_pairs(
         raise ValueError(f"block_size={block_size}: a pair needs two tokens beside [CLS] and twice [SEP]")
     check_encoder_tokenizer(tokenizer)
     room = block_size - 3
-    batch = partial(_sentence_batch, tokenizer=tokenizer, longest=room // 2)
+    batch = partial(_sentence_batch, tokenizer=text_tokenizer(tokenizer), longest=room // 2)
     pairs = {}
     for split, rows in map_splits(dataset, batch, num_proc).items():
         documents = _documents(split, rows)

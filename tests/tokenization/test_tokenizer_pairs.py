@@ -98,6 +98,16 @@ def test_pair_from_the_hub_cache_without_internet(request, name, tmp_path):
     assert (source is target) == (name == "joint")
 
 
+def test_a_tokenizer_without_padding_pads_with_its_end(joint, tmp_path):
+    joint[0].pad_token = None
+    joint[0].save_pretrained(tmp_path / "none")
+    source, target = load_pair(tmp_path / "none")
+    assert source is target
+    assert (source.pad_token, source.pad_token_id) == ("</s>", 3)
+    source.save_pretrained(tmp_path / "saved")
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved").pad_token_id == 3
+
+
 def test_folder_that_is_a_file(joint, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileExistsError):

@@ -1,0 +1,86 @@
+"""The programs with tokenizers from elsewhere, and texts that hold the names of control tokens."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from datasets import load_dataset
+from script_runs import train
+from transformers import AutoConfig, AutoTokenizer
+
+from vanillaformer.scripts import generate
+from vanillaformer.tokenization import load_pair
+from vanillaformer.tokenization import train as train_tokenizer
+from vanillaformer.training.packing import BlockCollator
+from vanillaformer.training.preprocessing import causal_blocks
+from vanillaformer.training.runs import warn_of_other_tokenizers
+
+TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]
+
+
+@pytest.fixture(scope="module")
+def without_padding(tmp_path_factory) -> Path:
+    """A decoder's tokenizer without a pad token, as GPT-2's and Llama's are."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = train_tokenizer(TEXTS, kind="decoder", vocab_size=300)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("job", "more"),
+    [
+        ("causal", []),
+        ("classification", ["--preset", "gpt-tiny", "--max_length", "8"]),
+        ("translation", ["--num_beams", "2"]),
+    ],
+    ids=["blocks", "classification", "translation"],
+)
+def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsys) -> None:
+    train(job, tmp_path, *more, "--tokenizer_name_or_path", str(without_padding), "--max_steps", "2")
+    tokenizer, config = AutoTokenizer.from_pretrained(tmp_path), AutoConfig.from_pretrained(tmp_path)
+    assert tokenizer.pad_token == "</s>"
+    assert tokenizer.pad_token_id == config.pad_token_id == 3
+    if job != "classification":
+        assert json.loads((tmp_path / "generation_config.json").read_text())["pad_token_id"] == 3
+    capsys.readouterr()
+    generate.main(["--model", str(tmp_path), "--text", "line", "a much longer line"])
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_the_end_of_a_text_is_learned_where_it_pads_too(without_padding, tmp_path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
+    texts = load_dataset("text", data_files=str(tmp_path / "t.txt"))
+    rows = list(causal_blocks(texts, tokenizer, block_size=30)["train"])
+    assert 1 < len(rows[-1]["input_ids"]) < 30
+    batch = BlockCollator(tokenizer)(rows)
+    wanted = [token for row in rows for token in row["input_ids"]]
+    assert batch["labels"][batch["labels"] >= 0].tolist() == wanted
+    assert batch["attention_mask"].sum() == len(wanted)
+    assert wanted.count(tokenizer.eos_token_id) == 3
+
+
+def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, capsys) -> None:
+    train_tokenizer(["another day"] * 9, kind="decoder", vocab_size=280).save_pretrained(tmp_path)
+    warn_of_other_tokenizers(load_pair(without_padding), "other", tmp_path, "mine")
+    (warning,) = capsys.readouterr().out.splitlines()
+    assert warning.startswith(
+        "Warning: --tokenizer_name_or_path other is not the tokenizer of --model_name_or_path mine"
+    )
+    assert re.search(r"\d+ of its \d+ tokens have another id there or none", warning)
+    warn_of_other_tokenizers(load_pair(tmp_path), "same", tmp_path, "mine")
+    assert capsys.readouterr().out == ""
+
+
+def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) -> None:
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
+    files = [f"--{split}_file={tmp_path / 't.jsonl'}" for split in ("train", "validation")]
+    train("causal", tmp_path / "run", *files, "--packing", "true", "--max_steps", "1", "--eval_steps", "1")
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert {row["prompt"] + row["reference"] for row in samples} <= {*TEXTS}
+    capsys.readouterr()
+    generate.main(["--model", str(tmp_path / "run"), "--text", "line <s>old</s>", "--max_new_tokens", "2"])
+    assert capsys.readouterr().out.startswith("line <s>old</s>")
