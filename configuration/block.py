@@ -2,13 +2,14 @@
 
 import copy
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .derived import DERIVED
 from .fields import above_zero, activation, non_negative, positive, probability, projections
-from .names import ROPE_NAMES, meant_by
+from .names import CONDITIONAL_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, refusal
 from .options import (
     BlockLayout,
     FeedForward,
@@ -20,11 +21,8 @@ from .options import (
     SinusoidalLayout,
 )
 from .plans import TENSOR_PARALLEL_PLAN
-from .rules import BlockRules, check_limits, check_rope_form
+from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
 from .saving import Saving
-
-# Placements that were published with an initialisation of their own, which is their default
-PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
 
 
 @strict
@@ -106,7 +104,8 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
         StrictDataclassClassValidationError: Fields that do not fit together.
-        ValueError: An unknown keyword that looks like a misspelled or another library's field name.
+        ValueError: An unknown keyword that looks like a misspelled or another library's field name, or a field that
+            only another of the model types has.
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
@@ -118,6 +117,8 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     base_model_tp_plan = TENSOR_PARALLEL_PLAN
     ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
     default_initialization = "normal"
+    derived_fields = DERIVED
+    own_keywords: ClassVar[tuple[str, ...]] = ()
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)
@@ -164,37 +165,36 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     final_logit_softcapping: float | int | None = above_zero(default=None)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._reject_misspelled(kwargs)
+        self.refuse_unknown(kwargs)
         check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
         self._fill_derived()
         self._take_layer_types(kwargs)
         self._take_rope_parameters(kwargs)
         super().__post_init__(**kwargs)
 
-    def _reject_misspelled(self, unknown: dict[str, Any]) -> None:
-        fields = [field.name for field in dataclasses.fields(self)]
-        for key in unknown:
-            if (meant := meant_by(key, fields)) is not None:
-                raise ValueError(
-                    f"{type(self).__name__} has no field {key!r} (value {unknown[key]!r}); did you mean {meant!r}?"
-                )
+    @classmethod
+    def keywords(cls) -> set[str]:
+        """Return the names of all fields and other keywords that a config of this class takes."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        return fields | set(cls.attribute_map) | {*CONDITIONAL_NAMES, *cls.own_keywords}
+
+    @classmethod
+    def refuse_unknown(cls, given: dict[str, Any]) -> None:
+        """Raise ValueError for a keyword that is misspelled, or another library's or another config's."""
+        known = cls.keywords() | set(TRANSFORMERS_NAMES)
+        for key in given.keys() - known:
+            if (reason := refusal(key, sorted(known))) is not None:
+                raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
 
     def _fill_derived(self) -> None:
-        if self.num_key_value_heads is None:
-            self.num_key_value_heads = self.num_attention_heads
-        if self.intermediate_size is None:
-            self.intermediate_size = 4 * self.hidden_size
-        if self.norm_bias is None:
-            self.norm_bias = self.norm == "layer_norm"
-        if self.initialization is None:
-            self.initialization = PLACEMENT_INITIALIZATION.get(self.norm_placement, self.default_initialization)
+        for name, derive in self.derived_fields.items():
+            if getattr(self, name) is None:
+                setattr(self, name, derive(self))
         if self.head_dim is None:
-            if self.hidden_size % self.num_attention_heads:
-                raise ValueError(
-                    f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads="
-                    f"{self.num_attention_heads}, or head_dim must be given"
-                )
-            self.head_dim = self.hidden_size // self.num_attention_heads
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads="
+                f"{self.num_attention_heads}, or head_dim must be given"
+            )
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
         # Not a dataclass field: transformers takes its presence to mean that layers differ
@@ -219,6 +219,7 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
                 check_rope_form(name, kwargs.get(name))
             # Not a dataclass field: transformers takes its presence to mean that positions are rotary
             self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
+            check_rope_parts(self.rope_parameters, kwargs)
             return
         for name in ROPE_NAMES:
             if value := kwargs.pop(name, None):

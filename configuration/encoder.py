@@ -1,7 +1,5 @@
 """BERT-style encoder: masked language models and classifiers of texts and tokens."""
 
-from typing import Any
-
 from huggingface_hub.dataclasses import strict
 
 from .block import BlockConfig
@@ -33,6 +31,7 @@ class VanillaEncoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_encoder"
+    derived_fields = BlockConfig.derived_fields | {"classifier_dropout": lambda config: config.dropout}
 
     vocab_size: int = positive(default=30522)
     hidden_act: str = activation(default="gelu")
@@ -52,11 +51,6 @@ class VanillaEncoderConfig(BlockConfig):
     classifier_dropout: float | int | None = probability(default=None)
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.classifier_dropout is None:
-            self.classifier_dropout = self.dropout
-        super().__post_init__(**kwargs)
 
     def validate_block_classifier(self) -> None:
         """The classifier's norm stands behind a layer."""

@@ -35,6 +35,8 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     model_type = "vanilla_encoder_decoder"
     default_initialization = "xavier"
+    derived_fields = BlockConfig.derived_fields | {"encoder_layers": lambda config: config.num_hidden_layers}
+    own_keywords = ("encoder_layer_types",)
 
     vocab_size: int = positive(default=37000)
     decoder_vocab_size: int | None = positive(default=None)
@@ -54,11 +56,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     bos_token_id: int | None = 2
     eos_token_id: int | list[int] | None = 3
     decoder_start_token_id: int | None = 2
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        if self.encoder_layers is None:
-            self.encoder_layers = self.num_hidden_layers
-        super().__post_init__(**kwargs)
 
     def _fill_derived(self) -> None:
         super()._fill_derived()
@@ -128,15 +125,12 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             )
 
     def validate_block_encoder_width(self) -> None:
-        """Stacks of different widths share no table, and an encoder's sinusoids come in pairs too."""
-        width = self.encoder_width
-        if width != self.hidden_size and self.share_encoder_decoder_embeddings:
+        """Stacks of different widths share no table."""
+        if self.encoder_width != self.hidden_size and self.share_encoder_decoder_embeddings:
             raise ValueError(
-                f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={width} and "
-                f"hidden_size={self.hidden_size}"
+                f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={self.encoder_width} "
+                f"and hidden_size={self.hidden_size}"
             )
-        if self.position_embedding_type == "sinusoidal" and width % 2:
-            raise ValueError(f"position_embedding_type='sinusoidal' needs an even encoder_hidden_size, got {width}")
 
     def validate_block_special_tokens(self) -> None:
         """Special tokens lie in the vocabularies that use them."""

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from .names import ROPE_PARTS
 from .options import LayerType
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ ROPE_NUMBERS = (
     "high_freq_factor",
 )
 
+# Those that transformers computes where they are `None`, by type
+ROPE_COMPUTED = {"yarn": ("attention_factor", "beta_fast", "beta_slow"), "longrope": ("attention_factor", "factor")}
 
 ROPE_REQUIRED = {
     "linear": ("factor",),
@@ -89,6 +92,14 @@ def check_rope_form(name: str, parameters: Any) -> None:
             raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {own!r}")
 
 
+def check_rope_parts(parameters: dict[str, Any], keywords: Mapping[str, Any]) -> None:
+    """Raise ValueError for a keyword that says something else than the rotary parameters beside it."""
+    for name in ROPE_PARTS:
+        for entry in (parameters, *parameters.values()):
+            if name in keywords and isinstance(entry, dict) and entry.get(name, keywords[name]) != keywords[name]:
+                raise ValueError(f"{name}={keywords[name]!r} contradicts rope_parameters={parameters!r}")
+
+
 class BlockRules:
     """The cross-field checks of `BlockConfig`; they run when a config is made and when it is saved."""
 
@@ -99,6 +110,16 @@ class BlockRules:
                 f"num_attention_heads={self.num_attention_heads} must be a multiple of num_key_value_heads="
                 f"{self.num_key_value_heads}"
             )
+
+    def validate_block_model_type(self: "BlockConfig") -> None:
+        """A config makes one type of model, whose layers are of the same parts."""
+        if self.is_encoder_decoder != type(self).is_encoder_decoder:
+            raise ValueError(
+                f"is_encoder_decoder={self.is_encoder_decoder} must be {type(self).is_encoder_decoder} in a "
+                f"{type(self).__name__}"
+            )
+        if self.is_heterogeneous:
+            raise ValueError("per_layer_config is not supported: the layers of a stack differ in layer_types only")
 
     def validate_block_layer_types(self: "BlockConfig") -> None:
         """Layers are of the types that the stacks have masks for."""
@@ -147,29 +168,38 @@ class BlockRules:
                     f"{name}={getattr(self, name)!r} only applies to position_embedding_type={allowed}, "
                     f"got position_embedding_type={scheme!r}"
                 )
-        if scheme == "sinusoidal" and self.hidden_size % 2:
+        if scheme == "sinusoidal":
+            for name, width in self._widths().items():
+                self._validate_sinusoids(name, width)
+
+    def _widths(self: "BlockConfig") -> dict[str, int]:
+        """Return the width of each stack by its field."""
+        widths = {name: getattr(self, name, None) for name in ("hidden_size", "encoder_hidden_size")}
+        return {name: width for name, width in widths.items() if width is not None}
+
+    def _validate_sinusoids(self: "BlockConfig", name: str, width: int) -> None:
+        if width % 2:
+            raise ValueError(f"position_embedding_type='sinusoidal' needs an even {name}, got {name}={width}")
+        rows = self.max_position_embeddings + self.position_offset
+        if rows * width > LARGEST_POSITION_TABLE:
             raise ValueError(
-                f"position_embedding_type='sinusoidal' needs an even hidden_size, got hidden_size={self.hidden_size}"
-            )
-        rows, width = self.max_position_embeddings + self.position_offset, self.hidden_size
-        if scheme == "sinusoidal" and rows * width > LARGEST_POSITION_TABLE:
-            raise ValueError(
-                "position_embedding_type='sinusoidal' makes a table of max_position_embeddings by hidden_size "
+                f"position_embedding_type='sinusoidal' makes a table of max_position_embeddings by {name} "
                 f"numbers, at most {LARGEST_POSITION_TABLE:,}, got {rows:,} by {width:,}"
             )
-        if self.sinusoidal_layout == "tensor2tensor" and self.hidden_size < 4:
-            raise ValueError(
-                f"sinusoidal_layout='tensor2tensor' needs a hidden_size of at least 4, got {self.hidden_size}"
-            )
+        if self.sinusoidal_layout == "tensor2tensor" and width < 4:
+            raise ValueError(f"sinusoidal_layout='tensor2tensor' needs a {name} of at least 4, got {name}={width}")
 
     def validate_block_rotary(self: "BlockConfig") -> None:
         """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
         if self.rotary_layers is not None and not self.rotary_layers:
             raise ValueError(f"rotary_layers must have at least one entry, got {self.rotary_layers!r}")
         parameters = getattr(self, "rope_parameters", None)
-        if parameters is None:
-            return
-        for name, entry in self._rope_entries(parameters).items():
+        if (parameters is not None) != (self.position_embedding_type == "rotary"):
+            raise ValueError(
+                "rope_parameters are needed with position_embedding_type='rotary' and only with it, got "
+                f"rope_parameters={parameters!r}, position_embedding_type={self.position_embedding_type!r}"
+            )
+        for name, entry in self._rope_entries(parameters or {}).items():
             if entry is not None:
                 self._validate_rope_entry(name, entry)
 
@@ -192,10 +222,11 @@ class BlockRules:
             allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
             raise ValueError(f"{name}['rope_type'] must be one of {allowed}, got {rope_type!r}")
         for key in ROPE_REQUIRED.get(rope_type, ()):
-            if key not in entry:
+            if entry.get(key) is None:
                 raise ValueError(f"{name} of rope_type {rope_type!r} must have {key!r}, got {entry!r}")
         for key in ROPE_NUMBERS:
-            if key in entry and not is_above_zero(entry[key]):
+            computed = key in ROPE_COMPUTED.get(rope_type, ()) and entry.get(key) is None
+            if key in entry and not computed and not is_above_zero(entry[key]):
                 raise ValueError(f"{name}[{key!r}] must be a finite number greater than 0, got {entry[key]!r}")
         if entry.get("high_freq_factor", float("inf")) <= entry.get("low_freq_factor", 0):
             raise ValueError(
@@ -235,10 +266,9 @@ class BlockRules:
 
     def validate_block_mimetic(self: "BlockConfig") -> None:
         """Mimetic initialisation factors a matrix of the model's width by head."""
-        limits = {name: getattr(self, name, None) for name in ("hidden_size", "encoder_hidden_size")}
         for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
-            for limit, value in limits.items():
-                if self.initialization == "mimetic" and value is not None and width > value:
+            for limit, value in self._widths().items():
+                if self.initialization == "mimetic" and width > value:
                     raise ValueError(
                         f"initialization='mimetic' needs {name} to be at most {limit}={value}, got {width}"
                     )

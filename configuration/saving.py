@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from .derived import overridden
 from .migration import VERSION_KEY, migrate
+from .names import GENERATION_NAMES
 
 
 class Saving:
@@ -24,7 +26,21 @@ class Saving:
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        return super().from_dict(migrate(config_dict, cls.code_version), **kwargs)  # type: ignore[misc]
+        """Return the config that the fields make, with keywords in place of fields of the same name.
+
+        Raises:
+            ValueError: A keyword is a misspelled field, or another library's or another config's.
+            StrictDataclassError: The fields do not fit together.
+        """
+        fields = migrate(config_dict, cls.code_version)
+        names = cls.keywords() - {"dtype"}  # type: ignore[attr-defined] - transformers reads "auto" into it
+        overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}  # type: ignore[attr-defined]
+        # Loading a model or a tokenizer passes all its keywords on
+        passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
+        cls.refuse_unknown({key: passed[key] for key in passed.keys() - GENERATION_NAMES})  # type: ignore[attr-defined]
+        if overrides:
+            fields = overridden(cls(**fields), fields, overrides)
+        return super().from_dict(fields, **kwargs)  # type: ignore[misc]
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         if not os.path.isfile(save_directory):  # for which transformers has an error

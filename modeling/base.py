@@ -31,6 +31,10 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
+    def __init__(self, config: BlockConfig, *args: Any, **kwargs: Any):
+        config.validate()  # type: ignore[attr-defined] - fields set since it was made: saving would refuse them
+        super().__init__(config, *args, **kwargs)
+
     @classmethod
     def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
         if not RENAMED_WEIGHTS:

@@ -5,12 +5,20 @@ import json
 from typing import Any, get_args
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options, tensor_parallel_plan
-from vanillaformer.configuration.names import CONDITIONAL_NAMES, FOREIGN_NAMES
+from vanillaformer.configuration.names import (
+    FOREIGN_NAMES,
+    GENERATION_NAMES,
+    MISSING_PARTS,
+    OF_CONFIGS,
+    TRANSFORMERS_NAMES,
+)
+from vanillaformer.configuration.migration import VERSION_KEY
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
@@ -215,20 +223,56 @@ def test_fields_that_do_not_fit_together(config_class, fields, parts):
         ("initialisation", "initialization"),
         ("feedforward", "feed_forward"),
         ("rope_paramaters", "rope_parameters"),
-        *FOREIGN_NAMES.items(),
+        ("attn_implmentation", "attn_implementation"),
+        ("num_label", "num_labels"),
+        ("n_layers", "num_hidden_layers"),
+        ("num_kv_heads", "num_key_value_heads"),
+        ("hidden_activation", "hidden_act"),
+        ("max_seq_len", "max_position_embeddings"),
+        ("use_bias", "attention_bias"),
+        ("normalize_before", "norm_placement"),
+        ("tie_weights", "tie_word_embeddings"),
     ],
 )
 def test_a_misspelled_or_foreign_name_is_answered_with_ours(config_class, wrong, meant):
-    if not hasattr(config_class(), meant) and meant not in CONDITIONAL_NAMES:
-        pytest.skip(f"{config_class.__name__} has no {meant}")
     message = error_of(config_class, **{wrong: 123})
-    for part in (wrong, meant, "123", config_class.__name__):
+    for part in (wrong, f"did you mean {meant!r}?", "123", config_class.__name__):
         assert part in message
 
 
+@every_config
+def test_no_foreign_name_passes(config_class):
+    known = config_class.keywords() | {*TRANSFORMERS_NAMES}
+    for wrong, meant in FOREIGN_NAMES.items():
+        if wrong not in known:
+            message = error_of(config_class, **{wrong: 123})
+            assert repr(meant) in message
+            assert meant in known or (meant not in OF_CONFIGS) or OF_CONFIGS[meant][-1] in message
+    for wrong in MISSING_PARTS:
+        assert "no field here corresponds to it" in error_of(config_class, **{wrong: 123})
+    for wrong in GENERATION_NAMES:
+        assert "generation_config" in error_of(config_class, **{wrong: 123})
+
+
 def test_foreign_names_lead_to_fields_that_exist():
-    for meant in FOREIGN_NAMES.values():
-        assert any(hasattr(config_class(), meant) for config_class in CONFIGS) or meant in CONDITIONAL_NAMES
+    known = set().union(*(config_class.keywords() for config_class in CONFIGS)) | {*TRANSFORMERS_NAMES}
+    assert set(FOREIGN_NAMES.values()) <= known
+    assert not set(FOREIGN_NAMES) & (known - {"decoder_layers", "encoder_layers"})
+
+
+@every_config
+def test_a_field_of_another_config_is_refused_by_the_name_of_its_config(config_class):
+    theirs = {field for other in CONFIGS for field in other.keywords()} - config_class.keywords()
+    standard = {"use_cache", "bos_token_id", "eos_token_id", "decoder_start_token_id"}  # set by transformers' Trainer
+    for name in theirs - standard:
+        owners = [other.__name__ for other in CONFIGS if name in other.keywords()]
+        assert set(OF_CONFIGS[name]) == set(owners)
+        message = error_of(config_class, **{name: 2})
+        assert f"{config_class.__name__} has no field '{name}' (value 2): it is a field of" in message
+        assert all(owner in message for owner in owners)
+    for name in theirs & standard - {"use_cache"}:  # which transformers drops
+        assert getattr(config_class(**{name: 2}), name) == 2
+    assert {name for name in OF_CONFIGS if name not in config_class.keywords()} == theirs - standard
 
 
 @every_config
@@ -236,6 +280,9 @@ def test_names_of_transformers_pass(config_class):
     config = config_class(num_labels=7, attn_implementation="eager", name_or_path="x", problem_type="regression")
     assert config.num_labels == 7
     assert config._attn_implementation == "eager"
+    assert config_class(torch_dtype="bfloat16").dtype == config_class(dtype="bfloat16").dtype == torch.bfloat16
+    named = {"sep_token_id": 3, "tokenizer_class": "X", "quantization_config": {}, "my_note": "mine"}
+    assert {name: getattr(config_class(**named), name) for name in named} == named
     assert (config.name_or_path, config.problem_type) == ("x", "regression")
 
 
@@ -309,6 +356,153 @@ def test_an_auto_config_takes_overrides_and_checks_them(config_class, tmp_path):
     assert AutoConfig.from_pretrained(tmp_path, dropout=0.25).dropout == 0.25
     with pytest.raises((ValueError, StrictDataclassError), match="norm_placement"):
         AutoConfig.from_pretrained(tmp_path, norm_placement="sideways")
+
+
+@pytest.fixture
+def _no_code(monkeypatch) -> None:
+    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "0")
+
+
+def reloaded(config: Any, folder: Any, **overrides: Any) -> Any:
+    """Return a saved config loaded with overrides, which is one that can be saved and loaded again."""
+    config.save_pretrained(folder)
+    loaded = AutoConfig.from_pretrained(folder, **overrides)
+    loaded.save_pretrained(folder)
+    assert AutoConfig.from_pretrained(folder).to_dict() == loaded.to_dict()
+    return loaded
+
+
+@pytest.mark.usefixtures("_no_code")
+@every_config
+@pytest.mark.parametrize(
+    ("saved", "overrides"),
+    [
+        ({"position_embedding_type": "rotary"}, {"position_embedding_type": "none"}),
+        ({"position_embedding_type": "rotary"}, {"position_embedding_type": "alibi"}),
+        ({"position_embedding_type": "learned"}, {"position_embedding_type": "rotary"}),
+        ({"position_embedding_type": "none"}, {"position_embedding_type": "rotary", "rope_theta": 5.0}),
+        ({"position_embedding_type": "rotary"}, {"rope_theta": 500.0, "partial_rotary_factor": 0.5}),
+        ({"position_embedding_type": "rotary", "rope_theta": 5.0}, {"partial_rotary_factor": 0.5}),
+        ({"num_attention_heads": 4}, {"num_attention_heads": 2}),
+        ({"num_attention_heads": 4, "num_key_value_heads": 2}, {"num_attention_heads": 8}),
+        ({}, {"hidden_size": 64}),
+        ({"head_dim": 10, "intermediate_size": 24}, {"hidden_size": 64}),
+        ({}, {"head_dim": 4, "num_attention_heads": 16}),
+        ({}, {"norm": "rms_norm"}),
+        ({"norm_placement": "pre"}, {"norm_placement": "deepnorm"}),
+        ({"norm_placement": "pre", "initialization": "mimetic"}, {"norm_placement": "deepnorm"}),
+        ({"norm_placement": "deepnorm"}, {"norm_placement": "pre"}),
+        ({"num_hidden_layers": 2}, {"num_hidden_layers": 3}),
+        ({"sliding_window": 4}, {"sliding_window": None}),
+        ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, {"num_hidden_layers": 5}),
+        ({"sliding_window": 4}, {"layer_types": ["full_attention", "sliding_attention"]}),
+        ({}, {"sliding_window": 4, "layer_types": ["full_attention", "sliding_attention"]}),
+        ({}, {"layer_norm_eps": 0.25}),
+    ],
+    ids=lambda value: "-".join(value) or "default",
+)
+def test_a_saved_config_with_overrides_is_one_made_with_both(config_class, saved, overrides, tmp_path):
+    sizes = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 3, "norm_placement": "post"}
+    loaded = reloaded(config_class(**sizes | saved), tmp_path, **overrides)
+    expected = config_class(**sizes | saved | overrides)
+    skipped = {"_name_or_path", "auto_map", VERSION_KEY}
+    assert {name: value for name, value in loaded.to_dict().items() if name not in skipped} == {
+        name: value for name, value in expected.to_dict().items() if name not in skipped
+    }
+    for name in ("rope_parameters", "layer_types"):
+        assert hasattr(loaded, name) == hasattr(expected, name)
+
+
+@pytest.mark.usefixtures("_no_code")
+def test_fields_of_one_model_type_follow_overrides_too(tmp_path):
+    assert reloaded(VanillaEncoderConfig(dropout=0.1), tmp_path, dropout=0.3).classifier_dropout == 0.3
+    given = VanillaEncoderConfig(dropout=0.1, classifier_dropout=0.2)
+    assert reloaded(given, tmp_path, dropout=0.3).classifier_dropout == 0.2
+    deeper = reloaded(VanillaEncoderDecoderConfig(num_hidden_layers=2), tmp_path, num_hidden_layers=3)
+    assert (deeper.num_hidden_layers, deeper.encoder_layers) == (3, 3)
+    own = reloaded(VanillaEncoderDecoderConfig(num_hidden_layers=2, encoder_layers=4), tmp_path, num_hidden_layers=3)
+    assert (own.num_hidden_layers, own.encoder_layers) == (3, 4)
+    windows = VanillaEncoderDecoderConfig(num_hidden_layers=3, sliding_window=4)
+    one = reloaded(windows, tmp_path, layer_types=["full_attention"], encoder_layers=1)
+    assert (one.layer_types, one.encoder_layer_types) == (["full_attention"] * 3, ["full_attention"])
+    other = reloaded(windows, tmp_path, encoder_layer_types=["full_attention"])
+    assert (other.layer_types, other.encoder_layer_types) == (["sliding_attention"] * 3, ["full_attention"] * 3)
+
+
+@pytest.mark.usefixtures("_no_code")
+@every_config
+@pytest.mark.parametrize(
+    ("saved", "overrides", "parts"),
+    [
+        ({}, {"block_layout": "parallel", "norm_placement": "post"}, ["block_layout='parallel'", "'post'"]),
+        ({}, {"dropuot": 0.3}, ["dropuot", "0.3", "did you mean 'dropout'?"]),
+        ({}, {"n_layers": 3}, ["n_layers", "did you mean 'num_hidden_layers'?"]),
+        ({}, {"per_layer_config": {0: {"skip": ["mlp"]}}}, ["per_layer_config", "no field here"]),
+        ({}, {"num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
+        ({}, {"num_attention_heads": 3}, ["hidden_size=512", "num_attention_heads=3", "head_dim"]),
+        ({"position_embedding_type": "learned", "position_offset": 2}, {"position_embedding_type": "rotary"},
+         ["position_offset=2", "rotary"]),
+        ({"position_embedding_type": "learned"}, {"rope_theta": 5.0}, ["rope_theta=5.0", "rotary", "learned"]),
+        ({"position_embedding_type": "rotary", "sliding_window": 4,
+          "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, {"rope_theta": 5.0}, ["rope_theta", "each"]),
+        ({"position_embedding_type": "rotary"}, {"rope_theta": 5.0, "rope_parameters": {"rope_theta": 6.0}},
+         ["rope_theta=5.0", "contradicts", "6.0"]),
+    ],
+    ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_overrides_that_do_not_fit_are_refused_when_a_config_is_loaded(config_class, saved, overrides, parts, tmp_path):
+    config_class(**saved).save_pretrained(tmp_path)
+    for load in (AutoConfig.from_pretrained, config_class.from_pretrained):
+        with pytest.raises((ValueError, StrictDataclassError)) as info:
+            load(tmp_path, **overrides)
+        for part in parts:
+            assert part in str(info.value), f"{part!r} is missing from: {info.value}"
+
+
+@every_config
+def test_what_loading_models_and_tokenizers_passes_on_is_returned(config_class, tmp_path):
+    config_class().save_pretrained(tmp_path)
+    passed = {"device_map": "cpu", "pad_token": "<pad>", "padding_side": "left", "max_length": 3, "key_mapping": {}}
+    options = {"dtype": "float16", "num_labels": 4, "attn_implementation": "eager", "dropout": 0.25}
+    config, unused = AutoConfig.from_pretrained(tmp_path, return_unused_kwargs=True, **passed, **options)
+    assert unused == passed
+    assert (config.num_labels, config._attn_implementation, config.dropout) == (4, "eager", 0.25)
+    assert config.dtype in ("float16", torch.float16)
+
+
+@every_config
+def test_a_config_is_of_one_model_type_and_its_layers_are_alike(config_class):
+    other = not config_class().is_encoder_decoder
+    assert f"is_encoder_decoder={other} must be {not other}" in error_of(config_class, is_encoder_decoder=other)
+    assert "per_layer_config" in error_of(config_class, per_layer_config={0: {"skip": ["mlp"]}})
+    config = config_class()
+    config.per_layer_config = {0: {"skip": ["mlp"]}}
+    with pytest.raises(StrictDataclassError, match="per_layer_config is not supported"):
+        config.validate()
+
+
+@every_config
+def test_rotary_parameters_and_scheme_changed_after_construction_are_checked_together(config_class, tmp_path):
+    config = config_class(position_embedding_type="rotary")
+    config.position_embedding_type = "none"
+    with pytest.raises(StrictDataclassError, match="rope_parameters are needed with position_embedding_type='rotary'"):
+        config.save_pretrained(tmp_path)
+    config = config_class(position_embedding_type="none")
+    config.position_embedding_type = "rotary"
+    with pytest.raises(StrictDataclassError, match="rope_parameters=None, position_embedding_type='rotary'"):
+        config.save_pretrained(tmp_path)
+
+
+@every_config
+def test_numbers_that_transformers_computes_may_be_none(config_class):
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+    nulls = dict.fromkeys(("attention_factor", "beta_fast", "beta_slow"))
+    config = config_class(position_embedding_type="rotary", rope_parameters=yarn | nulls)
+    assert config.rope_parameters["attention_factor"] is None
+    for name in ("factor", "original_max_position_embeddings"):
+        message = error_of(config_class, position_embedding_type="rotary", rope_parameters=yarn | {name: None})
+        assert name in message
+        assert "None" in message
 
 
 @every_config

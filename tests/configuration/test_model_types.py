@@ -53,6 +53,24 @@ def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, fi
         assert part in str(info.value), f"{part!r} is missing from: {info.value}"
 
 
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"encoder_hidden_size": 31}, ["even encoder_hidden_size", "31"]),
+        ({"encoder_hidden_size": 2, "sinusoidal_layout": "tensor2tensor"}, ["tensor2tensor", "encoder_hidden_size=2"]),
+        (
+            {"encoder_hidden_size": 1024, "max_position_embeddings": 2**20},
+            ["max_position_embeddings by encoder_hidden_size", "1,048,576 by 1,024"],
+        ),
+    ],
+)
+def test_an_encoders_sinusoids_are_checked_by_its_own_width(fields, parts):
+    with pytest.raises(StrictDataclassError) as info:
+        VanillaEncoderDecoderConfig(hidden_size=32, share_encoder_decoder_embeddings=False, **fields)
+    for part in parts:
+        assert part in str(info.value)
+
+
 def test_depths_and_vocabularies_of_an_encoder_decoder():
     plain = VanillaEncoderDecoderConfig(vocab_size=100, num_hidden_layers=3)
     assert (plain.encoder_layers, plain.target_vocab_size) == (3, 100)

@@ -1,0 +1,77 @@
+"""Fields that follow from others: how they are filled in, and what becomes of them where those are overridden."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .names import LAYER_TYPES, ROPE_NAMES, ROPE_PARTS
+from .options import Initialization
+
+if TYPE_CHECKING:
+    from .block import BlockConfig
+
+# Placements that were published with an initialization of their own, which is their default
+PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
+
+
+def even_share(config: "BlockConfig") -> int | None:
+    """Return the width of a head if the heads divide the model's width."""
+    width, rest = divmod(config.hidden_size, config.num_attention_heads)
+    return None if rest else width
+
+
+def published_initialization(config: "BlockConfig") -> Initialization:
+    """Return the initialization that the placement was published with, or the model type's."""
+    return PLACEMENT_INITIALIZATION.get(config.norm_placement, config.default_initialization)
+
+
+# What a field left at `None` is
+DERIVED: dict[str, Callable[[Any], Any]] = {
+    "num_key_value_heads": lambda config: config.num_attention_heads,
+    "head_dim": even_share,
+    "intermediate_size": lambda config: 4 * config.hidden_size,
+    "norm_bias": lambda config: config.norm == "layer_norm",
+    "initialization": published_initialization,
+}
+
+
+def overridden(saved: "BlockConfig", fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a saved config with overrides, without the values that no longer follow.
+
+    A derived field whose saved value is the derived one is derived anew; any other value was given and stays. Rotary
+    parameters and layer types go with the position scheme and the window that they belong to.
+
+    Args:
+        saved: The config that the fields make.
+        fields: What `config.json` holds.
+        overrides: The new values.
+
+    Raises:
+        ValueError: A rotary parameter is overridden where each layer type has its own.
+    """
+    stale = {name for name, derive in saved.derived_fields.items() if getattr(saved, name) == derive(saved)}
+    patterns = {name: shortest_pattern(getattr(saved, name)) for name in LAYER_TYPES if hasattr(saved, name)}
+    values = fields | patterns
+    if overrides.get("sliding_window", saved.sliding_window) is None:
+        stale |= {*LAYER_TYPES}
+    if "layer_types" in overrides and patterns.get("layer_types") == patterns.get("encoder_layer_types"):
+        stale.add("encoder_layer_types")
+    parts = {name: overrides[name] for name in ROPE_PARTS if name in overrides}
+    if overrides.get("position_embedding_type", saved.position_embedding_type) != "rotary":
+        stale |= {*ROPE_NAMES}
+    elif parts and (rotary := getattr(saved, "rope_parameters", None)):
+        if any(isinstance(value, dict) for value in rotary.values()):
+            raise ValueError(f"{parts} cannot override rope_parameters={rotary}: each layer type has its own")
+        stale |= {*ROPE_PARTS}
+        values["rope_parameters"] = {name: value for name, value in rotary.items() if name not in parts}
+    return {name: value for name, value in values.items() if name not in stale} | overrides
+
+
+def shortest_pattern(layers: list[str]) -> list[str]:
+    """Return the shortest list whose repetition, maybe cut off, is a list of layers.
+
+    >>> shortest_pattern(["full", "sliding", "full"])
+    ['full', 'sliding']
+    """
+    lengths = range(1, len(layers) + 1)
+    fits = (size for size in lengths if all(layers[i] == layers[i % size] for i in range(len(layers))))
+    return layers[: next(fits, 0)]
