@@ -61,7 +61,7 @@ def overridden(saved: "BlockConfig", fields: dict[str, Any], overrides: dict[str
     elif parts and (rotary := getattr(saved, "rope_parameters", None)):
         if any(isinstance(value, dict) for value in rotary.values()):
             raise ValueError(f"{parts} cannot override rope_parameters={rotary}: each layer type has its own")
-        stale |= {*ROPE_PARTS}
+        stale |= {"rope_scaling", *ROPE_PARTS}
         values["rope_parameters"] = {name: value for name, value in rotary.items() if name not in parts}
     return {name: value for name, value in values.items() if name not in stale} | overrides
 
@@ -73,5 +73,4 @@ def shortest_pattern(layers: list[str]) -> list[str]:
     ['full', 'sliding']
     """
     lengths = range(1, len(layers) + 1)
-    fits = (size for size in lengths if all(layers[i] == layers[i % size] for i in range(len(layers))))
-    return layers[: next(fits, 0)]
+    return layers[: next((size for size in lengths if layers[size:] == layers[:-size]), 0)]

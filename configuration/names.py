@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from transformers import GenerationConfig
 
-# What other libraries and Hugging Face configs call our fields: accepted silently they would leave the default in force.
+# What other libraries and Hugging Face configs call our fields: accepted they would leave the default in force.
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("d_model", "dim", "dim_model", "emb_dim", "embed_dim", "hidden_dim", "model_dim", "n_embd"),
     "num_hidden_layers": (
@@ -20,7 +20,9 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
         "kv_heads", "multi_query", "n_head_kv", "n_kv_head", "n_kv_heads", "num_attention_groups", "num_kv_heads",
         "num_query_groups",
     ),
-    "head_dim": ("attention_head_dim", "attention_head_size", "d_head", "d_kv", "dim_head", "head_size", "kv_channels"),
+    "head_dim": (
+        "attention_head_dim", "attention_head_size", "d_head", "d_kv", "dim_head", "head_size", "kv_channels",
+    ),
     "intermediate_size": (
         "d_ff", "d_inner", "decoder_ffn_dim", "dim_feedforward", "dim_ff", "ff_dim", "ffn_dim", "ffn_hidden_size",
         "inner_dim", "mlp_dim", "mlp_hidden_size", "mlp_ratio", "n_inner",
@@ -52,8 +54,8 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "max_position_embeddings": (
         "block_size", "context_length", "context_size", "max_context_length", "max_position", "max_positions",
-        "max_seq_len", "max_seq_length", "max_sequence_length", "max_source_positions", "max_target_positions", "n_ctx",
-        "n_positions", "num_position_embeddings", "seq_len", "seq_length", "sequence_length",
+        "max_seq_len", "max_seq_length", "max_sequence_length", "max_source_positions", "max_target_positions",
+        "n_ctx", "n_positions", "num_position_embeddings", "seq_len", "seq_length", "sequence_length",
     ),
     "rope_parameters": ("rope_type",),
     "rope_theta": ("rope_base", "rotary_base", "rotary_emb_base", "rotary_embedding_base"),
@@ -81,7 +83,8 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
         "hidden_dropout", "hidden_dropout_prob", "resid_dropout", "resid_pdrop", "residual_dropout",
     ),
     "attention_dropout": (
-        "attention_dropout_prob", "attention_dropout_rate", "attention_probs_dropout_prob", "attn_dropout", "attn_pdrop",
+        "attention_dropout_prob", "attention_dropout_rate", "attention_probs_dropout_prob", "attn_dropout",
+        "attn_pdrop",
     ),
     "activation_dropout": ("act_dropout", "ff_dropout", "ffn_dropout", "relu_dropout"),
     "layer_drop": ("decoder_layerdrop", "drop_path_rate", "encoder_layerdrop", "layerdrop"),
@@ -116,7 +119,8 @@ FOREIGN_NAMES = {name: ours for ours, names in OTHER_NAMES.items() for name in n
 # Parts of other models that nothing here is like
 MISSING_PARTS = (
     "add_cross_attention", "clip_qkv", "embedding_size", "is_decoder", "moe_intermediate_size", "num_experts",
-    "num_experts_per_tok", "num_local_experts", "per_layer_config", "residual_multiplier", "tie_encoder_decoder", "word_embed_proj_dim",
+    "num_experts_per_tok", "num_local_experts", "per_layer_config", "residual_multiplier", "tie_encoder_decoder",
+    "word_embed_proj_dim",
 )  # fmt: skip
 
 # How rotary positions may be described; transformers turns the others into the first.

@@ -11,6 +11,7 @@ from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options, tensor_parallel_plan
+from vanillaformer.configuration.migration import VERSION_KEY
 from vanillaformer.configuration.names import (
     FOREIGN_NAMES,
     GENERATION_NAMES,
@@ -18,7 +19,6 @@ from vanillaformer.configuration.names import (
     OF_CONFIGS,
     TRANSFORMERS_NAMES,
 )
-from vanillaformer.configuration.migration import VERSION_KEY
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
@@ -450,7 +450,7 @@ def test_fields_of_one_model_type_follow_overrides_too(tmp_path):
     ],
     ids=lambda value: "-".join(value) or "default" if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_overrides_that_do_not_fit_are_refused_when_a_config_is_loaded(config_class, saved, overrides, parts, tmp_path):
+def test_overrides_that_do_not_fit_are_refused_on_loading(config_class, saved, overrides, parts, tmp_path):
     config_class(**saved).save_pretrained(tmp_path)
     for load in (AutoConfig.from_pretrained, config_class.from_pretrained):
         with pytest.raises((ValueError, StrictDataclassError)) as info:
