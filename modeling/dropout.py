@@ -22,8 +22,10 @@ def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def is_plain(x: torch.Tensor) -> bool:
-    """Whether a tensor lies whole in a CPU's memory, and nobody is tracing what becomes of it."""
-    return type(x) is torch.Tensor and x.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Whether a tensor lies whole in a CPU's memory, and nobody traces or transforms what becomes of it."""
+    if type(x) is not torch.Tensor or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._are_functorch_transforms_active()  # vmap has rules for nn.Dropout, not for numbers in place
 
 
 class Dropout(nn.Dropout):
@@ -36,7 +38,7 @@ class Dropout(nn.Dropout):
         kept = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
         if not (self.training and 0 < kept < 2**16 and is_plain(input)):
             return super().forward(input)
-        bits = torch.empty(-(-input.numel() // LANES), dtype=torch.int64).random_(-(2**63), None)
+        bits = torch.empty(-(-input.numel() // LANES), dtype=torch.int64, device=input.device).random_(-(2**63), None)
         numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)
         factors = (numbers < kept - 2**15).to(input.dtype).mul_(2**16 / kept)
         return input * factors

@@ -76,3 +76,33 @@ def test_compiled() -> None:
     x = torch.ones(2**16)
     share = (torch.compile(Dropout(0.3), fullgraph=True)(x) != 0).double().mean()
     assert abs(share - 0.7) < 5 * math.sqrt(0.21 / 2**16)
+
+
+@pytest.mark.parametrize("randomness", ["different", "same"])
+def test_under_vmap_it_is_torchs(randomness: str) -> None:
+    x, rate = torch.ones(4, 64), 0.5
+    drop = torch.func.vmap(Dropout(rate), randomness=randomness)(x)
+    expected = {0.0, 1 / (1 - rate)}
+    assert {number for row in drop.tolist() for number in row} == expected
+    assert torch.equal(drop[0], drop[1]) == (randomness == "same")
+
+
+def test_gradients_by_sample_differ_where_dropout_does() -> None:
+    layer, x = torch.nn.Linear(64, 1, bias=False), torch.ones(3, 64)
+    drop = Dropout(0.5)
+
+    def loss(weight: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, {"weight": weight}, (drop(row),)).sum()
+
+    by_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0), randomness="different")
+    gradients = by_sample(layer.weight.detach(), x)[:, 0]
+    assert set(gradients.unique().tolist()) == {0.0, 2.0}
+    assert not torch.equal(gradients[0], gradients[1])
+
+
+def test_the_default_device_is_not_that_of_the_input() -> None:
+    x = torch.ones(5, 7)
+    with torch.device("meta"):
+        dropped = Dropout(0.5)(x)
+    assert dropped.device == x.device
+    assert set(dropped.unique().tolist()) <= {0.0, 2.0}
