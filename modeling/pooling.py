@@ -12,9 +12,10 @@ def pool_first(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def pool_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the tokens."""
-    weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+    """Return the mean over the tokens, summed and counted in float32 at least."""
+    weights, dtype = mask.unsqueeze(-1).to(states.dtype), torch.promote_types(states.dtype, torch.float32)
+    total, count = ((states * weights).sum(1, dtype=dtype), weights.sum(1, dtype=dtype))
+    return (total / count.clamp(min=1)).to(states.dtype)
 
 
 def pool_max(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -76,3 +76,12 @@ def test_a_mask_that_is_no_row_per_text_is_refused():
     model = toy("encoder", VanillaEncoderForSequenceClassification)
     with pytest.raises(ValueError, match=r"\(2, 1, 5, 5\)"):
         model(tokens(2, 5), attention_mask=torch.ones(2, 1, 5, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_a_long_text_neither_overflows_nor_loses_count(dtype):
+    states = torch.full((2, 4097, 2), 20.0, dtype=dtype)
+    mask = torch.ones(2, 4097, dtype=torch.long)
+    mask[1, 1001:] = 0  # a number of tokens that bfloat16 does not have
+    states[1, 1001:] = 1000.0
+    assert torch.equal(POOLINGS["mean"](states, mask), torch.full((2, 2), 20.0, dtype=dtype))
