@@ -80,7 +80,7 @@ class NgramEmbeddings(nn.Module):
 
     def rows(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of the table (N - 1, B, T), those of pairs first."""
-        number, found = input_ids, []
+        number, found = input_ids.long(), []  # products of two numbers below 2³¹
         for back in range(1, self.longest):
             before = nn.functional.pad(input_ids, (back, 0), value=self.padding)[:, : input_ids.shape[1]]
             before = torch.where(position_ids >= back, before, self.padding)  # packed texts are strangers

@@ -100,3 +100,11 @@ def test_order_of_words_is_learned_without_attention_or_positions() -> None:
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16])
+def test_ids_of_any_type_have_the_same_vectors(dtype: torch.dtype) -> None:
+    ngrams = table()
+    ids, x = torch.randint(2**15, (2, 9)), torch.zeros(2, 9, 8, dtype=torch.double)
+    positions = torch.arange(9)[None]
+    assert torch.equal(ngrams(x, ids.to(dtype), positions), ngrams(x, ids, positions))
