@@ -8,6 +8,8 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
 
+from .positions import BiasTable
+
 # The maps whose products reach the residual stream linearly: what depth-aware schemes scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
@@ -15,6 +17,11 @@ VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.wei
 def is_stack(module: nn.Module) -> TypeGuard[nn.ModuleList]:
     """Whether a module is the list of a stack's blocks. It comes after its parts and may redraw what they drew."""
     return isinstance(module, nn.ModuleList) and len(module) > 0 and hasattr(module[0], "sublayers")
+
+
+def stream_width(table: nn.Embedding) -> int:
+    """Return the width D of the stack that a table is of, which the two stacks of a model may have different."""
+    return table.stream_width if isinstance(table, BiasTable) else table.embedding_dim
 
 
 def normal(module: nn.Module, config: BlockConfig) -> None:
@@ -38,7 +45,7 @@ def xavier(module: nn.Module, config: BlockConfig) -> None:
     if isinstance(module, nn.Linear):
         init.xavier_uniform_(module.weight)
     elif isinstance(module, nn.Embedding):
-        init.normal_(module.weight, mean=0.0, std=config.hidden_size**-0.5)
+        init.normal_(module.weight, mean=0.0, std=stream_width(module) ** -0.5)
 
 
 def t5(module: nn.Module, config: BlockConfig) -> None:
@@ -51,7 +58,7 @@ def t5(module: nn.Module, config: BlockConfig) -> None:
         init.normal_(module.q_proj.weight, mean=0.0, std=(module.q_proj.in_features * config.head_dim) ** -0.5)
     if hasattr(module, "relative_attention_bias"):
         for table in module.relative_attention_bias:
-            init.normal_(table.weight, mean=0.0, std=config.hidden_size**-0.5)
+            init.normal_(table.weight, mean=0.0, std=stream_width(table) ** -0.5)
     if hasattr(module, "lm_head"):
         init.normal_(module.lm_head.weight, mean=0.0, std=1.0)
 
@@ -72,7 +79,7 @@ def t_fixup(module: nn.Module, config: BlockConfig) -> None:
     decoder_scale = (9 * config.num_hidden_layers) ** -0.25
     if isinstance(module, nn.Embedding):
         scale = decoder_scale if config.is_encoder_decoder else 0.67 * config.num_hidden_layers**-0.25
-        init.normal_(module.weight, mean=0.0, std=scale * config.hidden_size**-0.5)
+        init.normal_(module.weight, mean=0.0, std=scale * stream_width(module) ** -0.5)
     if is_stack(module):
         gain = decoder_scale if module[0].sublayers == 3 else 0.67 * len(module) ** -0.25
         for name, parameter in module.named_parameters():

@@ -276,7 +276,21 @@ class AlibiPositions(NoPositions):
         power = 2 ** math.floor(math.log2(self.heads))
         slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
         slopes += [2 ** (-4 * head / power) for head in range(1, 2 * (self.heads - power), 2)]
-        return {"slopes": torch.tensor(slopes)}
+        return {"slopes": torch.tensor(slopes, dtype=torch.float32)}
+
+
+class BiasTable(nn.Embedding):
+    """T5's biases, one per bucket and head.
+
+    Args:
+        buckets: Number of buckets.
+        heads: Number of heads.
+        stream_width: Width D of the stack, by which fresh biases are drawn.
+    """
+
+    def __init__(self, buckets: int, heads: int, stream_width: int):
+        super().__init__(buckets, heads)
+        self.stream_width = stream_width
 
 
 class RelativePositions(NoPositions):
@@ -295,7 +309,7 @@ class RelativePositions(NoPositions):
         self.max_distance = config.relative_attention_max_distance
         tables = config.num_hidden_layers if config.relative_attention_per_layer else 1
         self.relative_attention_bias = nn.ModuleList(
-            nn.Embedding(self.buckets, config.num_attention_heads) for _ in range(tables)
+            BiasTable(self.buckets, config.num_attention_heads, config.hidden_size) for _ in range(tables)
         )
 
     def table_of(self, layer_idx: int) -> int:

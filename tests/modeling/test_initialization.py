@@ -230,3 +230,22 @@ def test_no_two_layers_start_alike(kind):
     seen = [parameter for name, parameter in weights(fresh(kind, "normal")).items()]
     for number, one in enumerate(seen):
         assert not any(one.shape == other.shape and torch.equal(one, other) for other in seen[:number])
+
+
+@pytest.mark.parametrize("initialization", ["xavier", "t_fixup", "ds_init", "deepnorm", "t5"])
+def test_a_table_is_drawn_for_the_width_of_its_own_stack(initialization):
+    sizes = {"encoder_hidden_size": 384, "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}
+    model = fresh("encoder_decoder", initialization, position_embedding_type="learned", **sizes).model
+    scale = {"t_fixup": 27**-0.25}.get(initialization, 1.0)
+    for stack, width in ((model.encoder, 384), (model.decoder, 96)):
+        std = 1.0 if initialization == "t5" else scale * width**-0.5
+        assert_normal("tokens", stack.embed_tokens.weight, std)
+        assert_normal("positions", stack.embeddings.positions.embed_positions.weight, std)
+    relative = {
+        "position_embedding_type": "relative",
+        "relative_attention_num_buckets": 256,
+        "relative_attention_max_distance": 512,
+    }
+    model = fresh("encoder_decoder", initialization, **relative, **sizes).model
+    for stack, width in ((model.encoder, 384), (model.decoder, 96)):
+        assert_normal("biases", stack.embeddings.positions.relative_attention_bias[0].weight, scale * width**-0.5)
