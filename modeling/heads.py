@@ -64,12 +64,17 @@ class TokenScores:
         labelled_only: bool = False,
         return_logits: bool = True,
         label_smoothing: float = 0.0,
+        shift_labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V)."""
+        """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V).
+
+        `shift_labels` (B, T) are the tokens that follow, for parts of rows, whose last token's is not in `labels`.
+        """
         if labels is None:
             return None, self.logits(hidden_states)
-        targets = self.targets(labels)
+        shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next else {}
+        targets = shifted.get("shift_labels", self.targets(labels)).view(labels.shape)
         if labelled_only:
             wanted = targets != IGNORED  # (B, T)
             hidden_states, targets = hidden_states[wanted], targets[wanted]
@@ -77,7 +82,8 @@ class TokenScores:
         if labelled_only or label_smoothing:
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
         else:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
+            sizes = {"vocab_size": logits.shape[-1]} | shifted
+            loss = self.loss_function(logits=logits, labels=labels, **sizes, **kwargs)
         return loss, logits if return_logits else None
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:

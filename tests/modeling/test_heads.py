@@ -244,3 +244,23 @@ def test_a_token_classifiers_loss_counts_its_labels(items):
     assert output.logits.shape == (3, 7, 5)
     expected = torch.stack(terms("encoder", output.logits, labels))
     assert_close(output.loss, expected.sum() / (items or len(expected)), "loss")
+
+
+@every_kind
+def test_labels_shifted_by_the_caller_are_scored_whatever_else_is_asked_for(kind):
+    model, inputs, labels = shared_toy(kind, {}), inputs_of(kind), labels_of(kind)
+    # as for a part of a row, whose last token is followed by one that `labels` does not have
+    shifted = torch.cat([labels[:, 1:], labels[:, :1]], dim=1)
+    expected = model(**inputs, labels=labels, shift_labels=shifted).loss
+    assert_close(model(**inputs, labels=labels, shift_labels=shifted, labelled_only=True).loss, expected, "loss")
+    alone = model(**inputs, labels=labels).loss
+    if kind == "decoder":
+        logits = model(**inputs).logits
+        by_hand = nn.functional.cross_entropy(logits.flatten(0, 1), shifted.flatten())
+        assert_close(expected, by_hand, "loss of the shifted labels")
+        assert abs(float(alone - expected)) > 1e-3
+        smooth = nn.functional.cross_entropy(logits.flatten(0, 1), shifted.flatten(), label_smoothing=0.1)
+        given = model(**inputs, labels=labels, shift_labels=shifted, label_smoothing=0.1).loss
+        assert_close(given, smooth, "smoothed loss")
+    else:  # whose labels stand at their own position: transformers' losses pass over the others
+        assert_close(expected, alone, "loss")
