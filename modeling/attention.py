@@ -213,16 +213,18 @@ class CrossAttention(Attention):
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None,
         rotation: Rotation | None,
-        past_key_values: EncoderDecoderCache | None,
+        past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Project the queries, and the keys and values unless the cache holds them already."""
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
-        if past_key_values is not None and past_key_values.is_updated.get(self.layer_idx):
-            layer: Any = past_key_values.cross_attention_cache.layers[self.layer_idx]
+        # a cache that is not a pair of caches is that of self-attention
+        cache = past_key_values if isinstance(past_key_values, EncoderDecoderCache) else None
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
             return query, layer.keys, layer.values
         key = self.to_heads(self.k_proj(key_value_states), self.head_dim, self.k_norm)
         value = split_heads(self.v_proj(key_value_states), self.head_dim)
-        if past_key_values is not None:
-            key, value = past_key_values.cross_attention_cache.update(key, value, self.layer_idx)
-            past_key_values.is_updated[self.layer_idx] = True
+        if cache is not None:
+            key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
+            cache.is_updated[self.layer_idx] = True
         return query, key, value

@@ -1,11 +1,10 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
-import copy
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache, StaticCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
@@ -16,7 +15,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .base import VanillaPreTrainedModel
 from .heads import TokenScores, build_logit_shape
-from .stack import CrossDecoderStack, EncoderStack
+from .stack import CrossDecoderStack, EncoderStack, keep_whole_source
 
 
 def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> torch.Tensor:
@@ -148,7 +147,10 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
                 inputs_embeds=inputs_embeds,
                 **kwargs,
             )
-        elif not isinstance(encoder_outputs, BaseModelOutput):
+        elif isinstance(encoder_outputs, dict):  # as all outputs of transformers are, whatever else is in them
+            names = ("last_hidden_state", "hidden_states", "attentions")
+            encoder_outputs = BaseModelOutput(**{name: encoder_outputs.get(name) for name in names})
+        else:
             encoder_outputs = BaseModelOutput(*encoder_outputs)
         outputs = self.decoder(
             input_ids=decoder_input_ids,
@@ -204,20 +206,10 @@ class VanillaEncoderDecoderForConditionalGeneration(
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs
     ) -> None:
-        made_here = model_kwargs.get("past_key_values") is None
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         cache = model_kwargs.get("past_key_values")
-        if made_here and cache is not None and any(cache.is_sliding):
-            # transformers gives the source's cache the window of the target's layers, which would forget the source
-            whole = copy.deepcopy(self.config)
-            whole.sliding_window = None
-            del whole.layer_types, whole.encoder_layer_types
-            crossed = cache.cross_attention_cache
-            if isinstance(crossed, StaticCache):
-                length = model_kwargs["encoder_outputs"][0].shape[1]
-                cache.cross_attention_cache = StaticCache(config=whole, max_cache_len=length)
-            else:
-                cache.cross_attention_cache = DynamicCache(config=whole)
+        if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
+            keep_whole_source(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""

@@ -3,12 +3,13 @@
 Shape letters: B batch, T length, S source length, D model width.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 from transformers.masking_utils import (
     create_bidirectional_mask,
@@ -235,6 +236,31 @@ class DecoderStack(Stack):
         return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
 
 
+def keep_whole_source(cache: EncoderDecoderCache, config: BlockConfig, length: int) -> None:
+    """Replace the cache of a source of `length` tokens if it has the window of the target's layers.
+
+    transformers makes both caches of one config, but cross-attention sees the whole source.
+
+    Raises:
+        ValueError: The cache has forgotten a part of the source already.
+    """
+    crossed = cache.cross_attention_cache
+    if not any(crossed.is_sliding):
+        return
+    if any(cache.is_updated.values()):
+        raise ValueError(
+            f"past_key_values has a cross_attention_cache with sliding_window={config.sliding_window}, which has "
+            "forgotten a part of the source: make it with DynamicCache()"
+        )
+    if isinstance(crossed, StaticCache):
+        whole = copy.deepcopy(config)
+        whole.sliding_window = None
+        del whole.layer_types, whole.encoder_layer_types
+        cache.cross_attention_cache = StaticCache(config=whole, max_cache_len=length)
+    else:
+        cache.cross_attention_cache = DynamicCache()
+
+
 class CrossDecoderStack(Stack):
     """Every token sees itself, those before it and the encoder's output: the decoder of Vaswani et al. 2017."""
 
@@ -268,6 +294,8 @@ class CrossDecoderStack(Stack):
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         given_positions = position_ids
         hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
+        if isinstance(past_key_values, EncoderDecoderCache) and encoder_hidden_states is not None:
+            keep_whole_source(past_key_values, self.config, encoder_hidden_states.shape[1])
         self_attention_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         masks = self.masks(
             hidden_states, attention_mask, past_key_values=self_attention_cache, position_ids=given_positions

@@ -1,10 +1,12 @@
 """`generate` in all its modes, against greedy search, other caches and searches written out by hand."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers import AutoModelForCausalLM, DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from .axes import cover, single_values
 from .toys import (
@@ -269,3 +271,64 @@ def test_a_loaded_decoder_generates_with_the_special_tokens_of_its_config(tmp_pa
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
     settings = model.generation_config
     assert (settings.pad_token_id, settings.bos_token_id, settings.eos_token_id) == (PAD, 2, 3)
+
+
+def source_caches(config: Any) -> dict[str, Callable[[], Any]]:
+    """Caches as transformers' own models make them: both of one config."""
+    return {
+        "dynamic": lambda: EncoderDecoderCache(DynamicCache(config=config), DynamicCache(config=config)),
+        "static": lambda: EncoderDecoderCache(
+            *(StaticCache(config=config, max_cache_len=length) for length in (12, 9))
+        ),
+        "of self-attention alone": lambda: DynamicCache(config=config),
+    }
+
+
+@pytest.mark.parametrize("made", source_caches(None))
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_cache_made_elsewhere_keeps_the_whole_source(made, window, padded):
+    model, source = shared_toy("encoder_decoder", {"sliding_window": window} if window else {}), tokens(2, 9)
+    target, mask = tokens(2, 7, TARGET_VOCABULARY), padding(2, 9) if padded else None
+    full = model(source, attention_mask=mask, decoder_input_ids=target).logits
+    cache, encoded = source_caches(model.config)[made](), model.get_encoder()(source, attention_mask=mask)
+    for step in range(7):
+        output = model(
+            encoder_outputs=encoded,
+            attention_mask=mask,
+            decoder_input_ids=target[:, step : step + 1],
+            past_key_values=cache,
+        )
+        assert_close(output.logits[:, 0], full[:, step], f"step {step}")
+        assert output.past_key_values is cache
+
+
+def test_a_cache_that_has_forgotten_the_source_is_refused():
+    model, target = shared_toy("encoder_decoder", {"sliding_window": 3}), tokens(1, 2, TARGET_VOCABULARY)
+    cache = source_caches(model.config)["dynamic"]()
+    keys = torch.zeros(1, 2, 9, 8)
+    cache.cross_attention_cache.update(keys, keys, 0)
+    with pytest.raises(
+        ValueError, match=r"sliding_window=3, which has forgotten a part of the source: .*DynamicCache"
+    ):
+        model(tokens(1, 9), decoder_input_ids=target, past_key_values=EncoderDecoderCache(
+            cache.self_attention_cache, cache.cross_attention_cache
+        ))  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["other output", "dictionary", "tuple", "list", "its own"])
+def test_the_encoders_outputs_may_have_any_form(form):
+    model, source, target = shared_toy("encoder_decoder", {}), tokens(2, 5), tokens(2, 4, TARGET_VOCABULARY)
+    own = model.get_encoder()(source, output_hidden_states=True)
+    states, layers = own.last_hidden_state, own.hidden_states
+    given = {
+        "other output": BaseModelOutputWithPooling(states, pooler_output=states[:, 0], hidden_states=layers),
+        "dictionary": {"last_hidden_state": states, "hidden_states": layers},
+        "tuple": (states, layers),
+        "list": [states, layers],
+        "its own": own,
+    }[form]
+    output = model(encoder_outputs=given, decoder_input_ids=target)
+    assert torch.equal(output.logits, model(source, decoder_input_ids=target).logits)
+    assert torch.equal(output.encoder_last_hidden_state, states)
+    assert len(output.encoder_hidden_states) == len(layers)
