@@ -13,6 +13,7 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
+from vanillaformer.training.fingerprints import fingerprints
 from vanillaformer.training.labels import label_names
 from vanillaformer.training.losses import check_language_model_loss
 from vanillaformer.training.metrics import classification_metrics
@@ -20,7 +21,7 @@ from vanillaformer.training.models import build_model, check_preset
 from vanillaformer.training.preprocessing import classification_rows, encode_texts, set_truncation_side
 from vanillaformer.training.run_arguments import ClassifierTrainingArguments
 from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.stream_loading import load_texts
 from vanillaformer.training.streaming import StreamedRows
 from vanillaformer.training.trainers import RunTrainer
@@ -31,13 +32,26 @@ ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, ClassifierTraini
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
-    kind = check_preset("classification", model_arguments)
-    run = start("train_classifier", argv, settings, model_arguments, data, tokenizer_arguments)
+    arguments = settings, model_arguments, data, tokenizer_arguments
+    check_preset("classification", model_arguments)
+    with start("train_classifier", argv, *arguments, job="classification", length=data.max_length) as run:
+        return _train(run, *arguments)
+
+
+def _train(
+    run: Run,
+    settings: ClassifierTrainingArguments,
+    model_arguments: ModelArguments,
+    data: DataArguments,
+    tokenizer_arguments: TokenizerArguments,
+) -> Run:
     facts: Facts = {}
     texts, stream = load_texts(data, "classification", settings, facts)
     example = shorten(texts["validation"][0]["text"], 100, placeholder="")
-    if run.finished:
-        return announce(run, "classification", example=example, already=True)
+    run.check_data(fingerprints(texts))
+    if run.finished and not run.new_test:
+        return already_finished(run, "classification", settings, data, example=example)
+    kind = check_preset("classification", model_arguments)
     tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
     tokenizer, labels = tokenizers[0], label_names(texts)
     set_truncation_side(tokenizer, data.truncation_side)
@@ -49,7 +63,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     if stream is not None:
         train_rows = StreamedRows(stream, encode_texts(tokenizer, data.max_length), long_texts=data.long_texts)
         del rows["train"]
-    sizes = {"length": data.max_length, "labels": labels}
+    sizes = {"length": data.max_length, "labels": labels, "trained": run.folder if run.finished else None}
     model = build_model("classification", model_arguments, tokenizer, **sizes, seed=settings.seed)
     check_language_model_loss(settings.lm_loss_weight, model.config)
     trainer = RunTrainer(

@@ -21,6 +21,7 @@ from vanillaformer.training.arguments import DataArguments, ModelArguments, Toke
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
 from vanillaformer.training.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
+from vanillaformer.training.fingerprints import fingerprints
 from vanillaformer.training.metrics import (
     language_model_metrics,
     pretraining_metrics,
@@ -32,7 +33,7 @@ from vanillaformer.training.packing import BlockCollator, PackedCollator, Packed
 from vanillaformer.training.preprocessing import causal_blocks, check_stride, masked_blocks
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.sentence_pairs import sentence_pairs
 from vanillaformer.training.stream_loading import load_texts
 from vanillaformer.training.streaming import stream_blocks
@@ -100,19 +101,32 @@ def make_collator(
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
-    job, causal, example = settings.objective, settings.objective == "causal", EXAMPLES[settings.objective]
-    kind = check_preset(job, model_arguments)
+    job, arguments = settings.objective, (settings, model_arguments, data, tokenizer_arguments)
+    check_preset(job, model_arguments)
     data.check_dialogue("language_model")
     if data.turns_column is not None:
         prepare_dialogues(data, tokenizer_arguments, settings)
     check_rows(data, job)
-    run = start("train_language_model", argv, settings, model_arguments, data, tokenizer_arguments)
-    if run.finished:
-        return announce(run, job, example=example, already=True)
     if data.streaming and job == "mlm+nsp":
         raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
+    with start("train_language_model", argv, *arguments, job=job, length=data.block_size) as run:
+        return _train(run, *arguments)
+
+
+def _train(
+    run: Run,
+    settings: LanguageModelTrainingArguments,
+    model_arguments: ModelArguments,
+    data: DataArguments,
+    tokenizer_arguments: TokenizerArguments,
+) -> Run:
+    job, causal, example = settings.objective, settings.objective == "causal", EXAMPLES[settings.objective]
     facts: Facts = {}
     texts, stream = load_texts(data, "language_model", settings, facts)
+    run.check_data(fingerprints(texts))
+    if run.finished and not run.new_test:
+        return already_finished(run, job, settings, data, example=example)
+    kind = check_preset(job, model_arguments)
     plain = texts["train"]["text"]
     if data.turns_column is not None:
         plain = WithoutSeparators(plain)
@@ -130,7 +144,8 @@ def train(argv: Sequence[str] | None = None) -> Run:
         size, stride = data.block_size, data.block_stride
         train_rows = stream_blocks(stream, tokenizer, size, block_stride=stride, masked=not causal)
         del rows["train"]
-    model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed)
+    trained = run.folder if run.finished else None
+    model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed, trained=trained)
     set_generation(model, job, length=data.block_size)
     if data.packing:
         check_attention(model)

@@ -12,12 +12,13 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
+from vanillaformer.training.fingerprints import fingerprints
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.preprocessing import encode_pairs, translation_rows
 from vanillaformer.training.run_arguments import TranslationTrainingArguments
 from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.stream_loading import load_texts
 from vanillaformer.training.streaming import StreamedRows
 from vanillaformer.training.trainers import TranslationTrainer
@@ -28,13 +29,27 @@ ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, TranslationTrain
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     model_arguments, data, tokenizer, settings = parse(ARGUMENTS, argv, description=__doc__)
-    kind = check_preset("translation", model_arguments)
-    run = start("train_translation", argv, settings, model_arguments, data, tokenizer)
+    arguments = settings, model_arguments, data, tokenizer
+    check_preset("translation", model_arguments)
+    longest = max(data.max_source_length, data.max_target_length)
+    with start("train_translation", argv, *arguments, job="translation", length=longest) as run:
+        return _train(run, *arguments)
+
+
+def _train(
+    run: Run,
+    settings: TranslationTrainingArguments,
+    model_arguments: ModelArguments,
+    data: DataArguments,
+    tokenizer: TokenizerArguments,
+) -> Run:
     facts: Facts = {}
     texts, stream = load_texts(data, "translation", settings, facts)
     example = texts["validation"][0]["source"]
-    if run.finished:
-        return announce(run, "translation", example=example, already=True)
+    run.check_data(fingerprints(texts))
+    if run.finished and not run.new_test:
+        return already_finished(run, "translation", settings, data, example=example)
+    kind = check_preset("translation", model_arguments)
     columns = texts["train"]["source"], texts["train"]["target"]
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
     lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
@@ -46,8 +61,8 @@ def train(argv: Sequence[str] | None = None) -> Run:
     if stream is not None:
         train_rows = StreamedRows(stream, encode_pairs(source, target, *lengths.values()), long_texts=data.long_texts)
         del rows["train"]
-    longest = max(lengths.values())
-    model = build_model("translation", model_arguments, source, target, length=longest, seed=settings.seed)
+    options: dict[str, Any] = {"length": max(lengths.values()), "trained": run.folder if run.finished else None}
+    model = build_model("translation", model_arguments, source, target, seed=settings.seed, **options)
     set_generation(model, "translation", length=data.max_target_length, **settings.search())
     scoring = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
     scores = translation_metrics(target, **scoring)

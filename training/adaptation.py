@@ -11,9 +11,9 @@ from torch import nn
 from transformers import PreTrainedModel, Trainer
 
 from .reporting import report
+from .run_files import ADAPTER, written_aside
 from .sharding import refuse_sharded
 
-ADAPTER_FOLDER = "adapter"
 # Heads that a task brings along: beside adapters they are trained in full.
 NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
 
@@ -89,7 +89,8 @@ class AdaptingTrainer(Trainer):
         if self.args.lora_rank:
             adapted: Any = self.model
             if self.args.should_save:
-                adapted.save_pretrained(Path(self.args.output_dir, ADAPTER_FOLDER))
+                with written_aside(Path(self.args.output_dir), ADAPTER) as part:
+                    adapted.save_pretrained(part)
             self.model = self.model_wrapped = self.callback_handler.model = adapted.merge_and_unload()
         return output
 

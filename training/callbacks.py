@@ -2,15 +2,13 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase, Trainer, TrainerCallback
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
-
+from .run_folder import Run, discard
 from .scores import SCORES
 
 # What is printed of a report, in this order: (its name, how it is written).
@@ -69,15 +67,17 @@ class EvaluateAtEnd(TrainerCallback):
             control.should_save = args.save_strategy != "no"
 
 
-class SaveTargetTokenizer(TrainerCallback):
-    """Saves the target tokenizer of separate vocabularies with each checkpoint; the Trainer saves the source's."""
+class RecordProgress(TrainerCallback):
+    """Writes the record of a run with its first checkpoint, and deletes the run that it replaces."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        self.tokenizer = tokenizer
+    def __init__(self, run: Run):
+        self.run, self.written = run, False
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if args.should_save:
-            self.tokenizer.save_pretrained(Path(args.output_dir, f"checkpoint-{state.global_step}", TARGET_SUBFOLDER))
+        if state.is_world_process_zero and not self.written:
+            self.run.write()
+            discard(self.run.folder)
+            self.written = True
 
 
 def replace_callbacks(trainer: Trainer) -> None:

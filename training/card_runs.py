@@ -32,39 +32,54 @@ def write_card(run: Run, facts: CardFacts) -> Path:
     return path
 
 
+def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
+    """Return what only the training itself knows of a model, for the record and the card."""
+    model: Any = trainer.model
+    return {
+        "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__,
+        "parameters": _parameters(model),
+        "epochs": trainer.state.epoch,
+        "resumed": run.checkpoint.name if run.checkpoint else None,
+        "hardware": hardware(trainer.args.world_size, trainer.args.device),
+        "separate_target": trainer.target_tokenizer is not None,
+    }
+
+
+def card_options(training: Any, data: DataArguments) -> dict[str, Any]:
+    """Return the options that change nothing but the card."""
+    repo = training.hub_model_id if training.push_to_hub else None
+    return {
+        "license": training.license,
+        "data_license": data.data_license,
+        "data_description": data.data_description,
+        "repository": repo,
+    }
+
+
 def run_facts(
-    run: Run,
-    job: Job,
-    trainer: RunTrainer,
-    data: DataArguments,
-    *,
-    source: str,
-    example: str,
-    separate_target: bool,
+    run: Run, job: Job, training: Any, data: DataArguments, *, config: Any, source: str, example: str
 ) -> CardFacts:
     """Return what a finished run knows about its model.
 
     Args:
-        run: The run.
+        run: The run, whose details hold `training_facts`.
         job: What the model does.
-        trainer: The trainer, done.
+        training: The training arguments.
         data: The data arguments.
+        config: The model's config.
         source: What to call the data.
         example: An input for the model.
-        separate_target: Whether the target has a tokenizer of its own.
     """
-    model: Any = trainer.model
-    args, state = trainer.args, trainer.state
-    repo = (getattr(trainer, "hub_model_id", None) or args.hub_model_id) if args.push_to_hub else None
+    trained, repo = run.details["training"], run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
-    choices["training"] = args.to_dict() | choices["training"]
+    choices["training"] = training.to_dict() | choices["training"]
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = HEADS[job].preset
     return CardFacts(
         job=job,
-        config=model.config,
-        model_class=type(getattr(model, "get_base_model", lambda: model)()).__name__,
-        parameters=_parameters(model),
+        config=config,
+        model_class=trained["model_class"],
+        parameters=trained["parameters"],
         name=repo.rpartition("/")[2] if repo else run.folder.resolve().name,
         place=repo or str(run.folder),
         command=run.command,
@@ -75,14 +90,14 @@ def run_facts(
         choices=choices,
         metrics=run.metrics,
         signatures=run.details.get("signatures", {}),
-        steps=state.global_step,
-        epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else state.epoch,
-        resumed=run.checkpoint.name if run.checkpoint else None,
-        hardware=hardware(args.world_size, args.device),
-        separate_target=separate_target,
+        steps=run.details["steps"],
+        epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else trained["epochs"],
+        resumed=trained["resumed"],
+        hardware=trained["hardware"],
+        separate_target=trained["separate_target"],
         pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
-        license=args.license,
-        has_code=isinstance(model.config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
+        license=training.license,
+        has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
     )
 
 

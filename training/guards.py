@@ -1,4 +1,4 @@
-"""What ends a training before its last step: nothing more to gain, a loss that is no number, a folder that is full."""
+"""What ends a training before its last step: nothing to gain, a loss that is not finite, a full disk, a signal."""
 
 import math
 import shutil
@@ -12,13 +12,17 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer, TrainerCallback
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import SaveStrategy
+from transformers.trainer_utils import SaveStrategy, rotate_checkpoints
+
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from .reporting import report
-from .run_folder import is_complete, last_checkpoint
+from .run_files import flush_all, written_aside
+from .run_folder import extra_checkpoints, is_complete, last_checkpoint, mark_extra
 from .scores import SCORES, Evaluation, Score, evaluations, gain, is_better
+from .stopping import Stopping
 
 SKIPPED_IN_A_ROW = 10
 
@@ -150,13 +154,56 @@ class NanGuard(Remembered):
         report(f"Skipped step {step:,}: {what.partition(' at step')[0]} ({self.skipped:,} so far)")
 
 
+class StopWithCheckpoint(TrainerCallback):
+    """Ends training after the step in which any of the processes was sent a signal, with a checkpoint of that step.
+
+    Args:
+        stopping: The signals of this process.
+        trainer: The trainer.
+    """
+
+    def __init__(self, stopping: Stopping, trainer: "GuardedTrainer"):
+        self.stopping, self.trainer, self.number = stopping, trainer, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopping.training = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._look(args, control)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.stopping.training and not self.number:  # and not after training
+            self._look(args, control)
+
+    def _look(self, args: Any, control: Any) -> None:
+        self.number = largest(self.stopping.number, args.device)
+        if self.number:
+            self.trainer.extra_checkpoint = not control.should_save
+            control.should_save = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.number:
+            self.stopping.number = self.number
+            raise KeyboardInterrupt
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopping.training = False
+        if self.stopping.number:  # since the last step
+            raise KeyboardInterrupt
+
+
 def anywhere(flag: bool, device: torch.device) -> bool:
     """Return whether a flag is set on any of the processes."""
+    return bool(largest(int(flag), device))
+
+
+def largest(number: int, device: torch.device) -> int:
+    """Return the largest of a number that each of the processes has."""
     if PartialState().num_processes == 1:
-        return flag
-    flags = torch.tensor(float(flag), device=device)
-    torch.distributed.all_reduce(flags, op=torch.distributed.ReduceOp.MAX)
-    return bool(flags)
+        return number
+    numbers = torch.tensor(float(number), device=device)
+    torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MAX)
+    return int(numbers)
 
 
 def kept(folder: Path) -> str:
@@ -204,6 +251,8 @@ class GuardedTrainer(Trainer):
 
     args: Any  # of the run, with the arguments of this package
     spoiled = False  # whether this process has seen a loss or gradient in this step that is no finite number
+    extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
+    target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
 
     def __init__(self, *arguments: Any, **keywords: Any):
         super().__init__(*arguments, **keywords)
@@ -224,7 +273,9 @@ class GuardedTrainer(Trainer):
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
         """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
-        wanted = self.control.should_save or self.args.save_strategy == SaveStrategy.BEST
+        wanted = (
+            self.control.should_save and not self.extra_checkpoint
+        ) or self.args.save_strategy == SaveStrategy.BEST
         if self.args.metric_for_best_model is None or not wanted:
             return False
         score, found = SCORES[self.args.metric_for_best_model], evaluations(self.state.log_history)
@@ -235,16 +286,39 @@ class GuardedTrainer(Trainer):
         self.state.best_global_step = self.state.global_step
         return True
 
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        if self.target_tokenizer is not None and self.args.should_save:
+            self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir, TARGET_SUBFOLDER))
+
     def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
-        step = self.state.global_step
-        with saving(Path(self.args.output_dir, f"checkpoint-{step}"), f"the checkpoint of step {step:,}"):
-            super()._save_checkpoint(*arguments, **keywords)
+        folder, step = Path(self.args.output_dir), self.state.global_step
+        checkpoint, limit = folder / f"checkpoint-{step}", self.args.save_total_limit
+        extra = extra_checkpoints(folder) | ({checkpoint} if self.extra_checkpoint else set())
+        with saving(checkpoint, f"the checkpoint of step {step:,}"):
+            if self.extra_checkpoint and self.args.should_save:
+                mark_extra(checkpoint)
+            self.args.save_total_limit = None  # older ones are deleted once this one is on the disk
+            try:
+                super()._save_checkpoint(*arguments, **keywords)
+            finally:
+                self.args.save_total_limit = limit
+            if self.args.should_save:
+                flush_all(checkpoint)
+        if self.args.should_save:
+            for path in extra - {checkpoint}:
+                shutil.rmtree(path, ignore_errors=True)
+            more = 1 if self.extra_checkpoint else 0
+            rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint, use_mtime=True)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model with its tokenizers, as a whole; pushing is another step."""
         if _internal_call:  # a part of a checkpoint
             return super().save_model(output_dir, _internal_call=True)
-        with saving(Path(output_dir or self.args.output_dir), "the model"):
-            return super().save_model(output_dir)
+        folder = Path(output_dir or self.args.output_dir)
+        with saving(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
+            super().save_model(str(part), _internal_call=True)
+            self.accelerator.wait_for_everyone()
 
     def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
         if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more

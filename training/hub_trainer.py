@@ -11,12 +11,10 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
-from vanillaformer.modeling.file_names import TOKENIZERS
-
-from .pushing import api_for, check_name, claim, files_to_push, named_files, push_folder
+from .pushing import Pushed, api_for, check_name, claim, files_to_push, push_folder
 from .reporting import report
+from .run_files import PUSHING
 
-STAGING = ".pushing"
 # Holds the arguments as they are in memory, the token too
 NEVER = "training_args.bin"
 
@@ -47,25 +45,12 @@ class PushingTrainer(Trainer):
         else:
             self.hub_model_id = self.args.hub_model_id
         if self.is_world_process_zero():  # of a run that was killed
-            shutil.rmtree(Path(self.args.output_dir, STAGING), ignore_errors=True)
+            shutil.rmtree(Path(self.args.output_dir, PUSHING), ignore_errors=True)
 
     def push_to_hub(self, commit_message: str | None = "End of training", *arguments: Any, **keywords: Any) -> Any:
         """Push the run's folder, in which the model has been saved; say how to do it again if that fails."""
         self._finish_current_push()
-        if not self.is_world_process_zero():
-            return None
-        folder, repo = Path(self.args.output_dir), self.hub_model_id
-        again = shlex.join(["vanillaformer-push", str(folder), str(repo), *_branch(self.args)])
-        try:
-            done = push_folder(folder, repo, message=commit_message or "Model save", **self._where())
-        except (ValueError, OSError) as error:
-            report(f"The model could not be pushed to {repo}: {error}\nIt is saved in {folder}; to push it: {again}")
-            return None
-        report(f"Pushed to {repo}: {done.url}")
-        return done
-
-    def _where(self) -> dict[str, Any]:
-        return {"token": self.args.hub_token, "revision": self.args.hub_revision, "claimed": True}
+        return push_run(self.args, commit_message) if self.is_world_process_zero() else None
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
@@ -79,14 +64,14 @@ class PushingTrainer(Trainer):
             self._finish_current_push()  # says what has become of it
         self.push_in_progress = self.push_in_progress or PushInProgress([])  # type: ignore[arg-type]  # it wants a list, whatever it says
         try:
-            staged = stage(Path(self.args.output_dir), Path(checkpoint_folder), self.args.hub_strategy)
+            staged = stage(Path(checkpoint_folder), self.args.hub_strategy)
         except (ValueError, OSError) as error:  # no reason to end the training
             report(f"{checkpoint_folder} could not be pushed to {self.hub_model_id}: {error}")
             return
         if self._queue is None:
             self._queue = ThreadPoolExecutor(max_workers=1)  # one after the other: each follows the last commit
         message = f"Training in progress, step {self.state.global_step}"
-        job = self._queue.submit(push_staged, staged, self.hub_model_id, message, **self._where())
+        job = self._queue.submit(push_staged, staged, self.hub_model_id, message, **_where(self.args))
         self.push_in_progress.jobs.append(job)
 
     def _finish_current_push(self) -> None:
@@ -97,7 +82,24 @@ class PushingTrainer(Trainer):
             if job.done() and job.exception() is not None:
                 report(f"A checkpoint could not be pushed to {self.hub_model_id}: {job.exception()}")
         self.push_in_progress = None
-        shutil.rmtree(Path(self.args.output_dir, STAGING), ignore_errors=True)
+        shutil.rmtree(Path(self.args.output_dir, PUSHING), ignore_errors=True)
+
+
+def push_run(training: Any, message: str | None = None) -> Pushed | None:
+    """Push the folder of a run whose right to do so has been checked; say how to do it again if that fails."""
+    folder, repo = Path(training.output_dir), training.hub_model_id
+    again = shlex.join(["vanillaformer-push", str(folder), str(repo), *_branch(training)])
+    try:
+        done = push_folder(folder, repo, message=message or "Model save", **_where(training))
+    except (ValueError, OSError) as error:
+        report(f"The model could not be pushed to {repo}: {error}\nIt is saved in {folder}; to push it: {again}")
+        return None
+    report(f"Pushed to {repo}: {done.url}")
+    return done
+
+
+def _where(args: Any) -> dict[str, Any]:
+    return {"token": args.hub_token, "revision": args.hub_revision, "claimed": True}
 
 
 def _branch(args: Any) -> list[str]:
@@ -105,11 +107,11 @@ def _branch(args: Any) -> list[str]:
     return [*options, *(["--private"] if args.hub_private_repo else [])]
 
 
-def stage(run: Path, checkpoint: Path, strategy: HubStrategy) -> Path:
+def stage(checkpoint: Path, strategy: HubStrategy) -> Path:
     """Return a folder with what is pushed of a checkpoint, which training may delete meanwhile: links, not copies."""
-    staged = run / STAGING / checkpoint.name
+    staged = checkpoint.parent / PUSHING / checkpoint.name
     shutil.rmtree(staged, ignore_errors=True)
-    files = named_files(run, TOKENIZERS) | files_to_push(checkpoint)
+    files = files_to_push(checkpoint)
     if strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         there = "last-checkpoint" if strategy == HubStrategy.CHECKPOINT else checkpoint.name
         whole = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != NEVER]

@@ -2,9 +2,11 @@
 
 import dataclasses
 import difflib
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -25,7 +27,7 @@ from vanillaformer.configuration import (
     VanillaEncoderDecoderConfig,
     preset,
 )
-from vanillaformer.modeling.loading import open_config, open_model
+from vanillaformer.modeling.loading import one_line, open_config, open_model
 from vanillaformer.tokenization import ModelKind
 
 from .arguments import ModelArguments
@@ -77,6 +79,29 @@ def check_preset(job: Job, arguments: ModelArguments) -> ModelKind:
     return KINDS[PRESETS[name].config_class]
 
 
+def check_model(job: Job, arguments: ModelArguments, *, length: int) -> None:
+    """Check what is asked of a model's config before anything is loaded: all but what depends on the tokenizers.
+
+    Args:
+        job: What the model is for.
+        arguments: Preset or saved model, and the fields to change.
+        length: The longest row in tokens, which has to fit.
+
+    Raises:
+        ValueError: For a field that does not exist or cannot have its value, a maximal length or token types that are
+            too few.
+    """
+    changes, path = arguments.config_overrides(), arguments.saved
+    name = arguments.preset or HEADS[job].preset
+    _check_fields(preset(name) if path is None else open_config(path), changes)
+    try:
+        config = preset(name, **changes) if path is None else AutoConfig.from_pretrained(path, **changes)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise ValueError(f"--set {' '.join(arguments.overrides)}: {one_line(error)}") from error
+    _check_length(config, length)
+    _check_segments(config, job)
+
+
 def build_model(
     job: Job,
     arguments: ModelArguments,
@@ -86,6 +111,7 @@ def build_model(
     length: int,
     seed: int,
     labels: list[str] | None = None,
+    trained: Path | None = None,
 ) -> PreTrainedModel:
     """Return the model for a job, new or from saved weights, whose vocabulary and special tokens are the tokenizers'.
 
@@ -97,32 +123,31 @@ def build_model(
         length: The longest row in tokens, which has to fit.
         seed: Seed of new weights.
         labels: Names of the classes (classification only).
+        trained: Folder of a finished run, whose model it is.
 
     Raises:
-        ValueError: For a field that does not exist, a vocabulary, a maximal length or token types that are too few.
+        ValueError: For what `check_model` refuses, or a vocabulary that is too small.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
         warn_of_emulation("--dtype bfloat16", "cpu")
     target = target_tokenizer or tokenizer
-    changes = arguments.config_overrides()
+    if trained is None:
+        check_model(job, arguments, length=length)
+    changes = {} if trained is not None else arguments.config_overrides()
     extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     common = {"attn_implementation": arguments.attn_implementation, "dtype": arguments.dtype}
-    head, path = HEADS[job], arguments.saved
+    head, path = HEADS[job], trained or arguments.saved
     if path is not None:
-        _check_fields(open_config(path), changes)
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **changes, **extra)
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
-        _check_sizes(config, tokenizer, target, length)
-        _check_segments(config, job)
-        return open_model(head.auto_class, path, f"{ORIGIN} {arguments.model_name_or_path}", config=config, **common)
-    name = arguments.preset or head.preset
-    _check_fields(preset(name), changes)
+        _check_sizes(config, tokenizer, target)
+        where = str(trained) if trained is not None else f"{ORIGIN} {arguments.model_name_or_path}"
+        return open_model(head.auto_class, path, where, config=config, **common)
     fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)
-    config = preset(name, **(fields | changes | extra))
-    _check_sizes(config, tokenizer, target, length)
-    _check_segments(config, job)
+    config = preset(arguments.preset or head.preset, **(fields | changes | extra))
+    _check_sizes(config, tokenizer, target)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return head.auto_class.from_config(config, **common)
 
@@ -182,10 +207,8 @@ def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
             raise ValueError(f"--set {name}={changes[name]}: {type(config).__name__} has no field {name!r}{hint}")
 
 
-def _check_sizes(
-    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, length: int
-) -> None:
-    """Raise ValueError when tokens or positions would lie outside the model's tables."""
+def _check_sizes(config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError when tokens would lie outside the model's tables."""
     decoder_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     for name, size, tokenizer in (
         ("vocab_size", config.vocab_size, source),
@@ -193,6 +216,10 @@ def _check_sizes(
     ):
         if size < len(tokenizer):
             raise ValueError(f"the model's {name}={size} is smaller than its tokenizer's {len(tokenizer)} tokens")
+
+
+def _check_length(config: PreTrainedConfig, length: int) -> None:
+    """Raise ValueError when positions would lie outside the model's table."""
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ValueError(

@@ -17,6 +17,7 @@ from .batching import evaluation_order
 from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
 from .models import Job
 from .plots import confusion_picture
+from .reporting import optional
 from .run_folder import Run
 from .trainers import RunTrainer
 
@@ -56,9 +57,11 @@ def score_and_predict(
         if trainer.is_world_process_zero() and job != "causal":
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
             output = PredictionOutput(_taken(output.predictions, order), _taken(output.label_ids, order), {})
-            _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
-    if job == "causal":
-        _write_samples(run, trainer, rows[splits[0]], tokenizers[0])
+            with optional(f"predictions_{split}.jsonl"):
+                _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
+    if job == "causal" and "validation" in rows:
+        with optional("samples.jsonl"):
+            _write_samples(run, trainer, rows["validation"], tokenizers[0])
 
 
 # -------------------------------------------------------------------------------------------------- the file's lines
@@ -96,14 +99,15 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
     matrix = confusion_counts(labels, chosen, drawn)
     if len(drawn) == len(names):
         run.details["confusion_matrix"] = matrix.tolist()
-    confusion_picture(
-        matrix,
-        [names[number] for number in drawn],
-        run.folder / "confusion_matrix.png",
-        numbers=drawn.tolist(),
-        totals=np.bincount(labels, minlength=len(names))[drawn],
-        title=part_in_words(len(names)),
-    )
+    with optional("confusion_matrix.png"):
+        confusion_picture(
+            matrix,
+            [names[number] for number in drawn],
+            run.folder / "confusion_matrix.png",
+            numbers=drawn.tolist(),
+            totals=np.bincount(labels, minlength=len(names))[drawn],
+            title=part_in_words(len(names)),
+        )
     for text, label, own, probability in zip(rows["text"], labels, chosen, probabilities.max(dim=-1).values.tolist()):
         yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
 

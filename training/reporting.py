@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 
@@ -18,3 +20,12 @@ def warn(message: str) -> None:
 def _print(message: str, stream: TextIO) -> None:
     if os.environ.get("RANK", "0") == "0":
         print(message, file=stream, flush=True)
+
+
+@contextmanager
+def optional(what: str) -> Iterator[None]:
+    """Go on without what cannot be made, and say so."""
+    try:
+        yield
+    except Exception as error:  # whatever the library behind it raises
+        warn(f"Warning: {what} could not be made: {' '.join(str(error).split()) or type(error).__name__}")

@@ -2,57 +2,55 @@
 
 import itertools
 import json
-import os
-import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from vanillaformer.modeling.remote_code import saved_code
+from zipfile import is_zipfile
 
 from .card_edits import is_edited
+from .fingerprints import Prints, changed_splits
 from .reporting import report
-
-RECORD = "run.json"
-CARD = "README.md"
-CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-# What a run leaves in its folder, and all that starting anew may delete there besides the model's code.
-PRODUCTS = (
-    *(
-        "checkpoint-*",
-        "target_tokenizer",
-        ".pushing",
-        "adapter",
-        RECORD,
-        CARD,
-        "all_results.json",
-        "predictions_*.jsonl",
-        "samples.jsonl",
-        "runs/*/events.out.tfevents.*",  # and no more of a folder of that name
-        "*.png",
-        "training_args.bin",
-    ),
-    *("config.json", "generation_config.json", "model*.safetensors*", "trainer_state.json"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+from .run_files import (
+    CARD,
+    CHECKPOINT,
+    DISCARDED,
+    PREVIOUS,
+    PUSHING,
+    RECORD,
+    SAVING,
+    discard_previous,
+    files_of_run,
+    move_aside,
+    put_back,
+    write_text,
 )
-LENGTH = ("num_train_epochs", "max_steps")
-Settings = dict[str, dict[str, Any]]
+from .run_settings import LENGTH, Changes, Settings, changed_settings, is_longer, listed
+from .stopping import Stopping
+
+EXTRA = ".extra"
+ANEW = "choose another folder, or --overwrite_output_dir to replace that run"
 
 
 @dataclass
 class Run:
-    """A training run: its folder, what it was asked to do and how far it is.
+    """A training run: its folder, its settings and its progress.
 
     Attributes:
         folder: Where everything is written.
         command: The command line that does it again.
         settings: What was asked for, by group: `program`, `model`, `data`, `tokenizer`, `training`.
-        checkpoint: Where training goes on from; None for the beginning.
+        checkpoint: Where training resumes from; None for the beginning.
         finished: Whether there is nothing left to train.
+        longer: Whether the folder holds the same run, finished after fewer steps.
+        replaces: Whether the folder holds another run, which is moved aside when training begins.
         metrics: The scores of the finished run.
         details: Other facts on the finished run (sizes, time).
-        defaults: What settings are if nobody gives them: records made before there was a setting lack it.
+        data: Fingerprints of the data by split.
+        new_search: Whether the model of the finished run is saved with other search settings than are asked for.
+        new_test: Whether the finished run has no scores of its test data, or those of another search.
+        defaults: Defaults of settings: records made before there was a setting lack it.
+        stopping: The signals that end it.
     """
 
     folder: Path
@@ -60,25 +58,47 @@ class Run:
     settings: Settings
     checkpoint: Path | None = None
     finished: bool = False
+    longer: bool = False
+    replaces: bool = False
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
+    data: Prints = field(default_factory=dict)
+    new_search: bool = False
+    new_test: bool = False
     defaults: Settings = field(default_factory=dict)
+    stopping: Stopping = field(default_factory=Stopping)
 
     def write(self) -> None:
         """Write the record, in one piece even if the power fails."""
-        keys = ("command", "settings", "finished", "metrics", "details")
+        keys = ("command", "settings", "finished", "metrics", "details", "data")
         text = json.dumps({key: getattr(self, key) for key in keys}, indent=2, ensure_ascii=False)
-        part = self.folder / f"{RECORD}.part"
-        part.write_text(text + "\n", encoding="utf-8")
-        os.replace(part, self.folder / RECORD)
+        write_text(self.folder / RECORD, text + "\n")
+
+    def check_data(self, prints: Prints) -> None:
+        """Note the fingerprints of the data.
+
+        Raises:
+            ValueError: The run in the folder was trained or validated on other data.
+        """
+        changed = changed_splits(self.data, prints) if self.data and (self.finished or self.checkpoint) else {}
+        other = changed.pop("test", None) is not None
+        self.new_test = self.finished and "test" in prints and (other or self.new_search)
+        if changed:
+            what = "; ".join(f"{split}: {difference}" for split, difference in changed.items())
+            raise ValueError(
+                f"--output_dir {self.folder} holds a run on other data than there is now under the same names "
+                f"({what}): put the data back as it was, {ANEW}"
+            )
+        self.data = self.data | prints
 
 
+# ------------------------------------------------------------------------------------------------- what a folder holds
 def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = None) -> Run:
-    """Find out what the folder of a run holds, and set `checkpoint` and `finished` accordingly.
+    """Find out what the folder of a run holds, without changing it, and set the fields of the run accordingly.
 
     Args:
         run: The run that is asked for.
-        overwrite: Delete what an earlier run has left.
+        overwrite: Replace what an earlier run has left, once training begins.
         resume_from: A checkpoint chosen by hand.
 
     Raises:
@@ -92,16 +112,17 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
         raise ValueError(
             f"--overwrite_output_dir would delete --resume_from_checkpoint {resume_from}: give one of them"
         )
-    if overwrite:
-        clear(run.folder)
-    earlier = _read_record(run.folder)
-    checkpoint = last_checkpoint(run.folder)
-    if earlier is None and (checkpoint or (run.folder / "config.json").exists()):
+    earlier, files = _read_record(run.folder), files_of_run(run.folder)
+    models = [path.name for path in files if CHECKPOINT.fullmatch(path.name) or path.name == "config.json"]
+    if earlier is None and (models or (overwrite and files)):
+        names = ", ".join(path.relative_to(run.folder).as_posix() for path in files[:5])
         raise ValueError(
-            f"--output_dir {run.folder} holds a model, but no record ({RECORD}) of the run that made it: "
-            "choose another folder, or delete it with --overwrite_output_dir"
+            f"--output_dir {run.folder} holds files that a run would replace ({names}), but no record ({RECORD}) of "
+            "a run that made them: choose another folder, or move or delete them by hand"
         )
-    if earlier is not None:
+    run.replaces = overwrite and earlier is not None
+    checkpoint = None if run.replaces else last_checkpoint(run.folder)
+    if earlier is not None and not run.replaces:
         _compare(run, earlier, checkpoint)
     run.checkpoint = Path(resume_from) if resume_from is not None else checkpoint
     return run
@@ -118,87 +139,138 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return {step: path for step, path in found.items() if is_complete(path)}
 
 
+def extra_checkpoints(folder: Path) -> set[Path]:
+    """Return the checkpoints that a run has only because it was stopped: the next one takes their place."""
+    return {path.parent for path in folder.glob(f"checkpoint-*/{EXTRA}")}
+
+
+def drop_extra(folder: Path) -> None:
+    """Delete the checkpoints that a run has only because it was stopped."""
+    for path in extra_checkpoints(folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def mark_extra(checkpoint: Path) -> None:
+    """Mark a checkpoint, before it is written, as one that a run has only because it was stopped."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / EXTRA).touch()
+
+
 def is_complete(checkpoint: Path) -> bool:
-    """Tell whether a checkpoint was written to its end: the Trainer writes its state last."""
+    """Tell whether a checkpoint was written to its end: the Trainer's state, which comes last, and each file whole."""
     try:
-        return "global_step" in json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        if "global_step" not in json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")):
+            return False
+        return all(map(_is_whole, checkpoint.iterdir()))
     except (OSError, ValueError):
         return False
 
 
-def clear(folder: Path) -> None:
-    """Delete what a run leaves in its folder, and nothing else; a card that a person has edited gets another name."""
-    keep_edited_card(folder)
-    for pattern in PRODUCTS:
-        for path in folder.glob(pattern):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    for path in saved_code(folder):  # known by what is in it: somebody may keep a `modeling_mine.py` there
-        path.unlink()
+def _is_whole(path: Path) -> bool:
+    """Tell whether the end of a file is there: a power failure can leave its name without its content."""
+    if path.suffix == ".safetensors":
+        with path.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            header.pop("__metadata__", None)
+            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            return path.stat().st_size == stream.tell() + end
+    if path.suffix == ".json":
+        json.loads(path.read_text(encoding="utf-8"))
+    return path.suffix not in (".pt", ".pth", ".bin") or is_zipfile(path)  # a zip file ends with its directory
 
 
-def keep_edited_card(folder: Path) -> Path | None:
-    """Rename a model card that holds what a person wrote, and return its new name."""
-    card = folder / CARD
+# -------------------------------------------------------------------------------------------------- replacing a run
+def recover(folder: Path) -> None:
+    """Put back the run that a new one was to replace, if that has come to no checkpoint; or else delete it."""
+    for name in (SAVING, PUSHING, DISCARDED):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if not (folder / PREVIOUS).is_dir():
+        return
+    moved = (folder / PREVIOUS / RECORD).is_file()  # or else only some of its files were
+    if moved and (last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
+        discard(folder)
+    elif put_back(folder):
+        report(f"{folder} holds the earlier run as it was: the one that was to replace it came to no checkpoint.")
+
+
+def replace(folder: Path) -> None:
+    """Move the run in a folder aside, until `discard` or `recover`."""
+    aside = move_aside(folder)
+    report(f"The earlier run is in {aside} until the new one has its first checkpoint.")
+
+
+def discard(folder: Path) -> None:
+    """Delete the run that was moved aside; a card that a person has edited stays, by another name."""
+    if (folder / PREVIOUS).is_dir():
+        keep_edited_card(folder / PREVIOUS, folder)
+    discard_previous(folder)
+
+
+def keep_edited_card(folder: Path, into: Path | None = None) -> Path | None:
+    """Rename a model card that holds what a person wrote, and return its new path (in another folder, if given)."""
+    card, into = folder / CARD, into or folder
     if not card.is_file() or not is_edited(card.read_text(encoding="utf-8", errors="replace")):
         return None
     names = (f"README.edited{number}.md" for number in itertools.chain([""], itertools.count(2)))
-    kept = next(folder / name for name in names if not (folder / name).exists())
+    kept = next(into / name for name in names if not (into / name).exists())
     card.rename(kept)
-    report(f"{card} was edited by hand: it is {kept.name} now.")
+    report(f"{into / CARD} was edited by hand: it is {kept.name} now.")
     return kept
 
 
+# ------------------------------------------------------------------------------------------------------- the record
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
-        return json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        if not {"settings", "finished"} <= record.keys():
+            raise ValueError("it has no settings")
+        return record
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
-        raise ValueError(f"{folder / RECORD} is damaged ({error}): start anew with --overwrite_output_dir") from error
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{folder / RECORD} is damaged ({error}): choose another folder, or delete {RECORD} and the model beside "
+            "it by hand"
+        ) from error
 
 
 def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None:
-    """Accept the run the folder holds, unfinished, finished or to be made longer, or raise ValueError."""
+    """Accept the run that the folder holds, unfinished, finished or to be made longer, or raise ValueError."""
     finished = bool(earlier["finished"])
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
-    changes = _changes(earlier["settings"], run.settings, run.defaults)
+    changes = changed_settings(earlier["settings"], run.settings, run.defaults)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
-    longer = bool(changes) and all(key.removeprefix("training.") in LENGTH for key in changes)
-    if (finished and changes and not (longer and _lasts_longer(changes))) or len(training) < len(changes):
+    run.longer = finished and is_longer(changes)
+    if (finished and changes and not run.longer) or len(training) < len(changes):
         state = "a finished" if finished else "an unfinished"
         raise ValueError(
-            f"--output_dir {run.folder} holds {state} run with other settings ({_listed(changes)}): choose another "
-            "folder, the same settings, or --overwrite_output_dir to delete that run"
+            f"--output_dir {run.folder} holds {state} run with other settings ({listed(changes)}){_why(changes)}: "
+            f"the same settings, {ANEW}"
         )
+    if checkpoint is not None and not finished:
+        _check_length(run, checkpoint, changes)
     if training:
-        report(f"Going on with changed settings: {_listed(training)}.")
-    run.finished = finished and not changes
-    if run.finished:
+        report(f"Going on with changed settings: {listed(training)}.")
+    run.finished, run.data = finished and not changes, earlier.get("data", {})
+    if finished:
         run.metrics, run.details = earlier["metrics"], earlier["details"]
 
 
-def _changes(old: Settings, new: Settings, defaults: Settings) -> dict[str, tuple[Any, Any]]:
-    """Return what differs, as `group.name` → (old, new); what the old ones lack is taken to be the default."""
-    was, now, default = (_flat(settings) for settings in (old, new, defaults))
-    was |= {name: default[name] for name in default.keys() & now.keys() - was.keys()}
-    names = sorted(was.keys() | now.keys())
-    return {name: (was.get(name), now.get(name)) for name in names if was.get(name) != now.get(name)}
+def _why(changes: Changes) -> str:
+    """Return why a run of another length is another run."""
+    lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
+    if not lengths or len(lengths) < len(changes):
+        return ""
+    return "; a run can be made longer, not shorter, and counts epochs or steps"
 
 
-def _flat(settings: Settings) -> dict[str, Any]:
-    """Return settings by `group.name`, as they are once they have been written to a file; a list of one as its item.
-
-    Options that take several values have taken a single one in earlier versions.
-    """
-    flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
-    plain = json.loads(json.dumps(flat))
-    return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in plain.items()}
-
-
-def _lasts_longer(changes: dict[str, tuple[Any, Any]]) -> bool:
-    return all(old is not None and new is not None and new > old for old, new in changes.values())
-
-
-def _listed(changes: dict[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name.split('.', 1)[1]}: {old!r} there, {new!r} now" for name, (old, new) in changes.items())
+def _check_length(run: Run, checkpoint: Path, changes: Changes) -> None:
+    """Raise ValueError when a run has been trained for longer already than is asked for."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    steps, epochs = (run.settings["training"].get(name, 0) for name in ("max_steps", "num_train_epochs"))
+    done, wanted, unit = state["global_step"], steps, "max_steps"
+    if steps <= 0:
+        done, wanted, unit = state.get("epoch") or 0, epochs, "num_train_epochs"
+    if wanted < done and changes.keys() & {f"training.{name}" for name in LENGTH}:
+        raise ValueError(f"--{unit} {wanted}: the run in {run.folder} has come to {done:g} already; {ANEW}")

@@ -2,57 +2,47 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
 import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
 from transformers import PreTrainedTokenizerBase
+from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import DataArguments, ModelArguments, TokenizerArguments
 from .averaging import AverageCheckpoints
-from .callbacks import SaveTargetTokenizer, replace_callbacks, scores_text
-from .card_runs import run_facts, write_card
+from .callbacks import RecordProgress, replace_callbacks, scores_text
+from .card_runs import training_facts
 from .data_report import shortfalls
-from .guards import make_writable
+from .finishing import finish, searches_otherwise
+from .guards import StopWithCheckpoint, kept, make_writable
 from .hub_trainer import check_pushing
 from .machine import free_core_threads, use_machine_well
-from .models import HEADS, Job
+from .models import HEADS, Job, check_model
 from .plots import loss_curve
 from .predictions import PREFIXES, score_and_predict
 from .profiling import profile_new_model
-from .reporting import report
-from .run_folder import Run, open_folder
+from .reporting import optional, report
+from .run_files import SAVING, locked
+from .run_folder import Run, open_folder, recover, replace
+from .run_settings import compared_settings, default_settings
 from .trainers import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-# Fields that change how fast something is done or what is said of it, not what is done.
-NOT_COMPARED = ("attn_implementation", "preprocessing_num_workers", "data_license", "data_description")
-COMPARED = (
-    *("objective", "mlm_probability", "num_train_epochs", "max_steps", "seed", "data_seed", "learning_rate"),
-    *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "optim", "adam_beta1", "adam_beta2"),
-    *("adam_epsilon", "max_grad_norm", "label_smoothing_factor", "train_sampling_strategy", "bf16", "fp16"),
-    *("metric_for_best_model", "load_best_model_at_end", "average_checkpoints", "ema_decay", "ema_warmup"),
-    *("tokens_per_batch", "muon_momentum", "muon_lr_factor", "r_drop", "scheduled_sampling", "scheduled_sampling_k"),
-    *(
-        *("scheduled_sampling_floor", "lm_loss_weight", "token_dropout"),
-        "early_stopping_patience",
-        "early_stopping_threshold",
-        "nan_loss",
-    ),
-    *("freeze", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets"),
-)
 
 # Details that stand among the scores in all_results.json.
 MORE = {"signatures", "classes", "confusion_matrix"}
 
 
+@contextmanager
 def start(
     program: str,
     argv: Sequence[str] | None,
@@ -60,49 +50,84 @@ def start(
     model: ModelArguments,
     data: DataArguments,
     tokenizer: TokenizerArguments,
-) -> Run:
-    """Return the run that the arguments ask for, set up in its folder: new, to be continued, or finished already.
+    *,
+    job: Job,
+    length: int,
+) -> Iterator[Run]:
+    """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
+
+    What a signal or an error ends leaves a folder that the same command can continue.
+
+    Args:
+        program: Name of the program.
+        argv: Its arguments.
+        training: Training arguments.
+        model: Model arguments.
+        data: Data arguments.
+        tokenizer: Tokenizer arguments.
+        job: What the model does.
+        length: The longest row in tokens.
 
     Raises:
-        ValueError: The folder holds another run.
+        ValueError: The folder holds another run, or is another process's, or an option cannot be what it is.
+        SystemExit: A signal ended it, with the exit status 128 + its number.
     """
     use_machine_well()
     if training.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
-    groups = {"model": asdict(model), "data": asdict(data), "tokenizer": asdict(tokenizer)}
-    settings: dict[str, dict[str, Any]] = {
-        group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
-        for group, values in groups.items()
-    }
-    chosen = training.to_dict()
-    rows: Any = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
-    if training.tokens_per_batch is not None:
-        rows = None  # as many as have so many tokens
-    settings["training"] = {name: chosen[name] for name in COMPARED if name in chosen} | {"rows_per_step": rows}
-    run = Run(Path(training.output_dir), command_line(program, argv), {"program": {"name": program}, **settings})
-    kinds = {"model": model, "data": data, "tokenizer": tokenizer, "training": training}
-    run.defaults = {
-        group: {name: value for name, value in defaults(kind).items() if name in settings[group]}
-        for group, kind in kinds.items()
-    }
+    check_reporting(training.report_to)
+    groups = {"model": model, "data": data, "tokenizer": tokenizer}
+    settings = compared_settings(program, training, groups)
+    run = Run(Path(training.output_dir), command_line(program, argv), settings)
+    run.defaults = default_settings({**groups, "training": training})
+    first = training.process_index == 0
+    with run.stopping.handling(), locked(run.folder) if first else nullcontext():
+        try:
+            _open(run, training, model, job, length)
+            yield run
+        except BaseException as error:
+            if first and run.folder.is_dir():
+                recover(run.folder)
+            if not isinstance(error, KeyboardInterrupt) or not run.stopping.number:
+                raise
+            without = " without --overwrite_output_dir" if training.overwrite_output_dir else ""
+            report(
+                f"Stopped by {Signals(run.stopping.number).name}: {kept(run.folder)}; the same command{without} "
+                "resumes the run."
+            )
+            raise SystemExit(128 + run.stopping.number) from None
+
+
+def check_reporting(names: Iterable[str]) -> None:
+    """Raise ValueError for what --report_to names but is not known or not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ValueError(f"--report_to {name}: choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))} or none")
+        if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):
+            raise ValueError(f"--report_to {name}: it is not installed: pip install {name}")
+
+
+def _open(run: Run, training: Any, model: ModelArguments, job: Job, length: int) -> None:
     resume = training.resume_from_checkpoint
     with training.main_process_first(local=False, desc="looking at the run's folder"):
+        if training.process_index == 0 and run.folder.is_dir():
+            recover(run.folder)
         open_folder(
             run,
-            overwrite=training.overwrite_output_dir and training.should_save,
+            overwrite=training.overwrite_output_dir,
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
         if not run.finished:
-            _ = model.saved  # fetched and looked through before anything is done
+            check_model(job, model, length=length)  # a saved one is fetched and looked through
         if training.should_save and not run.finished:
             make_writable(run.folder)
-            if training.push_to_hub:
-                check_pushing(training)
-            run.write()
-    if not run.finished:
+        if training.should_save and training.push_to_hub:
+            check_pushing(training)
+    if run.finished:
+        run.new_search = searches_otherwise(run.folder, training)
+    else:
         report(f"Run {run.folder}: " + (f"going on from {run.checkpoint}" if run.checkpoint else "from the beginning"))
-    return run
 
 
 def prepare_tokenizers(
@@ -113,9 +138,9 @@ def prepare_tokenizers(
     kind: ModelKind,
     *columns: Iterable[str],
 ) -> Pair:
-    """Return the tokenizers of source and target (one, twice, for one column), saved in the run's folder.
+    """Return the tokenizers of source and target (one, twice, for one column).
 
-    A run that goes on uses those it began with, a saved model brings its own; otherwise they are loaded or trained.
+    A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
 
     Args:
         run: The run.
@@ -125,15 +150,18 @@ def prepare_tokenizers(
         kind: The kind of model, which decides the special tokens.
         *columns: The training texts: one column, or source and target.
     """
-    with training.main_process_first(local=False, desc="tokenizer"):
-        if training.should_save and not (run.checkpoint and run.checkpoint.parent.samefile(run.folder)):
-            origin = run.checkpoint or tokenizer.tokenizer_name_or_path or model.saved
-            pair = load_pair(origin, trust_remote_code=False) if origin else _trained(tokenizer, kind, columns)
-            if model.saved and tokenizer.tokenizer_name_or_path and not run.checkpoint:
-                names = tokenizer.tokenizer_name_or_path, model.saved, str(model.model_name_or_path)
-                warn_of_other_tokenizers(pair, *names)
-            save_pair(*pair, run.folder)
-    source, target = load_pair(run.folder)
+    folder = run.checkpoint or run.folder
+    if run.checkpoint is None and not run.finished:
+        folder = run.folder / SAVING / "tokenizer"  # where all processes find it, and no model's files are
+        with training.main_process_first(local=False, desc="tokenizer"):
+            if training.should_save:
+                origin = tokenizer.tokenizer_name_or_path or model.saved
+                pair = load_pair(origin, trust_remote_code=False) if origin else _trained(tokenizer, kind, columns)
+                if model.saved and tokenizer.tokenizer_name_or_path:
+                    names = tokenizer.tokenizer_name_or_path, model.saved, str(model.model_name_or_path)
+                    warn_of_other_tokenizers(pair, *names)
+                save_pair(*pair, folder)
+    source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
     report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
     return source, target
@@ -169,7 +197,9 @@ def train_and_save(
     tokenizers: Pair,
     **test_options: Any,
 ) -> Run:
-    """Train (or go on), score the best checkpoint, and leave model, scores, predictions, card and record behind.
+    """Train (or resume), save the best model, score it, and leave predictions, pictures, card and record behind.
+
+    A run that is finished is not trained, but its test data scored.
 
     Args:
         run: The run.
@@ -182,43 +212,64 @@ def train_and_save(
         **test_options: For the evaluation of the test split (`num_beams`).
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
+    if tokenizers[0] is not tokenizers[1]:
+        trainer.target_tokenizer = tokenizers[1]
+    sizes = {split: len(part) for split, part in rows.items()}
+    _describe(trainer, data_name(data, job), sizes)
+    add_callbacks(run, trainer)
+    if run.finished:
+        rows = DatasetDict(test=rows["test"])
+    else:
+        _train(run, trainer)
+    score_and_predict(run, job, trainer, rows, tokenizers, **test_options)
+    run.details |= {"rows": sizes}
+    details = {name: run.details[name] for name in MORE & run.details.keys()}
+    trainer.save_metrics("all", run.metrics | details, combined=False)
+    if trainer.is_world_process_zero():
+        if not run.finished:
+            with optional("loss_curve.png"):
+                loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
+        finish(run, job, trainer.args, data, source=data_name(data, job), example=example)
+    return run
+
+
+def add_callbacks(run: Run, trainer: RunTrainer) -> None:
+    """Give a trainer the callbacks of a run."""
     replace_callbacks(trainer)
     trainer.add_callback(free_core_threads())
     if trainer.args.average_checkpoints:
         trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
-    if tokenizers[0] is not tokenizers[1]:
-        trainer.add_callback(SaveTargetTokenizer(tokenizers[1]))
-    sizes = {split: len(part) for split, part in rows.items()}
-    _describe(trainer, data_name(data, job), sizes)
+    trainer.add_callback(RecordProgress(run))
+    trainer.add_callback(StopWithCheckpoint(run.stopping, trainer))  # the last: others decide what else is saved
+
+
+def _train(run: Run, trainer: RunTrainer) -> None:
+    """Train, and save the model."""
     profile_new_model(run, trainer)
+    if trainer.is_world_process_zero():
+        if run.replaces:
+            replace(run.folder)
+        if not run.longer:  # whose record stays as it is until there is more to it
+            run.write()
+    trainer.accelerator.wait_for_everyone()
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
-    run.metrics = {}
-    score_and_predict(run, job, trainer, rows, tokenizers, **test_options)
-    run.metrics |= {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
-    run.details |= {"rows": sizes, "steps": trainer.state.global_step}
-    trainer.save_metrics(
-        "all", run.metrics | {name: run.details[name] for name in MORE & run.details.keys()}, combined=False
-    )
+    trainer.save_model()
     trainer.save_state()
-    if trainer.is_world_process_zero():
-        loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
-        separate = tokenizers[0] is not tokenizers[1]
-        facts = run_facts(
-            run, job, trainer, data, source=data_name(data, job), example=example, separate_target=separate
-        )
-        write_card(run, facts)
-    trainer.save_model()  # last, because with --push_to_hub it uploads the folder
-    if trainer.is_world_process_zero():
-        run.finished = True
-        run.write()
-    return run
+    run.metrics = {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
+    run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
+def already_finished(run: Run, job: Job, training: Any, data: DataArguments, *, example: str) -> Run:
+    """Do what a command asks of a finished run that needs no scores: its search, its card, a push."""
+    report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
+    if training.process_index == 0:
+        finish(run, job, training, data, source=data_name(data, job), example=example)
+    return announce(run, job, example=example)
+
+
+def announce(run: Run, job: Job, *, example: str) -> Run:
     """Print how good the model of a finished run is, where it lies, and how to load it."""
-    if already:
-        report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
             report(f"{split.capitalize()}: {scores}")
@@ -234,14 +285,6 @@ def announce(run: Run, job: Job, *, example: str, already: bool = False) -> Run:
         f"{HEADS[job].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
     )
     return run
-
-
-def defaults(settings: Any) -> dict[str, Any]:
-    """Return the defaults of a dataclass's fields, by name."""
-    return {
-        entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
-        for entry in fields(settings)
-    }
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:

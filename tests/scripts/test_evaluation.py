@@ -13,7 +13,7 @@ from sklearn.metrics import classification_report, confusion_matrix
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from vanillaformer.training.confusion import class_scores
-from vanillaformer.training.run_folder import clear
+from vanillaformer.training.run_files import discard_previous, files_of_run, move_aside
 
 
 def records(path: Path) -> list[dict[str, Any]]:
@@ -25,15 +25,14 @@ def results(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("job", PROGRAMS)
-def test_everything_is_there_and_a_rerun_may_delete_it(job: str, trained, tmp_path: Path) -> None:
+def test_everything_is_there_and_another_run_may_replace_it(job: str, trained, tmp_path: Path) -> None:
     folder, wanted = trained(job), {"all_results.json", "loss_curve.png"}
     wanted.add("samples.jsonl" if job == "causal" else "predictions_test.jsonl")
     wanted |= {"confusion_matrix.png"} if job == "classification" else set()
     assert wanted <= {path.name for path in folder.iterdir()}
     for name in wanted:
         (tmp_path / name).write_text("")
-    clear(tmp_path)
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in files_of_run(tmp_path)} == wanted
 
 
 def test_translations_are_those_that_were_scored(trained) -> None:
@@ -161,8 +160,10 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert list(drawn.values()) == pytest.approx(losses(folder), rel=1e-6)
     assert list(drawn) == [1, 2, 3, 4, 5, 6]
     assert log.Scalars("eval/accuracy")[-1].value == pytest.approx(run.metrics["eval_accuracy"])
-    clear(folder)
-    assert not list(folder.rglob("events.out.tfevents.*"))
+    aside = move_aside(folder)
+    assert [path.parent.parent.parent for path in folder.rglob("events.out.tfevents.*")] == [aside]
+    discard_previous(folder)
+    assert not list(folder.rglob("*"))
 
 
 @pytest.mark.parametrize("name", ["wandb", "trackio"])

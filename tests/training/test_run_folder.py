@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from vanillaformer import VanillaDecoderConfig
-from vanillaformer.training.run_folder import RECORD, Run, clear, is_complete, last_checkpoint, open_folder
+from vanillaformer.training.run_files import PREVIOUS, RECORD
+from vanillaformer.training.run_folder import Run, is_complete, last_checkpoint, open_folder, recover, replace
 
 
 def run(folder: Path, *, steps: int = 10, **model) -> Run:
@@ -48,9 +48,11 @@ def test_new_folder(tmp_path: Path) -> None:
 def test_foreign_files_do_not_matter_but_a_foreign_model_does(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert open_folder(run(tmp_path)).checkpoint is None
+    assert open_folder(run(tmp_path), overwrite=True).checkpoint is None
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="holds a model, but no record"):
-        open_folder(run(tmp_path))
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"would replace \(config.json\), but no record"):
+            open_folder(run(tmp_path), overwrite=overwrite)
 
 
 def test_folder_that_is_a_file(tmp_path: Path) -> None:
@@ -114,8 +116,9 @@ def test_finished_run(tmp_path: Path) -> None:
 
 def test_damaged_record(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        open_folder(run(tmp_path))
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"run.json is damaged .* by hand"):
+            open_folder(run(tmp_path), overwrite=overwrite)
 
 
 def test_chosen_checkpoint(tmp_path: Path) -> None:
@@ -125,22 +128,38 @@ def test_chosen_checkpoint(tmp_path: Path) -> None:
         open_folder(run(tmp_path / "new"), resume_from=str(tmp_path))
 
 
-def test_clear_deletes_products_only(tmp_path: Path) -> None:
-    finish(run(tmp_path))
-    checkpoint(tmp_path, 10)
-    for name in ("model.safetensors", "config.json", "tokenizer.json", "loss_curve.png", "notes.txt", "train.csv"):
-        (tmp_path / name).write_text("")
-    (tmp_path / "data").mkdir()
-    VanillaDecoderConfig(vocab_size=5, hidden_size=4, num_attention_heads=1).save_pretrained(tmp_path)
-    assert (tmp_path / "modeling_decoder.py").exists()
-    (tmp_path / "modeling_mine.py").write_text("# by hand\n")
-    clear(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "modeling_mine.py", "notes.txt", "train.csv"]
-
-
 def test_overwrite(tmp_path: Path) -> None:
     finish(run(tmp_path))
-    assert not open_folder(run(tmp_path, preset="gpt2"), overwrite=True).finished
+    entry = open_folder(run(tmp_path, preset="gpt2"), overwrite=True)
+    assert (entry.finished, entry.replaces, entry.checkpoint) == (False, True, None)
+    assert json.loads((tmp_path / RECORD).read_text())["finished"]
+    assert not open_folder(run(tmp_path / "new"), overwrite=True).replaces
+
+
+@pytest.mark.parametrize("progress", ["none", "unfinished checkpoint", "checkpoint", "finished"])
+def test_replaced_run_comes_back_until_the_new_one_has_a_checkpoint(progress: str, tmp_path: Path) -> None:
+    finish(run(tmp_path))
+    (tmp_path / "model.safetensors").write_text("old")
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    (tmp_path / "runs" / "a" / "events.out.tfevents.1").write_text("old")
+    checkpoint(tmp_path, 5)
+    replace(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {PREVIOUS}
+    new = run(tmp_path, preset="gpt2")
+    new.write()
+    if "checkpoint" in progress:
+        checkpoint(tmp_path, 2, "" if progress.startswith("unfinished") else '{"global_step": 2}')
+    if progress == "finished":
+        finish(new)
+    recover(tmp_path)
+    assert not (tmp_path / PREVIOUS).exists()
+    replaced = progress in ("checkpoint", "finished")
+    record = json.loads((tmp_path / RECORD).read_text())
+    assert record["settings"]["model"]["preset"] == ("gpt2" if replaced else "gpt")
+    assert (tmp_path / "model.safetensors").exists() is not replaced
+    assert (tmp_path / "runs" / "a" / "events.out.tfevents.1").exists() is not replaced
+    steps = {"none": [5], "unfinished checkpoint": [5], "checkpoint": [2], "finished": []}
+    assert [int(path.name.partition("-")[2]) for path in tmp_path.glob("checkpoint-*")] == steps[progress]
 
 
 def test_overwriting_what_is_resumed_from(tmp_path: Path) -> None:

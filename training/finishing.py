@@ -1,0 +1,74 @@
+"""The last steps of a run, which a finished one takes again when a command asks for something else of them."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, GenerationConfig
+
+from .arguments import DataArguments
+from .card_runs import card_options, run_facts, write_card
+from .hub_trainer import push_run
+from .models import Job
+from .reporting import optional, report
+from .run_files import CARD, written_aside
+from .run_folder import Run, discard, drop_extra
+
+# What a generation config that lacks a field means by it
+SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
+
+
+def finish(run: Run, job: Job, training: Any, data: DataArguments, *, source: str, example: str) -> None:
+    """Write search settings, card and record where they differ from those in the folder, and push if asked to.
+
+    Args:
+        run: The run, whose model is saved and scored.
+        job: What the model does.
+        training: The training arguments.
+        data: The data arguments.
+        source: What to call the data.
+        example: An input for the card.
+    """
+    if searches_otherwise(run.folder, training):
+        _change_search(run.folder, training)
+    options = _card_options(run, training, data)
+    if not run.finished or run.new_test or options != run.details.get("card", options):
+        if "training" in run.details:
+            run.details["card"] = options
+            with optional(CARD):
+                config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
+                write_card(run, run_facts(run, job, training, data, config=config, source=source, example=example))
+        else:
+            report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
+        run.finished = True
+        run.write()
+    discard(run.folder)
+    drop_extra(run.folder)
+    if training.push_to_hub:
+        push_run(training)
+
+
+def searches_otherwise(folder: Path, training: Any) -> bool:
+    """Tell whether the model in a folder is saved with another search than a command asks for."""
+    if not hasattr(training, "search"):
+        return False
+    saved = GenerationConfig.from_pretrained(folder)
+    found = {name: getattr(saved, name, None) for name in SEARCH}
+    return {name: SEARCH[name] if value is None else value for name, value in found.items()} != training.search()
+
+
+def _change_search(folder: Path, training: Any) -> None:
+    saved = GenerationConfig.from_pretrained(folder)
+    saved.update(**training.search())
+    with written_aside(folder) as part:
+        saved.save_pretrained(part)
+    report("generation_config.json: " + ", ".join(f"{name} {value}" for name, value in training.search().items()))
+
+
+def _card_options(run: Run, training: Any, data: DataArguments) -> dict[str, Any]:
+    """Return the options of the card: those given now, or else those given before, which are set anew."""
+    now = card_options(training, data)
+    options = run.details.get("card", {}) if run.finished else {}
+    options = {name: options.get(name) if value is None else value for name, value in now.items()}
+    training.license, data.data_license = options["license"], options["data_license"]
+    data.data_description = options["data_description"]
+    return options

@@ -1,0 +1,122 @@
+"""The settings that make a run what it is, and how those of two commands differ."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from pathlib import Path
+from typing import Any
+
+from transformers import Seq2SeqTrainingArguments
+
+Settings = dict[str, dict[str, Any]]
+Changes = dict[str, tuple[Any, Any]]
+
+LENGTH = ("num_train_epochs", "max_steps")
+# Saved with the model, and read from there
+GENERATION = ("num_beams", "length_penalty", "early_stopping")
+# Fields without influence on the weights and scores of a run: all others are compared. Rows per step are compared as
+# what they come to, test data by its content, what is beyond the last bit of a number not at all.
+NOT_COMPARED = frozenset(
+    (
+        *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
+        *("test_file", "test_target_file", "max_test_samples", "preprocessing_num_workers", "attn_implementation"),
+        *("license", "data_license", "data_description", *GENERATION),
+        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
+        *("hub_revision", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
+        *("logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node", "logging_nan_inf_filter"),
+        *("log_level", "log_level_replica", "disable_tqdm", "report_to", "include_num_input_tokens_seen"),
+        *("per_device_train_batch_size", "gradient_accumulation_steps", "per_device_eval_batch_size"),
+        *("eval_accumulation_steps", "eval_use_gather_object", "bf16_full_eval", "fp16_full_eval", "tf32"),
+        *("gradient_checkpointing", "gradient_checkpointing_kwargs", "activation_checkpointing"),
+        *("activation_checkpointing_kwargs", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
+        *("use_liger_kernel", "liger_kernel_config", "torch_empty_cache_steps", "full_determinism", "use_cpu"),
+        *("save_only_model", "save_on_each_node", "save_total_limit", "enable_jit_checkpoint", "local_rank"),
+        *("restore_callback_states_from_checkpoint", "accelerator_config", "parallelism_config"),
+        *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers"),
+        *("dataloader_prefetch_factor", "dataloader_multiprocessing_context", "dataloader_in_order"),
+        *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
+        *("ddp_backend", "ddp_timeout", "fsdp", "fsdp_config", "deepspeed", "debug", "skip_memory_metrics"),
+    )
+)
+# Records made before all settings were compared lack these, whatever they were
+TRANSFORMERS = frozenset(entry.name for entry in fields(Seq2SeqTrainingArguments))
+
+
+def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run that are compared with those of an earlier one.
+
+    Args:
+        program: Name of the program.
+        training: Its training arguments.
+        groups: Its other dataclasses of arguments by name.
+    """
+    chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
+    rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
+    settings = {
+        group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
+        for group, values in chosen.items()
+    }
+    settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
+    return as_written({"program": {"name": program}, **settings})
+
+
+def default_settings(groups: Mapping[str, Any]) -> Settings:
+    """Return the defaults of the fields that are compared, which records made before there was a field lack."""
+    return as_written(
+        {
+            group: {name: value for name, value in defaults(kind).items() if name not in NOT_COMPARED | TRANSFORMERS}
+            for group, kind in groups.items()
+        }
+    )
+
+
+def defaults(settings: Any) -> dict[str, Any]:
+    """Return the defaults of a dataclass's fields, by name."""
+    return {
+        entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
+        for entry in fields(settings)
+    }
+
+
+def as_written(settings: Any) -> Any:
+    """Return settings as they are once they have been written to a file."""
+    return json.loads(json.dumps(settings, default=str))
+
+
+def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes:
+    """Return what differs, as `group.name` → (old, new)."""
+    was, now = _flat(default) | _flat(old), _flat(new)
+    names = sorted(name for name in was.keys() & now.keys() if name.split(".", 1)[1] not in NOT_COMPARED)
+    changes = {name: (was[name], now[name]) for name in names if not _same(name, was[name], now[name])}
+    if all(settings.get("training.max_steps", 0) > 0 for settings in (was, now)):  # in which epochs have no part
+        changes.pop("training.num_train_epochs", None)
+    return changes
+
+
+def is_longer(changes: Changes) -> bool:
+    """Tell whether a run with these changes is the same one, trained for more steps, or else for more epochs."""
+    if len(changes) != 1:
+        return False
+    ((name, (old, new)),) = changes.items()
+    return name.removeprefix("training.") in LENGTH and min(old, new) > 0 and new > old
+
+
+def listed(changes: Changes) -> str:
+    """Return changes in words."""
+    return ", ".join(f"{name.split('.', 1)[1]}: {old!r} there, {new!r} now" for name, (old, new) in changes.items())
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    """Return settings by `group.name`; a list of one as its item, for options have come to take several values."""
+    flat = {f"{group}.{name}": value for group, values in settings.items() for name, value in values.items()}
+    return {name: value[0] if isinstance(value, list) and len(value) == 1 else value for name, value in flat.items()}
+
+
+def _same(name: str, old: Any, new: Any) -> bool:
+    if name.endswith(("_file", "_name_or_path")):  # a path can be written in many ways
+        old, new = ([*map(_resolved, value)] if isinstance(value, list) else _resolved(value) for value in (old, new))
+    return old == new
+
+
+def _resolved(path: Any) -> Any:
+    return str(Path(path).resolve()) if isinstance(path, str) else path
