@@ -12,12 +12,21 @@ from vanillaformer.modeling.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
 from .dialogue import DialogueArguments
+from .limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
 from .opening import ReadOptions
 from .parsing import parse, yaml_value
 
 __all__ = ["DataArguments", "ModelArguments", "Task", "TokenizerArguments", "parse"]
 
 Task = Literal["translation", "language_model", "classification"]
+DATA_LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(
+        ("max_train_samples", "max_validation_samples", "max_test_samples", "embedded_size"), POSITIVE_INT
+    ),
+    **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "block_size"), POSITIVE_INT),
+    **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
+    "streaming_buffer": NOT_NEGATIVE,
+}
 
 
 @dataclass
@@ -201,6 +210,22 @@ class DataArguments(DialogueArguments):
         for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
             if isinstance(getattr(self, name), str | Path):
                 setattr(self, name, [str(getattr(self, name))])
+        self.check_numbers()
+
+    def check_numbers(self) -> None:
+        """Raise ValueError for numbers and fractions outside their limits."""
+        check_limits(self, DATA_LIMITS)
+        validation, test = self.validation_fraction, self.test_fraction
+        if not 0 < validation < 1:
+            raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
+        if not 0 <= test < 1:
+            raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
+        if validation + test >= 1:
+            raise ValueError(
+                f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on"
+            )
+        if self.order_column is not None and self.hold_out != "end":
+            raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
     def read_options(self) -> ReadOptions:
         """Return how text files are read.

@@ -44,7 +44,6 @@ def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) 
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
-    _check_numbers(arguments)
     arguments.check_dialogue(task)
     if task != "language_model" and (arguments.packing or arguments.block_stride is not None):
         option = "--packing" if arguments.packing else "--block_stride"
@@ -151,22 +150,6 @@ def _one_split(check: RowCheck, where: str, found: DatasetDict, column: str) -> 
 
 
 # ------------------------------------------------------------------------------------------------------- checks
-def _check_numbers(arguments: DataArguments) -> None:
-    validation, test = arguments.validation_fraction, arguments.test_fraction
-    if not 0 < validation < 1:
-        raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
-    if not 0 <= test < 1:
-        raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
-    if validation + test >= 1:
-        raise ValueError(f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on")
-    if arguments.order_column is not None and arguments.hold_out != "end":
-        raise ValueError(f"--order_column {arguments.order_column} is for --hold_out end, not {arguments.hold_out}")
-    for split in SPLITS:
-        cap = getattr(arguments, f"max_{split}_samples")
-        if cap is not None and cap < 1:
-            raise ValueError(f"--max_{split}_samples {cap}: it must be at least 1")
-
-
 def check_no_files(arguments: DataArguments) -> None:
     for option in ("validation_file", "test_file", "train_target_file", "validation_target_file", "test_target_file"):
         if getattr(arguments, option) is not None:

@@ -10,11 +10,10 @@ Limit = tuple[str, Callable[[Any], bool]]
 POSITIVE_INT: Limit = ("at least 1", lambda value: value >= 1)
 NOT_NEGATIVE: Limit = ("0 or more", lambda value: 0 <= value < math.inf)
 POSITIVE: Limit = ("greater than 0", lambda value: 0 < value < math.inf)
-FRACTION: Limit = ("from 0 to 1", lambda value: 0 <= value <= 1)
 BELOW_ONE: Limit = ("at least 0 and less than 1", lambda value: 0 <= value < 1)
 SHARE: Limit = ("greater than 0 and at most 1", lambda value: 0 < value <= 1)
 SEED: Limit = ("from 0 to 4294967295", lambda value: 0 <= value < 2**32)
-STEPS_OR_SHARE: Limit = (
+STEPS: Limit = (
     "a whole number of steps, or a fraction of the run between 0 and 1",
     lambda value: 0 < value < 1 or (1 <= value < math.inf and value == int(value)),
 )

@@ -7,18 +7,29 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from types import NoneType
+from typing import Any, ClassVar, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
 from vanillaformer.modeling.hub import without_tokens
 
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
+SWITCHES = {"on": True, "off": False}
+BOOL = "tag:yaml.org,2002:bool"
+
+
 class Parser(HfArgumentParser):
-    """A parser whose messages hold no token, wherever on the command line somebody has put one."""
+    """A parser that reads on and off as it does yes and no, and whose messages hold no token."""
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        if options.get("type") is string_to_bool:
+            options["type"] = _truth
+        return super().add_argument(*names, **options)
 
     def error(self, message: str) -> NoReturn:
         super().error(without_tokens(message))
@@ -45,8 +56,9 @@ def parse(
         One instance per type, in the same order.
 
     Raises:
-        ValueError: For a settings file that is missing, is no mapping, or has a key that no field has (naming the
-            nearest). What is wrong on the command line ends the program with a message, as argparse does.
+        ValueError: For a settings file that is missing or not a mapping, or a key that no field has (naming the
+            nearest), that is given twice, or whose value has another form than the field (null, a list, a mapping).
+            What is wrong on the command line ends the program with a message, as argparse does.
     """
     types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
     words = list(sys.argv[1:] if argv is None else argv)
@@ -55,8 +67,10 @@ def parse(
     names = _names(types)
     parser.set_defaults(**{_known(name, names, "defaults"): value for name, value in (defaults or {}).items()})
     if words and words[0].endswith(SUFFIXES):
-        settings = {_known(key, names, words[0]): value for key, value in _settings(Path(words[0])).items()}
-        parser.set_defaults(**{name: None for name, value in settings.items() if value is None})
+        settings = _by_field(_settings(Path(words[0])), names, words[0])
+        _check_forms(settings, types, words[0])
+        # What a word cannot say: nothing, and lists, of which an item may begin with dashes
+        parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
         words = _as_words(settings) + words[1:]
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
@@ -81,6 +95,43 @@ def _known(key: Any, names: Mapping[str, str], where: str) -> str:
     return names[name]
 
 
+def _by_field(settings: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+    """Return settings by the names of the fields."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = _known(key, names, where)
+        if name in found:
+            raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
+        if name == "overrides" and isinstance(value, Mapping):
+            value = [f"{option}={_as_yaml(content)}" for option, content in value.items()]
+        found[name] = [str(item) for item in value] if _is_plain_list(value) else value
+    return found
+
+
+def _is_plain_list(value: Any) -> bool:
+    return isinstance(value, list) and not any(isinstance(item, list | dict | None) for item in value)
+
+
+def _check_forms(settings: Mapping[str, Any], types: Iterable[Any], where: str) -> None:
+    """Raise ValueError for null, a list or a mapping where the field takes something else."""
+    hints = {name: hint for kind in types for name, hint in get_type_hints(kind).items()}
+    defaults = {entry.name: entry.default for kind in types for entry in dataclasses.fields(kind)}
+    for name, value in settings.items():
+        allowed = {get_origin(kind) or kind for kind in (hints[name], *get_args(hints[name]))}
+        if value is None and NoneType not in allowed and defaults[name] is not None:
+            raise ValueError(f"{where}: {name} cannot be null: leave it out for the default")
+        if isinstance(value, list) and list not in allowed:
+            raise ValueError(f"{where}: {name} takes one value, not the list {value}")
+        if isinstance(value, list) and not _is_plain_list(value):
+            raise ValueError(f"{where}: {name} takes a list of single values, not {value}")
+        if isinstance(value, dict) and dict not in allowed:
+            raise ValueError(f"{where}: {name} does not take a mapping: {value}")
+
+
+def _truth(word: Any) -> bool:
+    return SWITCHES[word.lower()] if isinstance(word, str) and word.lower() in SWITCHES else string_to_bool(word)
+
+
 def _nearest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""
@@ -89,29 +140,64 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 def _settings(path: Path) -> dict[str, Any]:
     """Return what a settings file holds."""
     if not path.is_file():
-        raise ValueError(f"settings file {str(path)!r} does not exist")
-    text = path.read_text(encoding="utf-8")
+        raise ValueError(f"settings file {str(path)!r} does not exist or is not a file")
     try:
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
-        said = without_tokens(str(error))  # which quotes the line
-        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {said}") from None
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            content = json.loads(text, object_pairs_hook=_without_repeats)
+        else:
+            content = yaml.load(text, SettingsLoader)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = without_tokens(" ".join(str(error).split()))  # which quotes the line
+        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from None
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")
     return content or {}
 
 
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary."""
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"the key {key!r} is given twice")
+        content[key] = value
+    return content
+
+
+class SettingsLoader(yaml.SafeLoader):
+    """A reader of YAML to which no, off, yes and on are words, as in YAML 1.2, and a repeated key is an error."""
+
+    yaml_implicit_resolvers: ClassVar[Any] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node."""
+        keys = [key.value for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
+                raise ValueError(f"the key {key.value!r} is given twice (line {key.start_mark.line + 1})")
+        return super().construct_mapping(node, deep)
+
+
+SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
 def _as_words(settings: Mapping[str, Any]) -> list[str]:
     """Return settings as command-line words, so that one reader checks both."""
-    words = []
-    for name, value in settings.items():
-        if name == "overrides" and isinstance(value, Mapping):
-            value = [f"{key}={json.dumps(content)}" for key, content in value.items()]
-        if isinstance(value, list):
-            words += [f"--{name}", *map(str, value)] if value else []
-        elif value is not None:
-            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
-    return words
+    return [
+        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+        for name, value in settings.items()
+        if not isinstance(value, list | None)
+    ]
+
+
+def _as_yaml(content: Any) -> str:
+    """Return the value of a configuration field as `--set` reads it: there, no and off are false."""
+    words = isinstance(content, str) and content.lower() in ("no", "off", "yes", "on")
+    return content if words else json.dumps(content)
 
 
 def yaml_value(entry: str, text: str) -> Any:
@@ -120,5 +206,6 @@ def yaml_value(entry: str, text: str) -> Any:
         return float(text)
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"--set {entry!r}: the value is not YAML ({error})") from error
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"--set {entry!r}: the value is not YAML ({reason})") from error

@@ -1,19 +1,23 @@
 """Settings of the training programs: transformers' own, with defaults for models trained from scratch."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from .adaptation import AdaptationArguments
 from .averaging import AveragingArguments
 from .batching import BatchArguments
 from .guards import GuardArguments
+from .limits import BELOW_ONE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
 from .losses import LossArguments
 from .machine import warn_of_emulation
 from .optimizers import OPTIMIZERS, OptimizerArguments
+from .reporting import report
 from .scores import ranking_names, ranking_score
 from .sharding import ShardingArguments
 
@@ -21,6 +25,24 @@ TOPICS = (
     *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
     AdaptationArguments,
 )
+
+# What each number has to be, checked before anything is loaded.
+LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), POSITIVE_INT
+    ),
+    **dict.fromkeys(("eval_accumulation_steps", "save_total_limit"), POSITIVE_INT),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs"), POSITIVE),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), BELOW_ONE),
+    **dict.fromkeys(("seed", "data_seed"), SEED),
+    "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
+    "dataloader_num_workers": NOT_NEGATIVE,
+}
+STRATEGIES = {
+    "eval_strategy": ("steps", "epoch", "no"),
+    "save_strategy": ("steps", "epoch", "best", "no"),
+}
 
 Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
@@ -70,13 +92,20 @@ class RunDefaults(
     logging_steps: float = field(default=0.02, metadata={"help": "Log so often; below 1 a fraction of all steps."})
     eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: steps, epoch or no."})
     eval_steps: float | None = field(
-        default=0.1, metadata={"help": "Evaluate so often; below 1 a fraction of all steps."}
+        default=None,
+        metadata={
+            "help": "Steps between evaluations; below 1 a fraction of all steps (default: --save_steps, or 0.1)."
+        },
     )
     save_strategy: str = field(
-        default=AS_EVALUATION, metadata={"help": f"When to save: steps, epoch, no or {AS_EVALUATION}."}
+        default=AS_EVALUATION,
+        metadata={
+            "help": f"When to save: steps, epoch, best, no or {AS_EVALUATION}. With no the last weights become the "
+            "model, not the best."
+        },
     )
     save_steps: float = field(
-        default=0, metadata={"help": "Save so often; below 1 a fraction of all steps, 0 for as --eval_steps."}
+        default=0, metadata={"help": "Steps between checkpoints; below 1 a fraction of all steps, 0 for --eval_steps."}
     )
     save_total_limit: int | None = field(
         default=2, metadata={"help": "Checkpoints kept: the best and the last at least."}
@@ -90,12 +119,8 @@ class RunDefaults(
     )
 
     def __post_init__(self) -> None:
-        if self.save_strategy == AS_EVALUATION:
-            self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
-        if self.save_steps == 0:
-            self.save_steps = self.eval_steps or 0.1
-        if self.eval_strategy == "no":
-            self.load_best_model_at_end = False
+        self.plan_evaluations()
+        check_limits(self, LIMITS)
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         for topic in TOPICS:
@@ -110,6 +135,7 @@ class RunDefaults(
             self.lr_scheduler_kwargs = {"mode": "max", **(self.lr_scheduler_kwargs or {})}
         if optimizer in OPTIMIZERS:
             self.optim = optimizer
+        check_reports(self.report_to)  # type: ignore[attr-defined]
         self.check_processes()
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
@@ -117,6 +143,52 @@ class RunDefaults(
                 warn_of_emulation("--bf16", "cpu")
             if self.fp16:  # type: ignore[attr-defined]
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
+
+    def plan_evaluations(self) -> None:
+        """Set when to save and to evaluate: each as the other, where only one is given.
+
+        Raises:
+            ValueError: A strategy or a number of steps is not allowed, or they do not fit each other.
+        """
+        if self.save_strategy == AS_EVALUATION:
+            self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
+        for name, allowed in STRATEGIES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"--{name} {getattr(self, name)}: choose from {', '.join(allowed)}")
+        if self.eval_steps is None:
+            self.eval_steps = self.save_steps or 0.1
+        if self.save_steps == 0:
+            self.save_steps = self.eval_steps
+        limits = {f"{what}_steps": STEPS for what in ("save", "eval", "logging") if self.by_steps(what)}
+        check_limits(self, limits)
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        if self.save_strategy == "no" and self.load_best_model_at_end:
+            self.load_best_model_at_end = False
+            report("--save_strategy no: without checkpoints, the last weights become the model, not the best.")
+        if self.load_best_model_at_end and self.save_strategy != "best":
+            self.check_best()
+
+    def by_steps(self, what: str) -> bool:
+        """Return whether something (eval, save, logging) is done every so many steps."""
+        return getattr(self, f"{what}_strategy") == "steps"
+
+    def check_best(self) -> None:
+        """Raise ValueError if checkpoints are not saved where the model is evaluated, so that no best can be kept."""
+        remedy = "or give --load_best_model_at_end false"
+        if self.save_strategy != self.eval_strategy:
+            raise ValueError(
+                f"--save_strategy {self.save_strategy} and --eval_strategy {self.eval_strategy}: the best checkpoint "
+                f"is one that was evaluated, so make them equal, {remedy}"
+            )
+        evaluated, saved = self.eval_steps or 0.1, self.save_steps
+        given = f"--save_steps {saved:g} and --eval_steps {evaluated:g}"
+        if not self.by_steps("eval"):
+            return
+        if (evaluated < 1) != (saved < 1):
+            raise ValueError(f"{given}: give both in steps or both as fractions of the run, {remedy}")
+        if abs(saved / evaluated - round(saved / evaluated)) > 1e-6:
+            raise ValueError(f"{given}: the first must be a multiple of the second, {remedy}")
 
     def choose_by(self, job: str) -> None:
         """Set the score that chooses the best checkpoint by its plain name, and its direction.
@@ -163,8 +235,8 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         _check_no_classifier(self)
-        if self.num_beams < 1:
-            raise ValueError(f"--num_beams {self.num_beams}: it must be at least 1")
+        beams = ("num_beams", "generation_num_beams", "generation_max_length")
+        check_limits(self, dict.fromkeys(beams, POSITIVE_INT))
         if not self.predict_with_generate:
             if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
                 raise ValueError(
@@ -242,3 +314,12 @@ def _check_no_classifier(arguments: LossArguments) -> None:
     """Raise ValueError for what only a classifier's training has."""
     if arguments.lm_loss_weight:
         raise ValueError(f"--lm_loss_weight {arguments.lm_loss_weight}: only train_classifier has a second loss")
+
+
+def check_reports(names: Iterable[str]) -> None:
+    """Raise ValueError for a tracker of experiments that transformers does not know or that is not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
+        if name not in (*get_available_reporting_integrations(), "flyte"):  # which is not looked for
+            raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")

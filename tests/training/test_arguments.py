@@ -112,6 +112,64 @@ def test_bad_files(tmp_path, name, text, message):
         parse(ModelArguments, [str(tmp_path / name)])
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "a.yaml",
+            "block_size: 8\nblock_size: 9",
+            r"a.yaml is not valid YAML: the key 'block_size' is given twice \(line 2\)",
+        ),
+        (
+            "a.json",
+            '{"block_size": 8, "block_size": 9}',
+            "a.json is not valid JSON: the key 'block_size' is given twice",
+        ),
+        ("a.yaml", "block_size: 8\nblock-size: 9", "a.yaml: block_size is given twice, also as 'block-size'"),
+        ("a.yaml", "validation_fraction: null", "a.yaml: validation_fraction cannot be null: leave it out"),
+        ("a.yaml", "overrides:", "a.yaml: overrides cannot be null: leave it out"),
+        ("a.yaml", "validation_fraction: [1, 2]", r"validation_fraction takes one value, not the list \['1', '2'\]"),
+        ("a.yaml", "validation_fraction: []", r"validation_fraction takes one value, not the list \[\]"),
+        ("a.yaml", "block_size: {a: 1}", "block_size does not take a mapping: {'a': 1}"),
+        ("a.yaml", "set: [{a: 1}]", r"overrides takes a list of single values, not \[{'a': 1}\]"),
+        ("a.yaml", "data_description: 2001-99-99", "a.yaml is not valid YAML: month must be in 1..12"),
+        ("a.json", "[" * 100_000, "a.json is not valid JSON: maximum recursion"),
+    ],
+)
+def test_files_that_mean_nothing(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        parse((ModelArguments, DataArguments), [str(tmp_path / name)])
+
+
+def test_a_file_that_is_not_utf8(tmp_path):
+    (tmp_path / "a.yaml").write_bytes(b"preset: \xff")
+    with pytest.raises(ValueError, match=r"a.yaml is not valid YAML: .* byte 0xff in position 8"):
+        parse(ModelArguments, [str(tmp_path / "a.yaml")])
+
+
+def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
+    text = "save_strategy: no\neval_strategy: no\nbf16: off\nuse_cpu: on\npacking: yes\n"
+    text += "set: {attention_bias: off, tie: true}\n"
+    (tmp_path / "a.yaml").write_text("\ufeff" + text)
+    one, data, training = parse((ModelArguments, DataArguments, TrainingArguments), [str(tmp_path / "a.yaml")])
+    assert (training.save_strategy, training.eval_strategy) == ("no", "no")
+    assert (training.bf16, training.use_cpu, data.packing) == (False, True, True)
+    assert one.config_overrides() == {"attention_bias": False, "tie": True}
+
+
+def test_items_of_a_list_may_begin_with_dashes(tmp_path):
+    path = written(tmp_path / "a.yaml", {"extra_special_tokens": ["--x", "-y", 3], "report_to": ["none"]})
+    tokenizer, training = parse((TokenizerArguments, TrainingArguments), [path])
+    assert tokenizer.extra_special_tokens == ["--x", "-y", "3"]
+    assert training.report_to == []
+    (tokenizer,) = parse(
+        TokenizerArguments,
+        [written(tmp_path / "b.yaml", {"extra_special_tokens": ["--x"]}), "--extra_special_tokens", "z"],
+    )
+    assert tokenizer.extra_special_tokens == ["z"]
+
+
 def test_no_message_holds_a_token(tmp_path, capsys):
     token = "hf_" + "secret" * 5
     (tmp_path / "a.yaml").write_text(f"hub_token: {token}: x")
@@ -126,7 +184,7 @@ def test_no_message_holds_a_token(tmp_path, capsys):
 
 
 def test_missing_file():
-    with pytest.raises(ValueError, match=r"'nowhere.yaml' does not exist"):
+    with pytest.raises(ValueError, match=r"'nowhere.yaml' does not exist or is not a file"):
         parse(ModelArguments, ["nowhere.yaml"])
 
 
