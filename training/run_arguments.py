@@ -155,12 +155,13 @@ class RunDefaults(
         for name, allowed in STRATEGIES.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"--{name} {getattr(self, name)}: choose from {', '.join(allowed)}")
+        following = self.save_steps == 0
         if self.eval_steps is None:
             self.eval_steps = self.save_steps or 0.1
-        if self.save_steps == 0:
+        checked = [what for what in ("save", "eval", "logging") if getattr(self, f"{what}_strategy") == "steps"]
+        check_limits(self, {f"{what}_steps": STEPS for what in checked if not (following and what == "save")})
+        if following:
             self.save_steps = self.eval_steps
-        limits = {f"{what}_steps": STEPS for what in ("save", "eval", "logging") if self.by_steps(what)}
-        check_limits(self, limits)
         if self.eval_strategy == "no":
             self.load_best_model_at_end = False
         if self.save_strategy == "no" and self.load_best_model_at_end:
@@ -168,10 +169,6 @@ class RunDefaults(
             report("--save_strategy no: without checkpoints, the last weights become the model, not the best.")
         if self.load_best_model_at_end and self.save_strategy != "best":
             self.check_best()
-
-    def by_steps(self, what: str) -> bool:
-        """Return whether something (eval, save, logging) is done every so many steps."""
-        return getattr(self, f"{what}_strategy") == "steps"
 
     def check_best(self) -> None:
         """Raise ValueError if checkpoints are not saved where the model is evaluated, so that no best can be kept."""
@@ -183,7 +180,7 @@ class RunDefaults(
             )
         evaluated, saved = self.eval_steps or 0.1, self.save_steps
         given = f"--save_steps {saved:g} and --eval_steps {evaluated:g}"
-        if not self.by_steps("eval"):
+        if self.eval_strategy != "steps":
             return
         if (evaluated < 1) != (saved < 1):
             raise ValueError(f"{given}: give both in steps or both as fractions of the run, {remedy}")
