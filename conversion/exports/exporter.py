@@ -86,6 +86,7 @@ class Exporter:
                 model.generation_config.save_pretrained(work)
             self.write_record(model, work, quantization)
             checked = self.compare(model, work, exact=quantization in self.exact)
+            self.write_record(model, work, quantization, checked)
         return checked
 
     def compare(self, model: Any, folder: Path, exact: bool) -> str:
@@ -119,13 +120,14 @@ class Exporter:
                 f"{self.name} needs {', '.join(self.packages)}: pip install 'vanillaformer[{self.extra}]'"
             ) from error
 
-    def write_record(self, model: Any, folder: Path, quantization: str) -> None:
-        """Write what `load` needs to know besides the engine's own files."""
+    def write_record(self, model: Any, folder: Path, quantization: str, checked: str | None = None) -> None:
+        """Write what `load` needs to know besides the engine's own files, and what the comparison has found."""
         versions = {module.__name__: getattr(module, "__version__", None) for module in self.require()}
         record = {
             "engine": self.name,
             "architecture": type(model).__name__,
             "quantization": quantization,
+            "checked": checked,
             "versions": {"vanillaformer": importlib.metadata.version("vanillaformer"), **versions},
             "config": model.config.to_dict(),
         }

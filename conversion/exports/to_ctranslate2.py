@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
@@ -25,6 +26,8 @@ CLASSIFIES = (
     modeling.VanillaEncoderForTokenClassification,
 )
 LENGTH_DEPENDENT = ("dynamic", "longrope")  # scalings of rotary positions
+STEPS = 63  # of int8 on each side of 0: two products with an input of up to 255 then fit in 16 bits
+SMALLEST = STEPS / np.finfo(np.float32).max  # magnitude whose scale is a float32
 
 Rule = tuple[str, Callable[[Any, str], bool], str]
 # A field, when it stands in the way of a config of some kind, and what the engine has instead
@@ -144,7 +147,7 @@ class CTranslate2Exporter(Exporter):
         spec = build_spec(ctranslate2.specs, model, tokenizer, target_tokenizer)
         spec.config.layer_norm_epsilon = float(model.config.norm_eps)
         spec.validate()
-        spec.optimize(quantization=quantization)
+        quantize(ctranslate2.specs.model_spec, spec, quantization)
         spec.save(str(folder))
         if isinstance(model, CLASSIFIES):
             head = {name: value for name, value in model.state_dict().items() if not name.startswith("model.")}
@@ -153,6 +156,35 @@ class CTranslate2Exporter(Exporter):
     def load(self, folder: Path, device: str = "cpu") -> Engine:
         (ctranslate2,) = self.require()
         return CTranslate2Engine(ctranslate2, Path(folder), device)
+
+
+# -------------------------------------------------------------------------------------------------- weights
+def quantize(model_spec: Any, spec: Any, quantization: str) -> None:
+    """Store a spec's weights as asked for: each row of a matrix in `STEPS` steps, or all in a shorter float.
+
+    The engine's own rounding has 127 steps on each side, which its kernels for CPUs without VNNI cannot multiply: they
+    add two products in 16 bits, and what exceeds them is lost.
+    """
+    rounds, rest = quantization.startswith("int8"), quantization.removeprefix("int8").lstrip("_")
+    if not rounds:
+        spec.optimize(quantization=quantization)
+        return
+    spec.optimize()
+
+    def store(layer: Any, name: str, value: Any) -> None:
+        if not isinstance(value, model_spec.Variable) or value.is_scalar():
+            return
+        key = name.rsplit("/", 1)[-1]
+        if hasattr(layer, f"{key}_scale"):
+            weight = value.to("float32").numpy()
+            largest = np.abs(weight).max(axis=1, keepdims=True)
+            scale = STEPS / np.where(largest > 0, largest, STEPS).clip(min=SMALLEST)
+            setattr(layer, key, model_spec.NumpyVariable(np.rint(weight * scale).astype(np.int8)))
+            setattr(layer, f"{key}_scale", model_spec.NumpyVariable(scale[:, 0].astype(np.float32)))
+        elif rest and value.dtype == "float32":
+            setattr(layer, key, value.to(rest))
+
+    model_spec.visit_spec(spec, store)
 
 
 # ---------------------------------------------------------------------------------------------------- specs

@@ -7,7 +7,7 @@ from modeling.toys import toy
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine
-from vanillaformer.conversion.exports.checks import check, greedy, is_tie, random_rows, score, shared
+from vanillaformer.conversion.exports.checks import NEAR, check, greedy, lost, random_rows, score, share
 
 
 class Twin(Engine):
@@ -56,7 +56,7 @@ def test_another_model_does_not(kind, by, exact, passes):
     if passes:
         assert "equal" in check(toy(kind), Twin(changed(kind, by)), exact)
         return
-    with pytest.raises(ValueError, match=r"the engine's? (continues|log-probabilities|logits)"):
+    with pytest.raises(ValueError, match=r"the engine's? (continues|answers|log-probabilities|logits)"):
         check(toy(kind), Twin(changed(kind, by)), exact)
 
 
@@ -72,18 +72,50 @@ def test_the_model_is_read_as_it_will_be_used():
     assert model.training
 
 
+@torch.no_grad()
 def test_equally_good_tokens_may_change_places():
     model = toy("decoder", tie_word_embeddings=False)
-    with torch.no_grad():
-        best = greedy(model, [5, 6], 1, Twin(model))[0]
-        model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
-        ours = greedy(model, [5, 6], 3, Twin(model))
-        assert is_tie(model, [5, 6], ours, [best], Twin(model))
-        assert not is_tie(model, [5, 6], ours, [(best + 5) % 37], Twin(model))
+    best = greedy(model, [5, 6], 1, Twin(model))[0]
+    model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
+    assert lost(model, [5, 6], [best], 1, Twin(model)) == [0.0]
+    assert lost(model, [5, 6], [best - 1], 1, Twin(model)) == pytest.approx([0.0], abs=1e-5)
+    assert lost(model, [5, 6], [(best + 5) % 37], 1, Twin(model))[0] > 0.1
 
 
-def test_shared_tokens():
-    assert [shared([1, 2, 3], other) for other in ([1, 2, 3], [1, 5, 3], [], [1, 2])] == [3, 1, 0, 2]
+@torch.no_grad()
+def test_each_token_is_judged_after_those_that_the_engine_made():
+    """One other token does not make all that follow it wrong."""
+    model = toy("decoder", eos_token_id=3)
+    first = greedy(model, [5, 6], 1, Twin(model))[0]
+    other = first + 1 if first + 1 != 3 else first + 2
+    made = [other, *greedy(model, [5, 6, other], 3, Twin(model))]
+    losses = lost(model, [5, 6], made, 4, Twin(model))
+    assert losses[0] > 1e-3
+    assert losses[1:] == [0.0] * 3
+    ended = lost(model, [5, 6], made[:2], 4, Twin(model))  # an engine that ends there has chosen the end
+    row = model(torch.tensor([[5, 6, *made[:2]]])).logits[0, -1].log_softmax(-1)
+    assert ended[:2] == pytest.approx(losses[:2], abs=1e-5)
+    assert ended[2] == pytest.approx((row.max() - row[3]).item(), abs=1e-5)
+
+
+def test_the_share_of_equal_tokens_of_rounded_weights_is_at_least_nine_tenths():
+    assert share([0.0] * 9 + [3.0], "tokens", exact=False).startswith("9 of 10 tokens equal (or within 0.25 of")
+    assert share([NEAR] * 9 + [3.0], "tokens", exact=False)
+    with pytest.raises(ValueError, match=r"8 of 10 tokens equal \(or within 0.25 .*\); at least 90% must be"):
+        share([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
+
+
+class Scrambler(Twin):
+    """An engine that makes other tokens than the model, but scores as it does."""
+
+    def generate(self, prompts, *, max_new_tokens, **options):
+        made = super().generate(prompts, max_new_tokens=max_new_tokens)
+        return [[(token + 5) % 30 + 5 for token in row] for row in made]
+
+
+def test_other_tokens_are_refused_whatever_the_scores_are():
+    with pytest.raises(ValueError, match=r"not our model's: \d+ of 48 greedy tokens equal .* at least 90% must be"):
+        check(toy("decoder"), Scrambler(toy("decoder")), exact=False)
 
 
 def test_random_rows_leave_out_special_tokens_and_leave_room():
