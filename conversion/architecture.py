@@ -123,6 +123,7 @@ class Architecture:
         heads: What can stand on the stack: `base`, `lm`, `pretraining`, `sequence` or `token`.
         free: Our fields that can have any value, since the weights decide.
         unused: Native tensors that nothing reads when they are not tied, and the tensor of ours they are copies of.
+        different: Pairs of our fields for special tokens that may not be the same token.
         computed: Native tensors that are not trained, and the table of ours that they must be equal to.
         read: Returns those of our fields that only the native weights tell.
         finish: Brings a fresh native model into a form that its config cannot say.
@@ -137,6 +138,7 @@ class Architecture:
     heads: dict[str, Head]
     free: tuple[str, ...] = ()
     unused: dict[str, str] = field(default_factory=dict)
+    different: tuple[tuple[str, str], ...] = ()
     computed: dict[str, str] = field(default_factory=dict)
     read: Callable[[PreTrainedModel], Values] = lambda model: {}
     finish: Callable[[PreTrainedModel, BlockConfig], None] = lambda model, config: None
@@ -185,7 +187,7 @@ class Architecture:
             ours = self.config_class(**without_none(fields, LABEL_NAMES))
         except StrictDataclassError as error:
             raise ValueError(f"this {self.name} model has no counterpart here: {in_one_line(error)}") from error
-        if obstacles := self.native_obstacles(config, ours, head):
+        if obstacles := [*self.native_obstacles(config, ours, head), *self.confused(ours)]:
             raise ValueError(f"this {self.name} model has no counterpart here: {'; '.join(obstacles)}")
         return ours
 
@@ -204,7 +206,16 @@ class Architecture:
             found = self.unlike(self.fitted(config, head), head)
         except Exception as error:  # whatever a foreign config's own checks raise
             return [f"{self.name}: {in_one_line(error)}"]
-        return [f"{name}={ours!r}, where {self.name} has {theirs!r}" for name, (ours, theirs) in found.items()]
+        unlike = [f"{name}={ours!r}, where {self.name} has {theirs!r}" for name, (ours, theirs) in found.items()]
+        return unlike + self.confused(config)
+
+    def confused(self, config: BlockConfig) -> list[str]:
+        """Return which special tokens are one in our config, but must not be in the native architecture."""
+        return [
+            f"{one}={getattr(config, one)!r} is {other}, which {self.name} treats differently from other tokens"
+            for one, other in self.different
+            if getattr(config, one) is not None and getattr(config, one) == getattr(config, other)
+        ]
 
     def unlike(self, config: BlockConfig, head: str) -> dict[str, tuple[Any, Any]]:
         """Return the fields of our config that do not come back the same from the native one, with both values."""

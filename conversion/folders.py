@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,17 +16,19 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling import AUTO_CLASSES
-from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.modeling.loading import CARRIED, TOKENIZERS, open_config, open_model, saved_folder
 
 from .convert import from_native, to_native
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
+LENGTH = 12  # tokens of the random texts
 HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions shows
-# What a model folder holds besides weights and configs: tokenizers, chat templates, the card, the licence
-CARRIED = (
-    "tokenizer*", "vocab*", "merges.txt", "*.spm", "spiece.model", "sentencepiece*", "special_tokens_map.json",
-    "added_tokens.json", "chat_template*", "target_tokenizer", "LICENSE*",
-)  # fmt: skip
+CONFIGS = ("config.json", "generation_config.json")
 CARD = "README.md"
 
 
@@ -61,6 +62,7 @@ def convert_folder(
     """
     with new_folder(destination) as folder:
         origin = saved_folder(source, revision, "SRC")
+        carried = carried_files(origin)
         model = from_native(origin) if back else load_ours(origin)
         converted = model if back else to_native(model, to)
         reference = load_any(origin) if back else model
@@ -72,50 +74,79 @@ def convert_folder(
                 f"{type(reference).__name__} (allowed {limit:.0e}): nothing was written"
             )
         converted.save_pretrained(folder)
-        carried = carry(origin, folder, converted)
-        add_to_card(origin, folder, source, type(reference).__name__, type(converted).__name__)
-    return Conversion(type(reference).__name__, type(converted).__name__, converted.num_parameters(), error, carried)
+        names = carry(carried, folder, converted)
+        add_to_card(carried.get(CARD), folder, source, type(reference).__name__, type(converted).__name__)
+    return Conversion(type(reference).__name__, type(converted).__name__, converted.num_parameters(), error, names)
 
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Give a folder to write into, which becomes `path` when all has gone well and is gone when something has not.
 
+    What a killed process has left of it is deleted by the next one that writes to `path`.
+
     Raises:
-        ValueError: `path` is a file or a folder with something in it, or cannot be made.
+        ValueError: `path` is a file or a folder with something in it, cannot be made, or is being written.
     """
     path = Path(path)
     check_free(path)
+    partial = path.parent / f".{path.name}.part"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        partial.mkdir(parents=True, exist_ok=True)
+        lock = locked(partial)
     except OSError as error:
         raise ValueError(f"{path} cannot be written: {error}") from error
-    in_main_thread = threading.current_thread() is threading.main_thread()  # only there signals can be caught
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if in_main_thread else None  # as Ctrl-C
+    # Signals can be caught in the main thread only, and a handler that was not set from Python cannot be put back
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if in_main_thread else None
     try:
+        if before is not None:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+        clear(partial)
         yield partial
-        partial.chmod(0o777 & ~umask())  # a temporary folder is its owner's alone
         if path.exists():
             path.rmdir()
         partial.rename(path)
     finally:
-        if in_main_thread:
+        if before is not None:
             signal.signal(signal.SIGTERM, before)
         shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def locked(folder: Path) -> int | None:
+    """Return an open descriptor of a folder that is locked until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    if fcntl is None:
+        return None
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not folder.exists() or not os.path.samestat(os.fstat(lock), folder.stat()):
+            raise BlockingIOError  # it was renamed in between
+    except BlockingIOError as error:
+        os.close(lock)
+        raise BlockingIOError("another process is writing it") from error
+    return lock
+
+
+def clear(folder: Path) -> None:
+    """Delete what is in a folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def check_free(path: Path) -> None:
     """Raise for a path where there is something already, other than an empty folder."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
         raise ValueError(f"{path} exists already and is not an empty folder: choose another one")
-
-
-def umask() -> int:
-    """Return which permissions new files do not get."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def load_ours(folder: Path) -> PreTrainedModel:
@@ -161,7 +192,7 @@ def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
 @torch.no_grad()
 def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """Return the relative RMS error between two models' logits, or states without a head, on random tokens."""
-    inputs = random_inputs(one)
+    inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, BlockConfig)), one))
     first, second = (first_output(model.eval()(**inputs)).double() for model in (one, other))
     return ((first - second).norm() / second.norm()).item()
 
@@ -174,24 +205,31 @@ def first_output(outputs: Any) -> torch.Tensor:
     raise TypeError(f"{type(outputs).__name__} has neither logits nor states")
 
 
-def random_inputs(model: PreTrainedModel, batch: int = 2, length: int = 12) -> dict[str, torch.Tensor]:
-    """Return a batch of random tokens, the second row of it padded."""
+def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Return a batch of random tokens, the second row of it padded, and the decoder's begun with its start token."""
     config = model.config
+    pad = getattr(config, "pad_token_id", None)
+    # A classifier finds the end of a text by its padding: without any it takes one text
+    batch, length = 1 if pad is None else 2, min(LENGTH, getattr(config, "max_position_embeddings", LENGTH))
     ids, mask = random_words(config, config.vocab_size, batch, length), torch.ones(batch, length, dtype=torch.long)
-    if getattr(config, "pad_token_id", None) is not None:
-        mask[1, length - 3 :] = 0
-        ids = ids.masked_fill(mask == 0, config.pad_token_id)
+    if pad is not None:
+        mask[1, length - length // 4 :] = 0
+        ids = ids.masked_fill(mask == 0, pad)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if config.is_encoder_decoder:
         vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size
         inputs["decoder_input_ids"] = random_words(config, vocabulary, batch, length)
+        start = getattr(getattr(model, "generation_config", None), "decoder_start_token_id", None)
+        start = config.decoder_start_token_id if start is None else start
+        if start is not None:
+            inputs["decoder_input_ids"][:, 0] = start
     return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
 def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: int) -> torch.Tensor:
-    """Return tokens (B, T) that are not special."""
+    """Return tokens (B, T) that are not special, as far as there are some."""
     special = {token for name in ("pad", "bos", "eos") for token in ids_of(getattr(config, f"{name}_token_id", None))}
-    words = torch.tensor([token for token in range(vocabulary) if token not in special])
+    words = torch.tensor([token for token in range(vocabulary) if token not in special] or list(range(vocabulary)))
     return words[torch.randint(len(words), (batch, length), generator=torch.Generator().manual_seed(vocabulary))]
 
 
@@ -200,29 +238,63 @@ def ids_of(token: int | list[int] | None) -> list[int]:
     return token if isinstance(token, list) else [] if token is None else [token]
 
 
-def carry(origin: Path, folder: Path, model: PreTrainedModel) -> list[str]:
-    """Copy tokenizers, templates and licence; return their names.
+def carried_files(origin: Path) -> dict[str, Path]:
+    """Return the files of tokenizers, templates, licence and card, by their path in a model's folder.
 
     Raises:
-        ValueError: The tokenizer makes tokens that the model has no row for.
+        ValueError: One of them or a config is a link that leads out of the folder, to what nobody may have meant to
+            pass on.
     """
-    names = sorted({path.name for pattern in CARRIED for path in origin.glob(pattern)})
+    root = origin.resolve()
+    # In the Hub's cache all files are links to here
+    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    found = {}
+    for path in sorted(path for pattern in (*CONFIGS, *TOKENIZERS, *CARRIED) for path in origin.glob(pattern)):
+        name, real = path.relative_to(origin).as_posix(), path.resolve()
+        if not any(real.is_relative_to(root) for root in roots):
+            raise ValueError(f"{origin}: {name} is a link out of the folder, to {real}: put a copy in its place")
+        if path.is_file() and name not in CONFIGS:
+            found[name] = path
+    return found
+
+
+def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:
+    """Copy tokenizers, templates and licence; return the names of files and folders.
+
+    Raises:
+        ValueError: A tokenizer makes tokens that the model has no row for.
+    """
+    names = [name for name in files if name != CARD]
     for name in names:
-        copied = shutil.copytree if (origin / name).is_dir() else shutil.copyfile
-        copied(origin / name, folder / name)
-    if (folder / "tokenizer.json").is_file():
-        vocabulary = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"].get("vocab", [])
-        if len(vocabulary) > model.config.vocab_size:
-            raise ValueError(
-                f"{origin / 'tokenizer.json'} makes {len(vocabulary)} tokens, but the model has vocab_size="
-                f"{model.config.vocab_size}"
-            )
-    return names
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(files[name], folder / name)
+    config = model.config
+    target = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    for name, rows in (("tokenizer.json", config.vocab_size), ("target_tokenizer/tokenizer.json", target)):
+        if name in files and (made := tokens_made(files[name])) > rows:
+            raise ValueError(f"{files[name]} makes {made} tokens, but the model has vocab_size={rows}")
+    return sorted({name.split("/")[0] for name in names})
 
 
-def add_to_card(origin: Path, folder: Path, source: str, was: str, made: str) -> None:
+def tokens_made(path: Path) -> int:
+    """Return how many rows of an embedding table the tokens in a `tokenizer.json` need.
+
+    Raises:
+        ValueError: It is not a tokenizer.
+    """
+    try:
+        described = json.loads(path.read_text(encoding="utf-8"))
+        vocabulary = described["model"].get("vocab", [])
+        ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        added = [token["id"] for token in described.get("added_tokens") or []]
+        return 1 + max([*ids, *added], default=-1)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def add_to_card(card: Path | None, folder: Path, source: str, was: str, made: str) -> None:
     """Copy the model card, if there is one, and add what this folder is."""
-    if (origin / CARD).is_file():
-        text = (origin / CARD).read_text(encoding="utf-8").rstrip("\n")
+    if card is not None:
+        text = card.read_text(encoding="utf-8").rstrip("\n")
         note = f"Converted by vanillaformer from the {was} in `{Path(source).name}`: a {made} that computes the same."
         (folder / CARD).write_text(f"{text}\n\n## Converted\n\n{note}\n", encoding="utf-8")

@@ -110,9 +110,8 @@ def unwrapped(state_dict: Mapping[str, Any], prefix: str = "") -> tuple[Tensors,
             arguments = {ours: given[name] for name, ours in MODEL_ARGS.items() if given.get(name) is not None}
             state_dict = state_dict[key]
             break
-    for wrapper in WRAPPERS:
-        if state_dict and all(name.startswith(wrapper) for name in state_dict):
-            state_dict = {name.removeprefix(wrapper): value for name, value in state_dict.items()}
+    while wrapper := next((w for w in WRAPPERS if state_dict and all(name.startswith(w) for name in state_dict)), ""):
+        state_dict = {name.removeprefix(wrapper): value for name, value in state_dict.items()}
     state = {name.removeprefix(prefix): value for name, value in state_dict.items() if name.startswith(prefix)}
     if wrong := [name for name, value in state.items() if not isinstance(value, torch.Tensor)]:
         raise ValueError(f"a state dict holds tensors by name, but {wrong[0]!r} is a {type(state[wrong[0]]).__name__}")

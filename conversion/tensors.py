@@ -203,7 +203,7 @@ def uncovered(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 @torch.no_grad()
 def write(model: nn.Module, values: Tensors) -> None:
-    """Give a model copies of `values`, in their dtype; what is tied stays tied.
+    """Give a model copies of `values`, in its own dtype; what is tied stays tied.
 
     Raises:
         ValueError: A tensor has another shape than the model's, or two that are tied in it are not equal.
@@ -216,4 +216,5 @@ def write(model: nn.Module, values: Tensors) -> None:
         other, first = written.setdefault(id(tensors[name]), (name, value))
         if first is not value and not torch.equal(first, value):
             raise ValueError(f"{name} and {other} are one tensor here, but their values differ")
-        tensors[name].data = value.detach().clone(memory_format=torch.contiguous_format)
+        copied = value.detach().clone(memory_format=torch.contiguous_format)
+        tensors[name].data = copied.to(tensors[name].dtype)

@@ -20,6 +20,7 @@ from transformers.utils import logging
 from vanillaformer import modeling
 from vanillaformer.conversion import from_native
 from vanillaformer.conversion.exports import EXPORTERS, export
+from vanillaformer.conversion.folders import carried_files
 from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 from vanillaformer.scripts.console import program
 from vanillaformer.tokenization.opening import open_tokenizers
@@ -54,7 +55,12 @@ def load_model(folder: Path, where: str) -> Any:
 def load_tokenizers(
     folder: Path, config: Any, where: str
 ) -> tuple[PreTrainedTokenizerBase | None, PreTrainedTokenizerBase | None]:
-    """Return the tokenizers of source and target, `None` for both if the model has none."""
+    """Return the tokenizers of source and target, `None` for both if the model has none.
+
+    Raises:
+        ValueError: They cannot be opened, or what would be passed on with them is a link out of the folder.
+    """
+    carried_files(folder)
     if not (folder / "tokenizer_config.json").is_file():
         return None, None
     return open_tokenizers(folder, config, where)

@@ -20,4 +20,5 @@ ARCHITECTURE = Architecture(
     parts=both_sides({}),
     heads=seq2seq_heads("M2M100", "M2M100ForConditionalGeneration", {"lm_head": "lm_head"}),
     unused=SHARED,
+    different=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
 )

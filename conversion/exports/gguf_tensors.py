@@ -11,6 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from vanillaformer.configuration import layer_types
+
+from ..fields import first_rope
+
 Tensors = dict[str, np.ndarray]
 Fields = dict[str, Any]
 Rule = tuple[str, Callable[[Any], bool], str]
@@ -32,18 +36,19 @@ def common_rules() -> list[Rule]:
         ("qk_norm", lambda c: c.qk_norm != "none", "no norm of queries and keys"),
         ("attn_logit_softcapping", lambda c: c.attn_logit_softcapping is not None, "no bound of attention scores"),
         ("final_logit_softcapping", lambda c: c.final_logit_softcapping is not None, "no bound of logits"),
-        ("sliding_window", lambda c: "sliding_attention" in getattr(c, "layer_types", ()), "full attention"),
+        ("sliding_window", lambda c: "sliding_attention" in layer_types(c), "full attention"),
         ("lm_head_bias", lambda c: c.lm_head_bias, "no bias of the logits"),
         ("type_vocab_size", lambda c: c.type_vocab_size > 0, "no token types"),
     ]
 
 
+def rope_of(config: Any) -> dict[str, Any]:
+    """Return the rotary parameters of all layers: those with a window, which may have others, are refused."""
+    return first_rope(config) or {}
+
+
 def llama_rules() -> list[Rule]:
     """Return which fields Llama has otherwise, and how."""
-
-    def rope(config: Any) -> dict[str, Any]:
-        return getattr(config, "rope_parameters", None) or {}
-
     return [
         ("norm", lambda c: c.norm != "rms_norm", "'rms_norm'"),
         ("norm_bias", lambda c: c.norm_bias, "no bias in a norm"),
@@ -51,10 +56,14 @@ def llama_rules() -> list[Rule]:
         ("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "'silu'"),
         ("position_embedding_type", lambda c: c.position_embedding_type != "rotary", "'rotary'"),
         ("rotary_layers", lambda c: c.rotary_layers is not None, "rotation in every layer"),
-        ("rope_parameters", lambda c: rope(c).get("partial_rotary_factor", 1.0) != 1.0, "heads that are turned whole"),
         (
             "rope_parameters",
-            lambda c: rope(c).get("rope_type") in LENGTH_DEPENDENT,
+            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
+            "heads that are turned whole",
+        ),
+        (
+            "rope_parameters",
+            lambda c: rope_of(c).get("rope_type") in LENGTH_DEPENDENT,
             "scalings that do not depend on the input's length",
         ),
     ]
@@ -107,7 +116,7 @@ def fields_of(config: Any, architecture: str) -> Fields:
             "attention.key_length": config.head_dim,
             "attention.value_length": config.head_dim,
             "rope.dimension_count": config.head_dim,
-            "rope.freq_base": float(config.rope_parameters["rope_theta"]),
+            "rope.freq_base": float(rope_of(config)["rope_theta"]),
         }
     else:
         own["attention.layer_norm_epsilon"] = float(config.norm_eps)
@@ -210,7 +219,7 @@ class LlamaTensors(DecoderTensors):
     def positions(self, module: Any) -> None:
         """Add what the frequencies are divided by, if they are scaled."""
         scaled = self.rotation().inv_freq.detach().cpu().double()
-        pairs, base = len(scaled), float(self.config.rope_parameters["rope_theta"])
+        pairs, base = len(scaled), float(rope_of(self.config)["rope_theta"])
         plain = base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
         factors = array((plain / scaled).nan_to_num(posinf=STANDING_STILL))
         if not np.allclose(factors, 1, rtol=1e-6):

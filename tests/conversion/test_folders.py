@@ -1,23 +1,35 @@
 """Saved models converted to saved models: what comes along, what is checked, and what is left when it fails."""
 
 import json
+import multiprocessing
+import os
+import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
-from tests.modeling.toys import sharpen
+from tests.modeling.toys import relative_error, sharpen
 from vanillaformer import (
     VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
+    VanillaDecoderForSequenceClassification,
     VanillaEncoderDecoderConfig,
     VanillaEncoderDecoderForConditionalGeneration,
     preset,
 )
-from vanillaformer.conversion import folders
+from vanillaformer.conversion import folders, from_native
 from vanillaformer.conversion.folders import convert_folder, logit_error, new_folder
 from vanillaformer.tokenization import save_pair, train, train_pair
 
@@ -172,6 +184,166 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_is_refused(ours, t
     with pytest.raises(ValueError, match=r"tokenizer\.json makes \d+ tokens, but the model has vocab_size=80"):
         convert_folder(str(ours), tmp_path / "native")
     assert files(tmp_path) == ["ours"]
+
+
+def test_added_tokens_that_the_model_has_no_row_for_are_refused(ours, tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(ours)
+    tokenizer.add_tokens([f"<new {number}>" for number in range(81 - len(tokenizer))])
+    tokenizer.save_pretrained(ours)
+    assert len(json.loads((ours / "tokenizer.json").read_text())["model"]["vocab"]) <= 80
+    with pytest.raises(ValueError, match=r"tokenizer\.json makes 81 tokens, but the model has vocab_size=80"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path) == ["ours"]
+
+
+def test_a_target_tokenizer_is_checked_against_its_own_vocabulary(tmp_path):
+    folder = tmp_path / "ours"
+    fields = {
+        "vocab_size": 60,
+        "decoder_vocab_size": 30,
+        "share_encoder_decoder_embeddings": False,
+        "hidden_act": "silu",
+    }
+    fields |= {"sinusoidal_layout": "halves", "attention_bias": True, "pad_token_id": 0, "decoder_start_token_id": 0}
+    config = VanillaEncoderDecoderConfig(**SMALL, **fields, max_position_embeddings=64)
+    VanillaEncoderDecoderForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer = train(TEXTS, algorithm="bpe", kind="encoder_decoder", vocab_size=60)
+    assert 30 < len(tokenizer) <= 60
+    save_pair(tokenizer, tokenizer, folder)
+    tokenizer.save_pretrained(folder / "target_tokenizer")
+    with pytest.raises(ValueError, match=rf"target_tokenizer/tokenizer\.json makes {len(tokenizer)} tokens, .*=30"):
+        convert_folder(str(folder), tmp_path / "native", to="marian")
+
+
+def test_a_tokenizer_that_is_none_is_one_clear_error(ours, tmp_path):
+    (ours / "tokenizer.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged"):
+        convert_folder(str(ours), tmp_path / "native")
+
+
+# ----------------------------------------------------------------------------------------------------- links
+@pytest.mark.parametrize(
+    "name", ["LICENSE", "README.md", "chat_template.jinja", "tokenizer.json", "generation_config.json", "config.json"]
+)
+def test_links_out_of_the_folder_are_refused(name, ours, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes((ours / name).read_bytes() if (ours / name).exists() else b"secret")
+    (ours / name).unlink(missing_ok=True)
+    (ours / name).symlink_to(secret)
+    with pytest.raises(ValueError, match=f"{name} is a link out of the folder, to {secret}"):
+        convert_folder(str(ours), tmp_path / "native")
+    assert files(tmp_path) == ["ours", "secret"]
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_linked_target_tokenizer_is_refused(inner, ours, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "tokenizer.json").write_text("secret")
+    if inner:
+        (ours / "target_tokenizer").mkdir()
+        (ours / "target_tokenizer" / "tokenizer.json").symlink_to(elsewhere / "tokenizer.json")
+    else:
+        (ours / "target_tokenizer").symlink_to(elsewhere)
+    with pytest.raises(ValueError, match=r"target_tokenizer/tokenizer.json is a link out of the folder"):
+        convert_folder(str(ours), tmp_path / "native")
+
+
+def test_links_within_a_folder_and_in_the_cache_of_the_hub_are_followed(ours, tmp_path):
+    blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "0"
+    shutil.copytree(ours, snapshot)
+    blobs.mkdir()
+    (snapshot / "README.md").rename(blobs / "card")
+    (snapshot / "README.md").symlink_to(blobs / "card")
+    (snapshot / "license.txt").write_text("mine")
+    (snapshot / "LICENSE").symlink_to("license.txt")
+    done = convert_folder(str(snapshot), tmp_path / "native")
+    assert "LICENSE" in done.carried
+    assert (tmp_path / "native" / "LICENSE").read_text() == "mine"
+    assert "# A model" in (tmp_path / "native" / "README.md").read_text()
+
+
+# --------------------------------------------------------------------------------- models without room for the check
+@pytest.mark.parametrize("positions", [1, 5])
+def test_short_position_tables(positions, tmp_path):
+    config = preset("gpt2", vocab_size=80, **SMALL, max_position_embeddings=positions)
+    sharpen(VanillaDecoderForCausalLM(config)).save_pretrained(tmp_path / "ours")
+    assert convert_folder(str(tmp_path / "ours"), tmp_path / "native").error <= 1e-6
+
+
+def test_a_classifier_without_padding_and_a_vocabulary_of_special_tokens(tmp_path):
+    config = preset("gpt2", vocab_size=2, **SMALL, pad_token_id=None, bos_token_id=0, eos_token_id=1)
+    sharpen(VanillaDecoderForSequenceClassification(config)).save_pretrained(tmp_path / "ours")
+    done = convert_folder(str(tmp_path / "ours"), tmp_path / "native")
+    assert done.target == "GPT2ForSequenceClassification"
+    assert done.error <= 1e-6
+
+
+def test_a_t5_in_float16_becomes_one_of_ours(tmp_path):
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4, "vocab_size": 40}
+    native = T5ForConditionalGeneration(T5Config(**sizes, decoder_start_token_id=0))
+    sharpen(native.eval(), focus=0.3).save_pretrained(tmp_path / "float32")
+    native.half().save_pretrained(tmp_path / "native")
+    model = from_native(tmp_path / "float32", dtype=torch.float16)  # where transformers keeps one matrix in float32
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    ids = torch.tensor([[5, 6, 7]])
+    expected = native.float()(input_ids=ids, decoder_input_ids=ids).logits
+    assert relative_error(model(input_ids=ids, decoder_input_ids=ids).logits.float(), expected) < 2e-2
+    assert convert_folder(str(tmp_path / "native"), tmp_path / "ours", back=True).error < 2e-2
+
+
+# -------------------------------------------------------------------------------------------------- new folders
+def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
+    def write_and_die() -> None:
+        with new_folder(tmp_path / "new") as folder:
+            (folder / "half").mkdir()
+            (folder / "half" / "file").write_text("x")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    process = multiprocessing.get_context("fork").Process(target=write_and_die)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert files(tmp_path) == [".new.part"]
+    with new_folder(tmp_path / "new") as folder:
+        assert files(folder) == []
+        (folder / "whole").write_text("x")
+    assert files(tmp_path) == ["new"]
+    assert files(tmp_path / "new") == ["whole"]
+
+
+def test_two_that_write_the_same_folder_do_not_meet(tmp_path):
+    def another() -> None:
+        with new_folder(tmp_path / "new"):
+            pytest.fail("the folder was given to two")
+
+    with new_folder(tmp_path / "new") as folder:
+        (folder / "file").write_text("x")
+        with pytest.raises(ValueError, match="new cannot be written: another process is writing it"):
+            another()
+    assert files(tmp_path / "new") == ["file"]
+
+
+def test_a_signal_handler_that_was_not_set_from_python_stays(tmp_path, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    with new_folder(tmp_path / "new") as folder:
+        (folder / "file").write_text("x")
+    monkeypatch.undo()
+    assert files(tmp_path / "new") == ["file"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_link_is_not_replaced(tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+
+    def write() -> None:
+        with new_folder(tmp_path / "link"):
+            pytest.fail("a link was taken for a free place")
+
+    with pytest.raises(ValueError, match="link exists already"):
+        write()
 
 
 def test_a_native_model_is_not_converted_to_native_nor_one_of_ours_to_ours(ours, tmp_path):

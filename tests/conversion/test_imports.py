@@ -17,7 +17,7 @@ from vanillaformer import (
     VanillaEncoderModel,
 )
 from vanillaformer.conversion import from_state_dict, native_architectures, to_native
-from vanillaformer.conversion.imports import SOURCES
+from vanillaformer.conversion.imports import SOURCES, unwrapped
 
 from .natives import poison, right_padding, words
 
@@ -142,6 +142,13 @@ def checkpoint_of(model: Gpt, bias: bool) -> dict[str, Any]:
     arguments = {"n_layer": 2, "n_head": H, "n_embd": D, "block_size": LENGTH, "bias": bias, "vocab_size": V}
     weights = {f"_orig_mod.{name}": tensor for name, tensor in model.state_dict().items()}
     return {"model": weights, "model_args": arguments | {"dropout": 0.1}, "config": {}, "iter_num": 5}
+
+
+def test_names_of_compiled_and_distributed_models_are_unwrapped_in_any_order():
+    weight = torch.ones(2)
+    for prefix in ("module._orig_mod.", "_orig_mod.module.", "module.", "_orig_mod._orig_mod.", ""):
+        assert unwrapped({f"{prefix}a.weight": weight, f"{prefix}b": weight})[0].keys() == {"a.weight", "b"}, prefix
+    assert unwrapped({"module.a": weight, "b": weight})[0].keys() == {"module.a", "b"}
 
 
 def assert_same_logits_and_gradients(ours: VanillaDecoderForCausalLM, reference: nn.Module) -> None:

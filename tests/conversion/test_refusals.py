@@ -14,11 +14,13 @@ from vanillaformer import (
     VanillaDecoderForCausalLM,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
+    VanillaEncoderDecoderForConditionalGeneration,
     preset,
 )
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.architecture import OUR_CLASSES
+from vanillaformer.conversion.folders import random_inputs
 from vanillaformer.conversion.function import differences, function_of
 
 from .natives import CASES, GPT, GROUPED, PAD, Case, batch_for, converted, native_model, poison, transformers_class
@@ -291,3 +293,37 @@ def test_padding_is_where_roberta_numbers_positions_from():
 def test_a_config_of_another_kind_fits_nothing():
     assert ARCHITECTURES["gpt2"].obstacles(VanillaEncoderDecoderConfig(), "lm")
     assert native_architectures(VanillaDecoderConfig(position_embedding_type="learned"), "token") == []
+
+
+PADDED_POSITIONS: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+    "max_position_embeddings": 32, "norm_placement": "pre", "sinusoidal_layout": "tensor2tensor",
+    "position_offset": 1, "pad_token_id": 0, "attention_bias": True, "initialization": "normal",
+}  # fmt: skip
+
+
+def test_m2m_100_does_not_start_from_padding():
+    """It gives padding no position, wherever that stands, and all that follows an earlier one."""
+    config = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=2)
+    model = VanillaEncoderDecoderForConditionalGeneration(config).eval()
+    assert native_architectures(config) == ["m2m_100"]
+    native = to_native(model)
+    ids, more = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 8, 9]])
+    expected = model(input_ids=ids, decoder_input_ids=more).logits
+    assert relative_error(native(input_ids=ids, decoder_input_ids=more).logits, expected) < 1e-5
+
+    from_padding = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=0)
+    assert native_architectures(from_padding) == []
+    with pytest.raises(ValueError, match=r"decoder_start_token_id=0 is pad_token_id, which m2m_100 treats"):
+        to_native(VanillaEncoderDecoderForConditionalGeneration(from_padding), "m2m_100")
+    native.config.decoder_start_token_id = native.config.pad_token_id
+    with pytest.raises(ValueError, match=r"no counterpart here: decoder_start_token_id=0 is pad_token_id"):
+        from_native(native)
+
+
+def test_the_comparison_of_logits_begins_with_the_start_token():
+    config = VanillaEncoderDecoderConfig(**PADDED_POSITIONS, decoder_start_token_id=0)
+    model = VanillaEncoderDecoderForConditionalGeneration(config)
+    assert random_inputs(model)["decoder_input_ids"][:, 0].tolist() == [0, 0]
+    model.generation_config.decoder_start_token_id = 3
+    assert random_inputs(model)["decoder_input_ids"][:, 0].tolist() == [3, 3]

@@ -113,7 +113,7 @@ def test_what_is_tied_to_a_covered_tensor_is_covered():
 
 
 def test_writing_copies_and_keeps_ties_and_dtype():
-    model, value = Tied(), torch.ones(3, 2, dtype=torch.bfloat16)
+    model, value = Tied().bfloat16(), torch.ones(3, 2)
     write(model, {"first.weight": value})
     assert model.second.weight is model.first.weight
     assert model.first.weight.dtype == torch.bfloat16

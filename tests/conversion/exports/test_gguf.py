@@ -52,6 +52,12 @@ SHAPES = {
     "llama-linear": LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.0}},
     "llama-llama3": LLAMA | {"rope_parameters": LLAMA3_ROPE},
     "llama-yarn": LLAMA | {"rope_parameters": YARN},
+    "llama-by-type": LLAMA
+    | {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e3}},
+        "sliding_window": 8,
+        "layer_types": ["full_attention"],
+    },
     "gpt2": GPT2,
     "gpt2-all-heads": GPT2 | {"num_key_value_heads": 4},
     "gpt2-without-biases": GPT2 | {"attention_bias": False, "mlp_bias": False, "norm_bias": False},
@@ -209,6 +215,14 @@ OBSTACLES = {
     "rotary_layers": {"rotary_layers": [True, False]},
     "rope_parameters": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.5}},
 }
+
+
+@pytest.mark.parametrize("more", [{"partial_rotary_factor": 0.5}, {"rope_type": "dynamic", "factor": 2.0}])
+def test_rotations_of_one_type_of_layer_are_looked_into(more):
+    by_type = {"full_attention": {"rope_type": "default", "rope_theta": 1e3} | more}
+    fields = LLAMA | {"rope_parameters": by_type, "sliding_window": 8, "layer_types": ["full_attention"]}
+    (obstacle,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, toy_config("decoder", **fields))
+    assert obstacle.startswith("rope_parameters=")
 
 
 @pytest.mark.parametrize("field", OBSTACLES)
