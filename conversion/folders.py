@@ -16,7 +16,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling import AUTO_CLASSES
-from vanillaformer.modeling.loading import CARRIED, TOKENIZERS, open_config, open_model, saved_folder
+from vanillaformer.modeling.file_names import CARD, CONFIG, GENERATION, LICENSES, TOKENIZERS
+from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 
 from .convert import from_native, to_native
 
@@ -28,8 +29,6 @@ except ImportError:  # Windows
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
 LENGTH = 12  # tokens of the random texts
 HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions shows
-CONFIGS = ("config.json", "generation_config.json")
-CARD = "README.md"
 
 
 class Conversion(NamedTuple):
@@ -249,11 +248,13 @@ def carried_files(origin: Path) -> dict[str, Path]:
     # In the Hub's cache all files are links to here
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     found = {}
-    for path in sorted(path for pattern in (*CONFIGS, *TOKENIZERS, *CARRIED) for path in origin.glob(pattern)):
+    for path in sorted(
+        path for pattern in (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES) for path in origin.glob(pattern)
+    ):
         name, real = path.relative_to(origin).as_posix(), path.resolve()
         if not any(real.is_relative_to(root) for root in roots):
             raise ValueError(f"{origin}: {name} is a link out of the folder, to {real}: put a copy in its place")
-        if path.is_file() and name not in CONFIGS:
+        if path.is_file() and name not in (CONFIG, GENERATION):
             found[name] = path
     return found
 
@@ -266,7 +267,7 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     """
     names = [name for name in files if name != CARD]
     for name in names:
-        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(files[name], folder / name)
     config = model.config
     target = getattr(config, "decoder_vocab_size", None) or config.vocab_size
