@@ -4,7 +4,6 @@ Without arguments: a small encoder that tells the language of a name (countries,
 """
 
 from collections.abc import Sequence
-from textwrap import shorten
 from typing import Any
 
 from transformers import DataCollatorWithPadding
@@ -13,6 +12,7 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
 from vanillaformer.training.bad_rows import Facts
 from vanillaformer.training.data_report import describe_data
+from vanillaformer.training.examples import opening
 from vanillaformer.training.fingerprints import fingerprints
 from vanillaformer.training.labels import label_names
 from vanillaformer.training.losses import check_language_model_loss
@@ -47,7 +47,7 @@ def _train(
 ) -> Run:
     facts: Facts = {}
     texts, stream = load_texts(data, "classification", settings, facts)
-    example = shorten(texts["validation"][0]["text"], 100, placeholder="")
+    example = opening(texts["validation"][0]["text"], 100)
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
         return already_finished(run, "classification", settings, data, example=example)
@@ -76,7 +76,7 @@ def _train(
         compute_metrics=classification_metrics(),
     )
     train_and_save(run, "classification", trainer, data, rows, example=example, tokenizers=tokenizers)
-    return announce(run, "classification", example=example)
+    return announce(run, "classification", data, example=example)
 
 
 @program

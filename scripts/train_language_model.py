@@ -40,7 +40,6 @@ from vanillaformer.training.streaming import stream_blocks
 from vanillaformer.training.trainers import RowMasking, RunTrainer
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, LanguageModelTrainingArguments)
-EXAMPLES = {"causal": "def ", "masked": "import [MASK]", "mlm+nsp": "import [MASK]"}
 
 
 def prepare_dialogues(
@@ -120,9 +119,10 @@ def _train(
     data: DataArguments,
     tokenizer_arguments: TokenizerArguments,
 ) -> Run:
-    job, causal, example = settings.objective, settings.objective == "causal", EXAMPLES[settings.objective]
+    job, causal = settings.objective, settings.objective == "causal"
     facts: Facts = {}
     texts, stream = load_texts(data, "language_model", settings, facts)
+    example = texts["validation"][0]["text"][:1_000]
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
         return already_finished(run, job, settings, data, example=example)
@@ -135,7 +135,6 @@ def _train(
     tokenizer = tokenizers[0]
     if data.turns_column is not None:
         set_chat_template(tokenizer)
-        example = plain.texts[0].split(SEPARATOR)[0]
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = make_rows(texts, tokenizer, data, settings, facts)
     run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
@@ -163,7 +162,7 @@ def _train(
         preprocess_logits_for_metrics=metrics[1],
     )
     train_and_save(run, job, trainer, data, rows, example=example, tokenizers=tokenizers)
-    return announce(run, job, example=example)
+    return announce(run, job, data, example=example)
 
 
 @program

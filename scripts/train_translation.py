@@ -78,7 +78,7 @@ def _train(
     )
     options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
     train_and_save(run, "translation", trainer, data, rows, **options)
-    return announce(run, "translation", example=example)
+    return announce(run, "translation", data, example=example)
 
 
 @program

@@ -204,6 +204,18 @@ class DataArguments(DialogueArguments):
     data_description: str | None = field(
         default=None, metadata={"help": "What the data is, in a sentence for the model card."}
     )
+    card_example: str | None = field(
+        default=None,
+        metadata={
+            "help": "An input for the code in the model card, for masked models with a [MASK] (default: a neutral "
+            "text, of embedded data a row; rows of your data are not published)."
+        },
+    )
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the data is made from installed packages."""
+        return self.train_file is None and self.dataset == "embedded"
 
     def __post_init__(self) -> None:
         """Take a single file for a list of one."""

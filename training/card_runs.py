@@ -52,6 +52,7 @@ def card_options(training: Any, data: DataArguments) -> dict[str, Any]:
         "license": training.license,
         "data_license": data.data_license,
         "data_description": data.data_description,
+        "card_example": data.card_example,
         "repository": repo,
     }
 

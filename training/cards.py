@@ -49,6 +49,10 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
     "classification": """inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
 }
+CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
+inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]
+print(tokenizer.decode(reply, skip_special_tokens=True))"""
 LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
 
 folder = {folder!r}
@@ -78,7 +82,13 @@ LICENSES = frozenset(
 
 
 def loading_code(
-    job: Job, folder: str | Path, example: str, *, separate_target: bool = False, package: bool = True
+    job: Job,
+    folder: str | Path,
+    example: str,
+    *,
+    separate_target: bool = False,
+    package: bool = True,
+    chat: bool = False,
 ) -> str:
     """Return a program that loads a saved model and uses it once.
 
@@ -88,9 +98,11 @@ def loading_code(
         example: An input for it.
         separate_target: Whether the target has a tokenizer of its own.
         package: Use this package; otherwise the code that was saved with the model.
+        chat: Whether the model answers in dialogues, and the example is what is said to it.
     """
     if not package and job in PIPED:
         text = f"{example!r}.replace('[MASK]', pipe.tokenizer.mask_token)" if job == "masked" else repr(example)
+        text = f'[{{"role": "user", "content": {example!r}}}]' if chat else text
         options = ", max_new_tokens=32" if job == "causal" else ""
         return PIPE.format(task=PIPELINES[job], folder=str(folder), example=text, options=options)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
@@ -101,7 +113,7 @@ def loading_code(
         folder=str(folder),
         target=TARGET.format(trust=trust) if separate_target else "",
         trust=trust,
-        use=USES[job].format(example=example, decoder=decoder),
+        use=(CHAT if chat else USES[job]).format(example=example, decoder=decoder),
     )
 
 
@@ -122,15 +134,15 @@ def model_card(facts: CardFacts) -> str:
 
 def use_text(facts: CardFacts) -> str:
     """Tell how to load the model and run it, with the package and without."""
+    chat = facts.choice("data", "turns_column") is not None
+    options = {"separate_target": facts.separate_target, "chat": chat}
     ours, theirs = (
-        loading_code(
-            facts.job, facts.place, facts.example, separate_target=facts.separate_target, package=package
-        ).strip()
+        loading_code(facts.job, facts.place, facts.example, package=package, **options).strip()
         for package in (True, False)
     )
     if not facts.is_ours:
         return f"## How to use it\n\n```python\n{theirs.replace(TRUST, '')}\n```"
-    command = shlex.join(["--model", facts.place, "--text", facts.example])
+    command = shlex.join(["--model", facts.place, *(["--chat"] if chat else ["--text", facts.example])])
     text = (
         f"## How to use it\n\nWith the package vanillaformer:\n\n```python\n{ours}\n```\n\n"
         f"or `python -m vanillaformer.scripts.generate {command}`."

@@ -7,6 +7,7 @@ from transformers import AutoConfig, GenerationConfig
 
 from .arguments import DataArguments
 from .card_runs import card_options, run_facts, write_card
+from .examples import card_example
 from .hub_trainer import push_run
 from .models import Job
 from .reporting import optional, report
@@ -26,7 +27,7 @@ def finish(run: Run, job: Job, training: Any, data: DataArguments, *, source: st
         training: The training arguments.
         data: The data arguments.
         source: What to call the data.
-        example: An input for the card.
+        example: An input from the data.
     """
     if searches_otherwise(run.folder, training):
         _change_search(run.folder, training)
@@ -36,7 +37,8 @@ def finish(run: Run, job: Job, training: Any, data: DataArguments, *, source: st
             run.details["card"] = options
             with optional(CARD):
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
-                write_card(run, run_facts(run, job, training, data, config=config, source=source, example=example))
+                text = card_example(data, job, example)
+                write_card(run, run_facts(run, job, training, data, config=config, source=source, example=text))
         else:
             report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
         run.finished = True
@@ -70,5 +72,5 @@ def _card_options(run: Run, training: Any, data: DataArguments) -> dict[str, Any
     options = run.details.get("card", {}) if run.finished else {}
     options = {name: options.get(name) if value is None else value for name, value in now.items()}
     training.license, data.data_license = options["license"], options["data_license"]
-    data.data_description = options["data_description"]
+    data.data_description, data.card_example = options["data_description"], options["card_example"]
     return options

@@ -20,7 +20,7 @@ NOT_COMPARED = frozenset(
     (
         *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
         *("test_file", "test_target_file", "max_test_samples", "preprocessing_num_workers", "attn_implementation"),
-        *("license", "data_license", "data_description", *GENERATION),
+        *("license", "data_license", "data_description", "card_example", *GENERATION),
         *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),
         *("hub_revision", "run_name", "project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
         *("logging_strategy", "logging_steps", "logging_first_step", "log_on_each_node", "logging_nan_inf_filter"),

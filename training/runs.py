@@ -22,6 +22,7 @@ from .averaging import AverageCheckpoints
 from .callbacks import RecordProgress, replace_callbacks, scores_text
 from .card_runs import training_facts
 from .data_report import shortfalls
+from .examples import card_example, terminal_example
 from .finishing import finish, searches_otherwise
 from .guards import StopWithCheckpoint, kept, make_writable
 from .hub_trainer import check_pushing
@@ -77,6 +78,7 @@ def start(
         disable_progress_bars()
         disable_hub_progress_bars()
     check_reporting(training.report_to)
+    card_example(data, job)  # before anything is done
     groups = {"model": model, "data": data, "tokenizer": tokenizer}
     settings = compared_settings(program, training, groups)
     run = Run(Path(training.output_dir), command_line(program, argv), settings)
@@ -207,7 +209,7 @@ def train_and_save(
         trainer: The trainer, ready to train.
         data: The data arguments, for the card.
         rows: Tokenised splits; the test split, if there is one, is scored at the end.
-        example: An input for the card.
+        example: An input from the data.
         tokenizers: The tokenizers of source and target.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
@@ -265,10 +267,10 @@ def already_finished(run: Run, job: Job, training: Any, data: DataArguments, *, 
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     if training.process_index == 0:
         finish(run, job, training, data, source=data_name(data, job), example=example)
-    return announce(run, job, example=example)
+    return announce(run, job, data, example=example)
 
 
-def announce(run: Run, job: Job, *, example: str) -> Run:
+def announce(run: Run, job: Job, data: DataArguments, *, example: str) -> Run:
     """Print how good the model of a finished run is, where it lies, and how to load it."""
     for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
@@ -279,7 +281,8 @@ def announce(run: Run, job: Job, *, example: str) -> Run:
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     use = f"python -m vanillaformer.scripts.generate --model {shlex.quote(str(run.folder))}"
-    report(f"Try it: {use} --text {shlex.quote(example)}")
+    text = terminal_example(data, job, example)
+    report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")
     report(
         f"The model is in {run.folder}: after `import vanillaformer`, load it with "
         f"{HEADS[job].auto_class.__name__}.from_pretrained({str(run.folder)!r})"

@@ -56,6 +56,17 @@ def test_samples_are_of_one_dialogue(models) -> None:
     assert all(row["prompt"] + row["reference"] in texts for row in rows)
 
 
+def test_card_speaks_to_the_model_and_holds_no_dialogue(models, capsys) -> None:
+    card = (models[0] / "README.md").read_text(encoding="utf-8")
+    assert not any(turn in card for dialogue in DIALOGUES[:2] for turn in dialogue)
+    assert f"generate --model {models[0]} --chat`" in card
+    assert 'pipe([{"role": "user", "content": ' in card
+    names: dict = {}
+    exec(card.split("```python\n")[1].split("```")[0], names)
+    assert names["tokenizer"].decode(names["inputs"]["input_ids"][0, -1]) == "[SEP]"
+    assert capsys.readouterr().out
+
+
 def test_the_seed_decides(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--max_new_tokens", "8", "--top_k", "20", "--temperature", "1.2"]
     answers = [said(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2)]

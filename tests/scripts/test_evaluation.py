@@ -1,6 +1,7 @@
 """What runs leave of their evaluation: predictions beside references, scores of classes, logs for TensorBoard."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,10 @@ def test_references_are_the_targets_of_the_data(streaming: list[str], tmp_path: 
     assert run.details["data"]["test"]["references that cannot be produced exactly"] == 3
     note = "33.3% of the targets cut; 100.0% of the references cannot be produced exactly"
     assert f"Test data: {note}" in capfd.readouterr().out
-    assert f"- test data: {note}" in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert f"- test data: {note}" in card
+    assert "A sentence to translate." in card
+    assert not re.search(r"w\d+ go", card)  # a row of the data
 
 
 def test_classes(trained) -> None:

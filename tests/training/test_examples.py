@@ -1,0 +1,54 @@
+"""Inputs to try a model with: the card, which may be published, holds no row of the user's data."""
+
+import pytest
+
+from vanillaformer.training.arguments import DataArguments
+from vanillaformer.training.examples import MASK, NEUTRAL, card_example, opening, terminal_example
+
+OWN = {"train_file": "own.csv"}
+ROW = "a secret   of\nthe data that goes on for longer than is good for a command line, " * 3
+
+
+@pytest.mark.parametrize("job", NEUTRAL)
+def test_own_rows_stay_out_of_the_card(job: str) -> None:
+    example = card_example(DataArguments(**OWN), job, ROW)
+    assert "secret" not in example
+    assert (MASK in example) == (job in ("masked", "mlm+nsp"))
+    assert card_example(DataArguments(dataset="imdb"), job, ROW) == example
+    asked = DataArguments(**OWN, card_example=f"my {MASK} text")
+    assert card_example(asked, job, ROW) == f"my {MASK} text"
+
+
+def test_examples_of_the_embedded_data() -> None:
+    data = DataArguments()
+    assert card_example(data, "translation", "May 3") == terminal_example(data, "translation", "May 3") == "May 3"
+    assert card_example(data, "causal") == terminal_example(data, "causal", "import os") == "def "
+
+
+def test_terminal_shows_the_beginning_of_a_row() -> None:
+    data = DataArguments(**OWN)
+    assert terminal_example(data, "causal", ROW) == "a secret of the data that goes on for"
+    assert terminal_example(data, "masked", "the old ship") == "the old [MASK]"
+    assert terminal_example(data, "masked", "") == NEUTRAL["masked"]
+    translation = terminal_example(data, "translation", ROW)
+    assert translation is not None
+    assert translation.startswith("a secret of the data")
+    assert "\n" not in translation
+    assert len(translation) <= 100
+
+
+def test_dialogues_are_for_chatting() -> None:
+    data = DataArguments(**OWN, turns_column="turns")
+    assert terminal_example(data, "causal", ROW) is None
+    assert card_example(data, "causal", ROW) == "Hello, how are you?"
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("汉字" * 60, "汉字" * 5), ("one two three", "one two"), ("one", "one")])
+def test_opening(text: str, wanted: str) -> None:
+    assert opening(text, 10) == wanted
+
+
+@pytest.mark.parametrize(("job", "text", "message"), [("masked", "no mask", "needs a"), ("causal", " ", "is empty")])
+def test_examples_that_cannot_be(job: str, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"--card_example.*{message}"):
+        card_example(DataArguments(card_example=text), job)
