@@ -52,9 +52,11 @@ def eager_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if position_bias is not None:
         scores = scores + position_bias
+    # A mask's smallest number of float16 plus a score would be -inf, and a row of those no number
+    scores = scores.to(torch.promote_types(query.dtype, torch.float32))
     if attention_mask is not None:
         scores = scores + attention_mask
-    probabilities = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    probabilities = nn.functional.softmax(scores, dim=-1).to(query.dtype)
     probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
     output = torch.matmul(probabilities, value).transpose(1, 2).contiguous()
     return output, probabilities

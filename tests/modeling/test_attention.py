@@ -263,3 +263,29 @@ def test_gradients_through_eager_attention_are_those_through_sdpa(kind, override
 def test_an_attention_that_does_not_exist_is_refused(kind):
     with pytest.raises(ValueError, match="nonsense"):
         KINDS[kind][1](toy_config(kind, attn_implementation="nonsense"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_eager_attention_of_rows_without_a_visible_token_is_finite(dtype):
+    module = Attention(toy_config("decoder"), 0, True, leave).eval()
+    heads, width = module.config.num_attention_heads, module.head_dim
+    query = torch.full((1, heads, T, width), 10.0, dtype=dtype)
+    key, value = -query[:, ::2], torch.randn(1, heads // 2, T, width).to(dtype)
+    mask = torch.full((1, 1, T, T), torch.finfo(dtype).min, dtype=dtype)
+    mask[..., -1, 0] = 0  # the last token sees the first one
+    output, probabilities = eager_attention(module, query, key, value, mask, scaling=1.0)
+    assert torch.isfinite(output).all()
+    assert_close(probabilities.double().sum(-1), torch.ones(1, heads, T, dtype=torch.float64), "sums", 1e-2)
+    assert torch.equal(output[:, -1], repeat_heads(value, 2)[:, :, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eager_attention_in_float64_is_sdpas(kind):
+    model, inputs = toy(kind).double(), inputs_of(kind, side="left")
+    visible = inputs["attention_mask"].bool()
+    found = {}
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        logits = model(**inputs).logits
+        found[implementation] = logits if kind == "encoder_decoder" else logits[visible]
+    assert_close(found["eager"], found["sdpa"], "logits", 1e-12)
