@@ -116,6 +116,9 @@ def read_headers(folder: Path) -> Stored:
 
 
 # ---------------------------------------------------------------------------------------------------------- comparing
+COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
+
+
 def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> None:
     """Raise ValueError unless the weights are those of the model that the config describes, whole and finite.
 
@@ -139,6 +142,12 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     if mismatched := sorted(report["mismatched_keys"]):
         tensor, found, wanted = mismatched[0]
         raise ValueError(f"has {tensor} of shape {tuple(found)} in its weights, but {tuple(wanted)} by config.json")
+    tables = sum(buffer.numel() for buffer in model.buffers())
+    if isinstance(config, BlockConfig) and tables > max(stored.numbers, COMPUTED):
+        raise ValueError(
+            f"has a config.json by which tables of {tables:,} numbers would be computed, at most {COMPUTED:,} or as "
+            f"many as the weights have ({stored.numbers:,})"
+        )
     check_types(model, stored)
     check_finite(folder)
 

@@ -290,6 +290,16 @@ def test_a_position_table_takes_no_memory_before_the_model_is_loaded(copy, monke
     assert set(made) == {"meta"}
 
 
+def test_tables_that_are_computed_have_limits_in_both_stacks(saved, tmp_path):
+    copy = Path(shutil.copytree(saved("translator"), tmp_path / "model"))
+    saved_folder(str(copy))
+    rows = 2**22
+    edit(copy, position_embedding_type="sinusoidal", max_position_embeddings=rows)
+    width = json.loads((copy / "config.json").read_text())["hidden_size"]
+    with pytest.raises(ValueError, match=rf"tables of {2 * rows * width:,} numbers .* at most 16,777,216 or"):
+        saved_folder(str(copy))
+
+
 def test_a_flipped_bit_of_a_header_is_an_error_or_changes_no_size(copy):
     whole, generator = (copy / WEIGHTS).read_bytes(), random.Random(0)
     shapes = sorted(read_headers(copy).shapes.values())
