@@ -22,6 +22,7 @@ from transformers import (
 
 from vanillaformer.configuration import (
     PRESETS,
+    BlockConfig,
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
@@ -199,7 +200,11 @@ TOKEN_FIELDS: dict[ModelKind, Any] = {
 # ----------------------------------------------------------------------------------------------------- checks
 def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
     """Raise ValueError for a field the config does not have, which it would store and nobody would read."""
-    names = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)  # type: ignore[arg-type]
+    if isinstance(config, BlockConfig):
+        config.refuse_unknown(changes)
+        names = config.keywords()
+    else:
+        names = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)  # type: ignore[arg-type]
     for name in changes:
         if name not in names:
             close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model, check_preset, set_generation
@@ -94,3 +95,32 @@ def test_generation_limits(decoder_tokenizer, translator_tokenizer) -> None:
     set_generation(translator, "translation", length=8, num_beams=3)
     assert (translator.generation_config.max_length, translator.generation_config.num_beams) == (9, 3)
     assert translator.generate(torch.tensor([[5, 3]])).shape[1] <= 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["n_layers=3"], r"has no field 'n_layers' \(value 3\): did you mean 'num_hidden_layers'\?"),
+        (["max_ngram=3"], "has no field 'max_ngram' .*: it is a field of VanillaEncoderConfig"),
+        (["speed=3"], "--set speed=3: VanillaDecoderConfig has no field 'speed'"),
+        (["block_layout=parallel", "norm_placement=post"], "block_layout='parallel' needs norm_placement"),
+        (["position_offset=2"], "position_offset=2 only applies to position_embedding_type='sinusoidal' or 'learned'"),
+    ],
+)
+def test_changes_are_checked_alike_in_new_and_saved_models(changes, message, decoder_tokenizer, tmp_path) -> None:
+    build("causal", decoder_tokenizer, preset="llama-tiny").save_pretrained(tmp_path)
+    for start in ({"preset": "llama-tiny"}, {"model_name_or_path": str(tmp_path)}):
+        with pytest.raises((ValueError, StrictDataclassError), match=message):
+            build("causal", decoder_tokenizer, overrides=changes, **start)
+
+
+@pytest.mark.parametrize("scheme", ["none", "alibi", "learned"])
+def test_a_saved_model_takes_another_position_scheme_and_can_be_saved(scheme, decoder_tokenizer, tmp_path) -> None:
+    build("causal", decoder_tokenizer, preset="llama-tiny").save_pretrained(tmp_path / "a")
+    changes = [f"position_embedding_type={scheme}", "num_key_value_heads=2"]
+    model = build("causal", decoder_tokenizer, model_name_or_path=str(tmp_path / "a"), overrides=changes)
+    assert not hasattr(model.config, "rope_parameters")
+    model.save_pretrained(tmp_path / "b")
+    again = build("causal", decoder_tokenizer, model_name_or_path=str(tmp_path / "b"))
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(again.eval()(ids).logits, model.eval()(ids).logits)
