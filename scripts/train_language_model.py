@@ -105,6 +105,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     data.check_dialogue("language_model")
     if data.turns_column is not None:
         prepare_dialogues(data, tokenizer_arguments, settings)
+    data.choose_sampling(job)
     check_rows(data, job)
     if data.streaming and job == "mlm+nsp":
         raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")

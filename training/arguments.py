@@ -13,8 +13,9 @@ from vanillaformer.tokenization import TokenizerAlgorithm
 
 from .dialogue import DialogueArguments
 from .limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
-from .opening import ReadOptions
+from .opening import ReadOptions, format_of
 from .parsing import parse, yaml_value
+from .reporting import report
 
 __all__ = ["DataArguments", "ModelArguments", "Task", "TokenizerArguments", "parse"]
 
@@ -82,11 +83,13 @@ class DataArguments(DialogueArguments):
     )
     text_column: str = field(default="text", metadata={"help": "Column of the text (language model, classifier)."})
     label_column: str = field(default="label", metadata={"help": "Column of the label (classifier): ids or names."})
-    sample_by: Literal["line", "paragraph", "document"] = field(
-        default="line",
+    sample_by: Literal["line", "paragraph", "passage", "document"] | None = field(
+        default=None,
         metadata={
-            "help": "What one text of a .txt file is for a language model. For --objective mlm+nsp, whose texts are "
-            "documents of several sentences: paragraph (blank lines between documents) or document (the file is one)."
+            "help": "Language model: what one text of a .txt file is: a line, a paragraph (between blank lines), a "
+            "passage (lines of about 2,048 characters together) or the document (the whole file); all but line keep "
+            "line breaks. Default: document for --objective causal (with --streaming passage, with --packing line), "
+            "otherwise line. --objective mlm+nsp needs texts of several sentences."
         },
     )
     split_column: str | None = field(
@@ -105,8 +108,8 @@ class DataArguments(DialogueArguments):
     hold_out: Literal["random", "end"] = field(
         default="random",
         metadata={
-            "help": "What is held out: rows of distinct texts (sources) drawn at random, or the end: the last rows, "
-            "or of a single text (--sample_by document) the last characters."
+            "help": "What is held out: rows of distinct texts (sources) drawn at random, or the end: the last rows. "
+            "Of a single text (one .txt file) it is always the end: its last characters."
         },
     )
     order_column: str | None = field(
@@ -239,6 +242,17 @@ class DataArguments(DialogueArguments):
         if self.order_column is not None and self.hold_out != "end":
             raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
+    def choose_sampling(self, objective: str) -> None:
+        """Set what one text of a .txt file is for a language model, where the user has not."""
+        if self.sample_by is not None:
+            return
+        texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
+        self.sample_by = "line"
+        if texts and objective == "causal" and not self.packing:
+            self.sample_by = "passage" if self.streaming else "document"
+            what = "Passages of a .txt file are" if self.streaming else "Each .txt file is"
+            report(f"{what} one text, line breaks included; --sample_by line makes each line one.")
+
     def read_options(self) -> ReadOptions:
         """Return how text files are read.
 
@@ -248,7 +262,7 @@ class DataArguments(DialogueArguments):
         separator = "\t" if self.csv_separator == "\\t" else self.csv_separator
         if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
             raise ValueError(f"--csv_separator {separator!r}: it must be one character, such as ; or \\t")
-        return ReadOptions(separator, self.csv_quoting, self.sample_by)
+        return ReadOptions(separator, self.csv_quoting, self.sample_by or "line")
 
 
 @dataclass

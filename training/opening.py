@@ -33,7 +33,7 @@ class ReadOptions:
         separator: The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab.
         quoting: Whether their cells may stand in quotation marks (minimal) or marks are text (none); None is minimal,
             for .tsv files none.
-        sample_by: What one row of a .txt file is: line, paragraph or document.
+        sample_by: What one row of a .txt file is: line, paragraph, passage or document.
     """
 
     separator: str | None = None

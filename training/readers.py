@@ -1,9 +1,8 @@
 """Data files of every format as tables of the columns asked for; loading and streaming see the same rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +25,9 @@ from .opening import (
     numbered,
     open_text,
 )
+
+PASSAGE, PART, LARGEST_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
+"""Characters of a passage, of a part of a very large document, and of the largest document that has no parts."""
 
 
 def read_batches(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
@@ -96,8 +98,27 @@ def _paragraphs(file: Iterable[str]) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def _document(file: Any) -> Iterator[str]:
-    yield file.read().replace("\r\n", "\n")
+def _passages(file: Iterable[str], size: int = PASSAGE) -> Iterator[str]:
+    """Yield consecutive lines, with their line breaks, of about so many characters together."""
+    held: list[str] = []
+    length = 0
+    for line in file:
+        line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
+        for start in range(0, len(line), size):
+            held.append(line[start : start + size])
+            length += len(held[-1])
+            if length >= size:
+                yield "".join(held)
+                held, length = [], 0
+    if held:
+        yield "".join(held)
+
+
+def _document(file: Iterable[str]) -> Iterator[str]:
+    """Yield all of a file as one text, or of a very large one parts that fit into memory once they are tokens."""
+    parts = _passages(file, PART)
+    first = list(islice(parts, LARGEST_DOCUMENT // PART + 1))
+    yield from ["".join(first)] if len(first) * PART <= LARGEST_DOCUMENT else [*first, *parts]
 
 
 def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterator[Batch]:
@@ -151,5 +172,10 @@ READERS: dict[str, Callable[[Path, Mapping[str, str], ReadOptions], Iterator[Bat
     ".jsonl": read_jsonl,
     ".txt": _read_text,
 }
-TEXTS: dict[str, Callable[[Any], Iterator[str]]] = {"line": _lines, "paragraph": _paragraphs, "document": _document}
+TEXTS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
+    "line": _lines,
+    "paragraph": _paragraphs,
+    "passage": _passages,
+    "document": _document,
+}
 FORMATS = (*READERS, ".parquet", *(f"{name}.gz" for name in READERS))

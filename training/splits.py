@@ -72,7 +72,7 @@ def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> Dat
     `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
     test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
     every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
-    has put them in), the test's last of all, or of a single text its last characters.
+    has put them in), the test's last of all. Of a single text it is always the last characters that are held out.
 
     Raises:
         ValueError: There is too little, or test data already.
@@ -85,6 +85,9 @@ def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> Dat
     if not fractions:
         return dataset
     take = _at_random if arguments.hold_out == "random" else _from_the_end
+    if take is _at_random and _is_one_text(dataset["train"], column) and arguments.turns_column is None:
+        report(f"The data is a single text: its last characters are held out ({', '.join(fractions)}).")
+        take = _from_the_end
     return DatasetDict({**dataset, **take(dataset["train"], column, fractions, arguments.split_seed)})
 
 
@@ -95,7 +98,6 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
         given = " or ".join(f"--{split}_file" for split in fractions)
         raise ValueError(
             f"a {' and a '.join(fractions)} part cannot be split from {len(distinct)} distinct {column}: give {given}"
-            + (", or --hold_out end, which parts a text" if len(rows) == 1 and column == "text" else "")
         )
     left, part_of = distinct, dict.fromkeys(distinct, "train")
     classes = _classes(rows, texts)
@@ -145,7 +147,7 @@ def _drawn_by_class(texts: list[str], classes: dict[str, list[int]], count: int,
 
 
 def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
-    one_text = len(rows) == 1 and column == "text" and "label" not in rows.column_names
+    one_text = _is_one_text(rows, column)
     text = rows[0][column] if one_text else ""
     size, unit = (len(text), "characters") if one_text else (len(rows), "rows")
     taken = list(fractions.values())
@@ -156,6 +158,10 @@ def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed:
             raise ValueError(f"--hold_out end leaves nothing for {split} of {size} {unit}: change the fractions")
         parts[split] = _piece(rows, column, text[start:end]) if one_text else rows.select(range(start, end))
     return parts
+
+
+def _is_one_text(rows: Dataset, column: str) -> bool:
+    return len(rows) == 1 and column == "text" and "label" not in rows.column_names
 
 
 def _piece(rows: Dataset, column: str, text: str) -> Dataset:

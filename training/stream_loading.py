@@ -19,7 +19,7 @@ from .splits import SPLITS
 from .streaming import TextStream
 
 HELD_OUT = 1_000
-"""Rows of validation data, where there is none and --max_validation_samples does not say."""
+"""Rows of validation data (of passages a tenth), where there is none and --max_validation_samples does not say."""
 
 
 def check_streaming(arguments: DataArguments, settings: Any) -> None:
@@ -79,7 +79,7 @@ def load_stream(
     }
     held_out: list[Any] = []
     if "validation" not in data:
-        size = caps["validation"] or HELD_OUT
+        size = caps["validation"] or (HELD_OUT // 10 if arguments.sample_by == "passage" else HELD_OUT)
         held_out = list(islice(stream.numbered_rows(), size))
         stream.source = stream.source.skip(held_out[-1][0] if held_out else 0)
         data["validation"] = _as_dataset(stream, [cells for *_, cells in held_out])

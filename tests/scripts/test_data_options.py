@@ -147,7 +147,16 @@ def test_two_processes_that_stream(job: str, tmp_path: Path) -> None:
 def test_streamed_without_shuffling_equals_loaded(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
     options = ["--train_file", str(tmp_path / "text.txt"), "--validation_file", str(tmp_path / "text.txt")]
-    options += ["--block_size", "16", "--train_sampling_strategy", "sequential", "--max_steps", "4"]
+    options += [
+        "--sample_by",
+        "line",
+        "--block_size",
+        "16",
+        "--train_sampling_strategy",
+        "sequential",
+        "--max_steps",
+        "4",
+    ]
     options += ["--max_train_samples", "90", "--max_validation_samples", "90"]
     train("causal", tmp_path / "loaded", *options)
     train("causal", tmp_path / "streamed", *options, "--streaming", "--streaming_buffer", "0")

@@ -146,7 +146,7 @@ def test_the_end_is_held_out(tmp_path, test_fraction):
     assert {split: len(rows) for split, rows in dataset.items()} == wanted
 
 
-def test_the_end_of_a_single_text(tmp_path):
+def test_the_end_of_a_single_text(tmp_path, capsys):
     text = "".join(chr(97 + n % 26) for n in range(1003)) + "\n"
     (tmp_path / "a.txt").write_text(text)
     options = {"train_file": str(tmp_path / "a.txt"), "sample_by": "document", "hold_out": "end"}
@@ -156,8 +156,10 @@ def test_the_end_of_a_single_text(tmp_path):
     three = load("language_model", **options, validation_fraction=0.1, test_fraction=0.3)
     assert "".join(rows["text"][0] for rows in three.values()) == text
     assert len(three["test"]["text"][0]) == 302
-    with pytest.raises(ValueError, match="give --validation_file, or --hold_out end"):
-        load("language_model", **options | {"hold_out": "random"})
+    capsys.readouterr()
+    at_random = load("language_model", **options | {"hold_out": "random"}, validation_fraction=0.1)
+    assert [list(rows["text"]) for rows in at_random.values()] == [[text[:count]], [text[count:]]]
+    assert "The data is a single text: its last characters are held out (validation).\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("cells", [[10, 9, 2, 1], ["10", "9", "2", "1"], ["2024-02-01", "2024-01-31", "1999", "0"]])
