@@ -29,30 +29,29 @@ def changed_splits(old: Mapping[str, Mapping[str, Any]], new: Prints) -> dict[st
 
 
 def _fingerprint(rows: Dataset) -> dict[str, Any]:
-    digests = {name: hashlib.blake2b(digest_size=16) for name in sorted(rows.column_names)}
+    digests = {name: (hashlib.blake2b(), hashlib.blake2b()) for name in sorted(rows.column_names)}
     for table in rows.with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
-        for name, digest in digests.items():
-            _update(digest, table.column(name).combine_chunks())
+        for name, (lengths, content) in digests.items():
+            _update(lengths, content, table.column(name).combine_chunks())
     whole = hashlib.blake2b(digest_size=16)
-    for name, digest in digests.items():
-        whole.update(f"{name}:{digest.hexdigest()};".encode())
+    for name, pair in digests.items():
+        whole.update(f"{name}:{':'.join(digest.hexdigest() for digest in pair)};".encode())
     classes = {name: feature for name, feature in rows.features.items() if isinstance(feature, ClassLabel)}
     names = {f"{name} names": list(feature.names) for name, feature in classes.items()}
     return {"rows": len(rows), "hash": whole.hexdigest(), **names}
 
 
-def _update(digest: Any, column: pa.Array | pa.ChunkedArray) -> None:
+def _update(lengths: Any, content: Any, column: pa.Array | pa.ChunkedArray) -> None:
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.large_binary())
         offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
-        digest.update(np.diff(offsets))
-        content = column.buffers()[2]
-        if content is not None:
-            digest.update(memoryview(content)[offsets[0] : offsets[-1]])
+        lengths.update(np.diff(offsets))
+        if (texts := column.buffers()[2]) is not None:
+            content.update(memoryview(texts)[offsets[0] : offsets[-1]])
     else:
-        digest.update(repr(column.to_pylist()).encode("utf-8", "surrogatepass"))
+        content.update("".join(f"{value!r};" for value in column.to_pylist()).encode("utf-8", "surrogatepass"))
 
 
 def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -2,6 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from vanillaformer.training.run_files import PREVIOUS, RECORD
 from vanillaformer.training.run_folder import Run, is_complete, last_checkpoint, open_folder, recover, replace
@@ -38,6 +40,19 @@ def test_checkpoint_cut_off_while_written_does_not_count(broken: str, tmp_path: 
     (tmp_path / "checkpoint-3").mkdir()
     assert not is_complete(tmp_path / "checkpoint-3")
     assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-1"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "config.json"])
+@pytest.mark.parametrize("left", [0, 20, -1])
+def test_checkpoint_with_a_file_cut_off_does_not_count(name: str, left: int, tmp_path: Path) -> None:
+    """As a power failure can leave it: with all names, but not with what is in the files."""
+    saved = checkpoint(tmp_path, 3)
+    save_file({"weight": torch.zeros(4)}, saved / "model.safetensors")
+    torch.save({"state": torch.zeros(4)}, saved / "optimizer.pt")
+    (saved / "config.json").write_text('{"hidden_size": 16, "vocab_size": 5}')
+    assert last_checkpoint(tmp_path) == saved
+    (saved / name).write_bytes((saved / name).read_bytes()[:left])
+    assert last_checkpoint(tmp_path) is None
 
 
 def test_new_folder(tmp_path: Path) -> None:
@@ -95,6 +110,51 @@ def test_run_of_an_earlier_version_is_continued_with_the_defaults_of_newer_setti
     run(tmp_path).write()
     assert open_folder(newer).checkpoint == tmp_path / "checkpoint-5"
     assert "Going on with changed settings: ema_decay: 0.0 there, 0.9 now." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"max_steps": 4}, "--max_steps 4: the run in .* has come to 5 already"),
+        ({"max_steps": 6}, None),
+        ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has come to 2.5 already"),
+        ({"max_steps": -1, "num_train_epochs": 3.0}, None),
+    ],
+)
+def test_unfinished_run_is_not_made_shorter_than_it_is(asked: dict, message: str | None, tmp_path: Path) -> None:
+    run(tmp_path).write()
+    checkpoint(tmp_path, 5, '{"global_step": 5, "epoch": 2.5}')
+    wanted = run(tmp_path)
+    wanted.settings["training"] |= asked
+    if message is None:
+        assert open_folder(wanted).checkpoint == tmp_path / "checkpoint-5"
+        return
+    with pytest.raises(ValueError, match=message):
+        open_folder(wanted)
+
+
+PRINTS = {name: {"rows": 5, "hash": name} for name in ("train", "validation", "test")}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_changed_data(finished: bool, tmp_path: Path) -> None:
+    made = run(tmp_path)
+    made.data, made.finished = PRINTS, finished
+    made.write()
+    checkpoint(tmp_path, 5)
+    for split in ("train", "validation"):
+        entry = open_folder(run(tmp_path))
+        with pytest.raises(ValueError, match=rf"other data .* \({split}: rows 5 then, 6 now\): put the data back"):
+            entry.check_data(PRINTS | {split: {"rows": 6, "hash": "other"}})
+    for data, new in ((PRINTS, False), (PRINTS | {"test": {"rows": 6, "hash": "other"}}, finished)):
+        entry = open_folder(run(tmp_path))
+        entry.check_data(data)
+        assert (entry.new_test, entry.data) == (new, data)
+    made.data = {}  # as an earlier version has left it
+    made.write()
+    entry = open_folder(run(tmp_path))
+    entry.check_data(PRINTS)
+    assert entry.data == PRINTS
 
 
 def test_run_without_a_checkpoint_is_replaced(tmp_path: Path) -> None:

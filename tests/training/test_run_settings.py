@@ -1,0 +1,97 @@
+"""All settings are compared but those that are named as without influence."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments
+from vanillaformer.training.run_arguments import (
+    ClassifierTrainingArguments,
+    LanguageModelTrainingArguments,
+    TranslationTrainingArguments,
+)
+from vanillaformer.training.run_settings import (
+    NOT_COMPARED,
+    changed_settings,
+    compared_settings,
+    default_settings,
+    is_longer,
+    listed,
+)
+
+PROGRAMS = (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments)
+GROUPS = {"model": ModelArguments(), "data": DataArguments(), "tokenizer": TokenizerArguments()}
+
+
+def settings(kind=TranslationTrainingArguments, groups=GROUPS, **given) -> dict:
+    return compared_settings("train", kind(use_cpu=True, **given), groups)
+
+
+def test_every_field_is_compared_or_named() -> None:
+    names = set()
+    for kind in PROGRAMS:
+        found = settings(kind)
+        for group, arguments in {**GROUPS, "training": kind}.items():
+            declared = {entry.name for entry in fields(arguments)}
+            assert declared - found[group].keys() <= NOT_COMPARED
+            assert not declared & found[group].keys() & NOT_COMPARED
+            names |= declared
+    assert names >= NOT_COMPARED, "a name that no argument has any more"
+
+
+@pytest.mark.parametrize(
+    ("given", "change"),
+    [
+        ({"eval_steps": 0.2}, "eval_steps: 0.1 there, 0.2 now, save_steps: 0.1 there, 0.2 now"),
+        ({"optim_args": "a=1"}, "optim_args: None there, 'a=1' now"),
+        ({"neftune_noise_alpha": 5.0}, "neftune_noise_alpha: None there, 5.0 now"),
+        ({"generation_num_beams": 2}, "generation_num_beams: 1 there, 2 now"),
+        ({"per_device_train_batch_size": 32}, "rows_per_step: 64 there, 32 now"),
+        ({"per_device_train_batch_size": 32, "gradient_accumulation_steps": 2}, ""),
+        ({"logging_steps": 5, "run_name": "b", "license": "mit", "num_beams": 2, "output_dir": "b"}, ""),
+    ],
+)
+def test_changes(given: dict, change: str) -> None:
+    assert listed(changed_settings(settings(), settings(**given), {})) == change
+
+
+def test_paths_are_compared_as_what_they_lead_to(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def changes(new: str, old: str = "d/c.csv") -> str:
+        one, other = (settings(groups=GROUPS | {"data": DataArguments(train_file=name)}) for name in (old, new))
+        return listed(changed_settings(one, other, {}))
+
+    for same in ("./d/c.csv", "d/../d/c.csv", str(tmp_path / "d" / "c.csv")):
+        assert changes(same) == ""
+    assert changes("c.csv") == "train_file: 'd/c.csv' there, 'c.csv' now"
+
+
+def test_records_of_earlier_versions_lack_settings() -> None:
+    groups = {**GROUPS, "training": ClassifierTrainingArguments(use_cpu=True)}
+    old, defaults = settings(ClassifierTrainingArguments), default_settings(groups)
+    for name in ("eval_steps", "save_steps", "optim_args", "r_drop"):
+        del old["training"][name]
+    del old["data"]["long_texts"]
+    new = settings(ClassifierTrainingArguments, eval_steps=0.3)
+    assert changed_settings(old, new, defaults) == {}  # transformers' own was not recorded, whatever it was
+    new = settings(ClassifierTrainingArguments, r_drop=1.0)
+    assert changed_settings(old, new, defaults) == {"training.r_drop": (0.0, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "longer"),
+    [
+        ({"max_steps": 5}, {"max_steps": 6}, True),
+        ({"max_steps": 5, "num_train_epochs": 9.0}, {"max_steps": 6, "num_train_epochs": 1.0}, True),
+        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.5}, True),
+        ({"max_steps": 5}, {"max_steps": 4}, False),
+        ({"num_train_epochs": 2.0}, {"num_train_epochs": 1.0}, False),
+        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_steps": 5}, False),
+        ({"max_steps": 5}, {"num_train_epochs": 9.0}, False),
+        ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
+    ],
+)
+def test_longer(old: dict, new: dict, longer: bool) -> None:
+    assert is_longer(changed_settings(settings(**old), settings(**new), {})) is longer
