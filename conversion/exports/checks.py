@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .engine import Engine
+from .engine import Engine, start_token
 
 LENGTHS = (11, 1, 5, 2)  # of the rows, which are one batch to the engine
 NEW_TOKENS = 12
@@ -129,7 +129,7 @@ def greedy(model: Any, prompt: list[int], new_tokens: int, engine: Engine) -> li
 def next_logits(model: Any, prompt: list[int], made: list[int]) -> torch.Tensor:
     """Return the logits of the tokens `made` and of the one behind them, (T + 1, V)."""
     if model.config.is_encoder_decoder:
-        start = [model.config.decoder_start_token_id, *made]
+        start = [start_token(model.config, model.generation_config), *made]
         return model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([start])).logits[0]
     return model(torch.tensor([[*prompt, *made]])).logits[0, len(prompt) - 1 :]
 

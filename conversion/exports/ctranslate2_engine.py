@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from .engine import Engine, Rows, StatesOfEngine, load_generation_config
+from .engine import TOP_K, Engine, Rows, StatesOfEngine, load_generation_config
 from .exporter import KINDS, config_of, model_class_of, read_record
 
 HEAD = "head.safetensors"
@@ -20,7 +20,7 @@ do not suffice even then, its answers are wrong."""
 
 
 class CTranslate2Engine(Engine):
-    """What CTranslate2 can be asked; beam search stops as its own does, with `num_beams` finished texts.
+    """What CTranslate2 can be asked; beam search stops with `num_beams` finished texts, as with `early_stopping=True`.
 
     Args:
         ctranslate2: The engine's module.
@@ -52,18 +52,22 @@ class CTranslate2Engine(Engine):
         max_new_tokens: int,
         num_beams: int = 1,
         length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
         do_sample: bool = False,
         temperature: float = 1.0,
-        top_k: int = 0,
+        top_k: int = TOP_K,
         top_p: float = 1.0,
         seed: int | None = None,
     ) -> list[list[int]]:
         if self.head is not None:
             return super().generate(prompts, max_new_tokens=max_new_tokens)
         self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature)
+        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
+        if early_stopping == "never" and num_beams > 1:
+            raise ValueError("early_stopping='never': CTranslate2 stops as soon as num_beams texts are finished")
         sampling: dict[str, Any] = {"sampling_topk": 1}
         if do_sample:
+            top_k = top_k if top_k < len(self.target) else 0  # which is all
             sampling = {"sampling_topk": top_k, "sampling_topp": top_p, "sampling_temperature": temperature}
             if seed is not None:  # it is read when a thread of the engine draws for the first time
                 self.ctranslate2.set_random_seed(seed)

@@ -13,21 +13,19 @@ Kind = Literal["encoder_decoder", "decoder", "encoder"]
 Rows = Sequence[Sequence[int]]
 
 NEW_TOKENS = 20  # how many transformers makes where nobody says
-SEARCH = ("num_beams", "length_penalty", "do_sample", "temperature", "top_k", "top_p")
-# What a generation config may ask for besides, and with which values it asks for nothing
-BESIDES: dict[str, tuple[Any, ...]] = {
-    "repetition_penalty": (None, 1.0),
-    "no_repeat_ngram_size": (None, 0),
-    "min_length": (None, 0),
-    "min_new_tokens": (None, 0),
-    "min_p": (None, 0.0),
-    "suppress_tokens": (None, []),
-    "begin_suppress_tokens": (None, []),
-    "bad_words_ids": (None, []),
-    "forced_bos_token_id": (None,),
-    "forced_eos_token_id": (None,),
-    "num_return_sequences": (None, 1),
-}
+TOP_K = 50  # and among how many it samples
+SEARCH = ("num_beams", "length_penalty", "early_stopping", "do_sample", "temperature", "top_k", "top_p")
+LENGTHS = ("max_length", "max_new_tokens")
+# Settings that change nothing in what is generated, or that an export has in another place
+WITHOUT_INFLUENCE = {
+    "use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile",
+    "continuous_batching_config", "low_memory", "prefill_chunk_size", "pad_token_id", "bos_token_id", "eos_token_id",
+    "decoder_start_token_id", "transformers_version", "output_attentions", "output_hidden_states", "output_scores",
+    "output_logits",
+}  # fmt: skip
+OF_SAMPLING = {"min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
+# What transformers takes for a setting that nobody gives: a config that has it asks for nothing
+DEFAULTS: dict[str, Any] = GenerationConfig._get_default_generation_params()
 
 
 class Engine:
@@ -56,9 +54,10 @@ class Engine:
         max_new_tokens: int,
         num_beams: int = 1,
         length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
         do_sample: bool = False,
         temperature: float = 1.0,
-        top_k: int = 0,
+        top_k: int = TOP_K,
         top_p: float = 1.0,
         seed: int | None = None,
     ) -> list[list[int]]:
@@ -79,12 +78,23 @@ class Engine:
         end = self.config.eos_token_id if end is None else end
         return [] if end is None else end if isinstance(end, list) else [end]
 
+    def start_token(self) -> int | None:
+        """Return the token that a translation starts from."""
+        return start_token(self.config, self.generation_config)
+
     def check_rows(self, rows: Rows) -> None:
         """Raise for rows that hold no text."""
         if empty := [number for number, row in enumerate(rows) if not len(row)]:
             raise ValueError(f"row {empty[0]} has no tokens")
 
-    def check_search(self, max_new_tokens: int, num_beams: int, do_sample: bool, temperature: float) -> None:
+    def check_search(
+        self,
+        max_new_tokens: int,
+        num_beams: int,
+        do_sample: bool,
+        temperature: float,
+        early_stopping: bool | str = False,
+    ) -> None:
         """Raise for a search that makes no sense or that no engine has."""
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
@@ -92,6 +102,8 @@ class Engine:
             raise ValueError(f"num_beams must be at least 1, got {num_beams}")
         if do_sample and num_beams > 1:
             raise ValueError(f"do_sample=True draws one token at a time: it needs num_beams=1, got {num_beams}")
+        if early_stopping not in (False, True, "never"):
+            raise ValueError(f"early_stopping must be False, True or 'never', got {early_stopping!r}")
         if do_sample and temperature <= 0:
             raise ValueError(f"temperature must be greater than 0, got {temperature}")
 
@@ -130,29 +142,33 @@ class EngineModel:
         options.pop("token_type_ids", None)
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         prompts = unpadded(input_ids, mask)
-        given = self.defaults(prompts) | {name: value for name, value in options.items() if value is not None}
+        given = self.settings(prompts, {name: value for name, value in options.items() if value is not None})
         seed, self.seed = self.seed, None
         made = self.engine.generate(prompts, **given, seed=seed)
         if self.engine.kind == "encoder_decoder":
-            prompts = [[self.config.decoder_start_token_id]] * len(made)
+            prompts = [[self.engine.start_token()]] * len(made)
         return self.padded([[*prompt, *new] for prompt, new in zip(prompts, made)], input_ids)
 
-    def defaults(self, prompts: Rows) -> dict[str, Any]:
-        """Return what the model's generation config says.
+    def settings(self, prompts: Rows, given: dict[str, Any]) -> dict[str, Any]:
+        """Return what an `Engine` is asked for: the settings given, and for the rest the model's generation config.
 
         Raises:
-            ValueError: It asks for more than an `Engine` can be told.
+            ValueError: There is a setting that engines do not have.
         """
-        saved = self.engine.generation_config
-        for name, nothing in BESIDES.items():
-            if (value := getattr(saved, name, None)) not in nothing:
-                raise ValueError(f"generation_config.json: {name}={value!r} is nothing that the engines here take")
-        defaults = {name: getattr(saved, name, None) for name in SEARCH}
+        config = self.engine.generation_config
+        saved = {name: getattr(config, name) for name in vars(GenerationConfig()) if not name.startswith("_")}
+        saved = {name: value for name, value in saved.items() if value is not None}
+        asked = saved | given
+        for name, value in asked.items():
+            where = "" if name in given else "generation_config.json: "
+            known = name in SEARCH + LENGTHS or (name in WITHOUT_INFLUENCE and value == saved.get(name, value))
+            idle = value in (DEFAULTS.get(name), False, [], {}) or (name in OF_SAMPLING and not asked.get("do_sample"))
+            if not known and not idle:
+                raise ValueError(f"{where}{name}={value!r}: an exported model has only {', '.join(SEARCH + LENGTHS)}")
+        lengths = given if any(name in given for name in LENGTHS) else saved
         longest = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
-        total = getattr(saved, "max_length", None)
-        room = NEW_TOKENS if total is None else max(1, total - longest)
-        defaults["max_new_tokens"] = saved.max_new_tokens or room
-        return {name: value for name, value in defaults.items() if value is not None}
+        new_tokens = lengths.get("max_new_tokens") or max(1, lengths.get("max_length", NEW_TOKENS + longest) - longest)
+        return {name: asked[name] for name in SEARCH if name in asked} | {"max_new_tokens": new_tokens}
 
     def padded(self, rows: list[list[int]], like: torch.Tensor) -> torch.Tensor:
         """Return rows as a tensor, filled up behind with padding or, without such a token, with the end."""
@@ -189,6 +205,12 @@ class StatesOfEngine(torch.nn.Module):
         types = None if token_type_ids is None else unpadded(token_type_ids, mask)
         made = torch.from_numpy(self.states(unpadded(input_ids, mask), types))
         return SimpleNamespace(last_hidden_state=made, past_key_values=None, hidden_states=None, attentions=None)
+
+
+def start_token(config: Any, generation_config: GenerationConfig | None) -> int | None:
+    """Return the token that a translation starts from: by the generation config or else by the model's own."""
+    start = getattr(generation_config, "decoder_start_token_id", None)
+    return getattr(config, "decoder_start_token_id", None) if start is None else start
 
 
 def load_generation_config(folder: Path) -> GenerationConfig:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .engine import Engine, Rows, load_generation_config
+from .engine import TOP_K, Engine, Rows, load_generation_config
 from .exporter import KINDS, config_of, read_record
 from .gguf_tensors import TABLES
 
@@ -72,14 +72,15 @@ class LlamaCppEngine(Engine):
         max_new_tokens: int,
         num_beams: int = 1,
         length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
         do_sample: bool = False,
         temperature: float = 1.0,
-        top_k: int = 0,
+        top_k: int = TOP_K,
         top_p: float = 1.0,
         seed: int | None = None,
     ) -> list[list[int]]:
         self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature)
+        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
         if num_beams > 1:
             raise ValueError(f"num_beams={num_beams}: llama.cpp has no beam search")
         sampling = {"temp": temperature, "top_k": top_k, "top_p": top_p} if do_sample else {"temp": 0.0}

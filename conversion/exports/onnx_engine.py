@@ -10,7 +10,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from .engine import Engine, Rows, load_generation_config
+from .engine import TOP_K, Engine, Rows, load_generation_config
 from .exporter import KINDS, config_of, read_record
 
 GRAPHS = ("encoder", "prefill", "decode", "model")
@@ -54,20 +54,21 @@ class OnnxEngine(Engine):
         max_new_tokens: int,
         num_beams: int = 1,
         length_penalty: float = 1.0,
+        early_stopping: bool | str = False,
         do_sample: bool = False,
         temperature: float = 1.0,
-        top_k: int = 0,
+        top_k: int = TOP_K,
         top_p: float = 1.0,
         seed: int | None = None,
     ) -> list[list[int]]:
         if self.steps is None:
             return super().generate(prompts, max_new_tokens=max_new_tokens)
         self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature)
+        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
         self.check_lengths(prompts, max_new_tokens)
         search: dict[str, Any] = {"num_beams": num_beams}
         if num_beams > 1:
-            search["length_penalty"] = length_penalty
+            search |= {"length_penalty": length_penalty, "early_stopping": early_stopping}
         if do_sample:
             search |= {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
         end = self.end_tokens()
@@ -77,7 +78,7 @@ class OnnxEngine(Engine):
             max_new_tokens=max_new_tokens,
             eos_token_id=end or None,
             pad_token_id=filler,
-            decoder_start_token_id=getattr(self.config, "decoder_start_token_id", None),
+            decoder_start_token_id=self.start_token(),
             **search,
         )
         with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -102,7 +103,7 @@ class OnnxEngine(Engine):
         self.check_rows(prompts)
         self.check_lengths(prompts, max(len(row) for row in continuations))
         if self.kind == "encoder_decoder":
-            start = self.config.decoder_start_token_id
+            start = self.start_token()
             source, source_mask = padded(prompts, 0)
             states = self.run("encoder", input_ids=source, attention_mask=source_mask)["last_hidden_state"]
             before = [1] * len(prompts)

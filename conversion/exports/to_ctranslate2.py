@@ -14,7 +14,7 @@ from vanillaformer.configuration import layer_types
 
 from .ctranslate2_engine import HEAD, CTranslate2Engine
 from .ctranslate2_specs import ACTIVATIONS, SpecBuilder, array, logit_shape
-from .engine import Engine
+from .engine import Engine, start_token
 from .exporter import KINDS, Exporter
 
 GENERATES = (modeling.VanillaEncoderDecoderForConditionalGeneration, modeling.VanillaDecoderForCausalLM)
@@ -205,7 +205,7 @@ def build_spec(
         spec.register_source_vocabulary(vocabulary(tokenizer, config.vocab_size))
         target = vocabulary(target_tokenizer, config.target_vocab_size)
         spec.register_target_vocabulary(target)
-        spec.config.decoder_start_token = target[config.decoder_start_token_id]
+        spec.config.decoder_start_token = target[start_token(config, model.generation_config)]
     else:
         target = vocabulary(tokenizer, config.vocab_size)
         if KINDS[config.model_type] == "encoder":

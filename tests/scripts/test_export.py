@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from vanillaformer import VanillaDecoderModel
+from vanillaformer.conversion.exports import read_record
 from vanillaformer.scripts import export, generate
 
 pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
@@ -75,6 +76,16 @@ def test_without_a_tokenizer(trained, tmp_path, capsys):
         generate.main(["--model", str(tmp_path / "e"), "--text", "x"])
 
 
+def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(trained, exported, tmp_path):
+    assert "greedy tokens equal" in read_record(exported("causal"))["checked"]
+    shutil.copytree(trained("causal"), tmp_path / "run")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "run" / "chat_template.jinja").symlink_to(tmp_path / "secret")
+    with pytest.raises(SystemExit, match=r"chat_template\.jinja is a link out of the folder"):
+        export.main([str(tmp_path / "run"), str(tmp_path / "e"), "--engine", "ctranslate2"])
+    assert not (tmp_path / "e").exists()
+
+
 # ------------------------------------------------------------------------------------------------- errors
 def test_only_a_model_with_a_head(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "num_hidden_layers": 1}
@@ -104,6 +115,7 @@ def test_an_unknown_engine(capsys):
         (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
         (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),
         (["--model", "{export}", "--do_sample", "--num_beams", "2"], "it needs num_beams=1, got 2"),
+        (["--model", "{export}", "--repetition_penalty", "1.2"], "repetition_penalty=1.2: an exported model has only"),
         (["--model", "{export}", "--max_new_tokens", "64"], "--max_new_tokens 64: .* 64 tokens"),
         (["--model", "{classifier}", "--num_beams", "2"], "--num_beams: VanillaEncoderFor.* generates nothing"),
     ],

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 import vanillaformer
-from vanillaformer.conversion.exports import EXPORTERS, Engine, export, load_engine
+from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, export, load_engine
 from vanillaformer.conversion.exports.ctranslate2_specs import ACTIVATIONS
 from vanillaformer.conversion.exports.to_ctranslate2 import RULES
 
@@ -267,6 +267,45 @@ def test_beams(kind, tmp_path):
     expected = [continuation(model, row, num_beams=4, length_penalty=0.0) for row in rows]
     assert engine.generate(rows, max_new_tokens=NEW, num_beams=4, length_penalty=0.0) == expected
     assert expected != [continuation(model, row) for row in rows], "beams that find what greedy search finds"
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_beams_with_early_stopping(kind, tmp_path):
+    """Both stop with as many finished texts as beams then, whatever the length penalty."""
+    model = toy(kind, scale_embedding=True)
+    engine = on_engine(model, tmp_path / "export")
+    rows = rows_of((5, 6, 3, 4, 2, 6, 5, 4))
+    for penalty in (0.6, 2.0):
+        options = {"num_beams": 4, "length_penalty": penalty, "early_stopping": True}
+        assert engine.generate(rows, max_new_tokens=NEW, **options) == [
+            continuation(model, r, **options) for r in rows
+        ]
+    with pytest.raises(ValueError, match="early_stopping='never': CTranslate2 stops as soon as"):
+        engine.generate(rows, max_new_tokens=NEW, num_beams=4, early_stopping="never")
+
+
+def test_it_samples_among_fifty_tokens_where_nobody_says(tmp_path):
+    model = toy("decoder", vocab_size=400)
+    engine = on_engine(model, tmp_path / "export")
+    rows = [[5, 6, 7]] * 200
+    options = {"max_new_tokens": 1, "do_sample": True, "temperature": 100.0, "seed": 1}
+    best = model(torch.tensor(rows[:1])).logits[0, -1].topk(50).indices.tolist()
+    drawn = {token for row in engine.generate(rows, **options) for token in row}
+    assert len(drawn) > 25
+    assert drawn <= set(best)
+    assert not {token for row in engine.generate(rows, **options, top_k=0) for token in row} <= set(best)
+
+
+@torch.no_grad()
+def test_a_translation_starts_from_the_token_of_the_generation_config(tmp_path):
+    model = toy("encoder_decoder")
+    model.generation_config.update(decoder_start_token_id=7, eos_token_id=END, max_new_tokens=NEW)
+    assert "48 of 48" in export(model, tmp_path / "export", "ctranslate2")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    expected = model.generate(ids, max_new_tokens=NEW, do_sample=False)
+    made = EngineModel(load_engine(tmp_path / "export")).generate(ids)
+    assert made[0].tolist() == expected[0, : made.shape[1]].tolist()
+    assert made[0, 0] == 7
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])

@@ -1,5 +1,7 @@
 """An engine in the place of a model: padding, defaults, and what it refuses."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,10 @@ from modeling.toys import toy_config
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine, EngineModel
+from vanillaformer.conversion.exports.ctranslate2_engine import CTranslate2Engine
 from vanillaformer.conversion.exports.engine import unpadded
+from vanillaformer.conversion.exports.llama_engine import LlamaCppEngine
+from vanillaformer.conversion.exports.onnx_engine import OnnxEngine
 
 
 class Parrot(Engine):
@@ -50,6 +55,7 @@ def test_translations_begin_with_the_start_token():
         ({"max_length": 3}, {}, 1, {}),
         ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
         ({"max_new_tokens": 7, "num_beams": 3}, {"max_new_tokens": 2, "num_beams": None}, 2, {"num_beams": 3}),
+        ({"max_new_tokens": 7}, {"max_length": 9}, 5, {}),
         ({"top_k": 9}, {"top_k": 4, "do_sample": True}, 20, {"top_k": 4, "do_sample": True}),
     ],
 )
@@ -61,9 +67,70 @@ def test_defaults_are_those_of_the_generation_config(settings, given, tokens, op
     assert {name: asked[name] for name in options} == options
 
 
-def test_what_an_engine_cannot_be_told_is_refused():
-    with pytest.raises(ValueError, match=r"generation_config.json: repetition_penalty=1.5"):
-        EngineModel(Parrot(repetition_penalty=1.5)).generate(IDS, MASK)
+REFUSED = {
+    "repetition_penalty": 1.5,
+    "encoder_no_repeat_ngram_size": 2,
+    "encoder_repetition_penalty": 1.2,
+    "no_repeat_ngram_size": 3,
+    "min_length": 4,
+    "sequence_bias": [[[5], -9.0]],
+    "exponential_decay_length_penalty": (3, 1.1),
+    "stop_strings": ["x"],
+    "num_beam_groups": 2,
+    "bad_words_ids": [[5]],
+    "forced_bos_token_id": 4,
+    "return_dict_in_generate": True,
+    "max_time": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_an_engine_does_not_have_is_refused(name):
+    value = REFUSED[name]
+    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=.*: an exported model has only num_beams,"):
+        EngineModel(Parrot(**{name: value})).generate(IDS, MASK)
+    with pytest.raises(ValueError, match=rf"^{name}=.*: an exported model has only num_beams,"):
+        EngineModel(Parrot()).generate(IDS, MASK, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["typical_p", "epsilon_cutoff", "eta_cutoff", "min_p"])
+def test_settings_of_sampling_are_refused_where_there_is_sampling(name):
+    engine = Parrot(**{name: 0.01})
+    EngineModel(engine).generate(IDS, MASK)
+    assert name not in engine.asked[0][2]
+    with pytest.raises(ValueError, match=rf"generation_config.json: {name}=0.01"):
+        EngineModel(engine).generate(IDS, MASK, do_sample=True)
+
+
+def test_a_setting_that_nothing_has_is_refused():
+    with pytest.raises(ValueError, match=r"tempurature=2\.0: an exported model has only"):
+        EngineModel(Parrot()).generate(IDS, MASK, tempurature=2.0)
+
+
+def test_another_end_than_the_exported_one_is_refused():
+    EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=3, use_cache=True)
+    with pytest.raises(ValueError, match="eos_token_id=4"):
+        EngineModel(Parrot(eos_token_id=3)).generate(IDS, MASK, eos_token_id=4)
+
+
+def test_settings_that_ask_for_nothing_are_not_refused():
+    """Those that transformers itself writes out, and its defaults."""
+    nothing = {"repetition_penalty": 1.0, "suppress_tokens": [], "min_length": 0, "num_assistant_tokens": 20}
+    engine = Parrot(**nothing, use_cache=True, early_stopping=True)
+    EngineModel(engine).generate(IDS, MASK, **nothing)
+    assert engine.asked[0][2]["early_stopping"] is True
+    assert not nothing.keys() & engine.asked[0][2].keys()
+
+
+@pytest.mark.parametrize("engine_class", [Engine, CTranslate2Engine, LlamaCppEngine, OnnxEngine])
+def test_sampling_is_among_as_many_tokens_as_in_transformers(engine_class):
+    default = inspect.signature(engine_class.generate).parameters["top_k"].default
+    assert default == GenerationConfig._get_default_generation_params()["top_k"] == 50
+
+
+def test_the_generation_config_has_the_last_word_on_the_start():
+    out = EngineModel(Parrot("encoder_decoder", decoder_start_token_id=7)).generate(IDS, MASK, max_new_tokens=5)
+    assert out.tolist() == [[7, 9, 0], [7, 9, 9]]
 
 
 def test_the_seed_is_given_once():
@@ -91,6 +158,7 @@ def test_unpadded():
         ((0, 1, False, 1.0), "max_new_tokens must be at least 1, got 0"),
         ((5, 0, False, 1.0), "num_beams must be at least 1, got 0"),
         ((5, 2, True, 1.0), "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
+        ((5, 2, False, 1.0, "soon"), "early_stopping must be False, True or 'never', got 'soon'"),
         ((5, 1, True, 0.0), "temperature must be greater than 0, got 0.0"),
     ],
 )
