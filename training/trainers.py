@@ -217,6 +217,8 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        # Seq2SeqTrainer's own choice keeps the rows that accelerate repeats to give each process as many
+        self.gather_function = self.accelerator.gather_for_metrics
         compute, rows = self.compute_metrics, self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
             targets = rows.select(evaluation_order(rows))["target"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 import torch
 from script_runs import (
     arguments,
@@ -62,6 +63,14 @@ def test_torchrun(tmp_path: Path) -> None:
     assert record["metrics"]["test_loss"] == pytest.approx(
         json.loads((tmp_path / "alone" / "run.json").read_text())["metrics"]["test_loss"], rel=1e-4
     )
+    # Every row is scored once, though a process gets some twice.
+    alone, two = (
+        [json.loads(line) for line in (tmp_path / name / "predictions_test.jsonl").read_text("utf-8").splitlines()]
+        for name in ("alone", "two")
+    )
+    assert [row["source"] for row in two] == [row["source"] for row in alone]
+    predictions, references = ([row[name] for row in two] for name in ("prediction", "reference"))
+    assert record["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
 
 
 @pytest.mark.parametrize("job", ["causal", "masked", "classification"])
