@@ -33,7 +33,7 @@ class Saving:
             StrictDataclassError: The fields do not fit together.
         """
         fields = migrate(config_dict, cls.code_version)
-        names = cls.keywords() - {"dtype"}  # type: ignore[attr-defined] - transformers reads "auto" into it
+        names = cls.keywords() - {"dtype"}  # type: ignore[attr-defined]  # which may be "auto": transformers'
         overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}  # type: ignore[attr-defined]
         # Loading a model or a tokenizer passes all its keywords on
         passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}

@@ -32,7 +32,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: BlockConfig, *args: Any, **kwargs: Any):
-        config.validate()  # type: ignore[attr-defined] - fields set since it was made: saving would refuse them
+        # Fields may have been set since the config was made: what saving would refuse is refused before training
+        config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)
 
     @classmethod

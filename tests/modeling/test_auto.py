@@ -2,15 +2,18 @@
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel
 
 import vanillaformer
+from vanillaformer.configuration import options
 from vanillaformer.modeling import AUTO_CLASSES, register
 
-from .toys import KINDS, TARGET_VOCABULARY, tokens, toy, toy_config
+from .toys import KINDS, TARGET_VOCABULARY, inputs_of, tokens, toy, toy_config
 
 PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in models]
 
@@ -24,6 +27,30 @@ def test_an_auto_class_builds_the_model_of_a_config(auto_class, model_class):
 def test_every_model_class_has_an_auto_class():
     public = {value for name, value in vars(vanillaformer).items() if isinstance(value, type) and "Config" not in name}
     assert public == {model for _, model in PAIRS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_config_changed_to_what_saving_would_refuse_makes_no_model(kind):
+    config = toy_config(kind)
+    config.num_key_value_heads = 3
+    for model_class in {KINDS[kind][1], type(KINDS[kind][1](toy_config(kind)).base_model)}:
+        with pytest.raises(StrictDataclassError, match=r"num_attention_heads=4 .* num_key_value_heads=3"):
+            model_class(config)
+
+
+@pytest.mark.parametrize("scheme", sorted({*get_args(options.PositionEmbedding)} - {"rotary"}))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_with_another_position_scheme_is_saved_and_loaded(kind, scheme, tmp_path, monkeypatch):
+    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "0")
+    for before, after in (("rotary", scheme), (scheme, "rotary")):
+        toy(kind, position_embedding_type=before).save_pretrained(tmp_path / before)
+        model_class = KINDS[kind][1]
+        model = model_class.from_pretrained(tmp_path / before, position_embedding_type=after)
+        assert model.config.position_embedding_type == after
+        model.save_pretrained(tmp_path / "again")
+        again = model_class.from_pretrained(tmp_path / "again")
+        inputs = inputs_of(kind)
+        assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -340,3 +340,16 @@ def test_generation_stops_with_an_error_at_the_end_of_the_table(name):
 def test_schemes_without_a_table_take_longer_inputs(kind, name):
     model = shared_toy(kind, {"position_embedding_type": name})
     assert torch.isfinite(model(**inputs_of(kind, batch=1, length=40)).logits).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slopes_stay_float32_in_a_model_loaded_in_another_type(kind, tmp_path):
+    model = toy(kind, position_embedding_type="alibi", num_attention_heads=6, num_key_value_heads=6)
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path, dtype=torch.bfloat16)
+    slopes = {name: buffer for name, buffer in loaded.named_buffers() if name.endswith("slopes")}
+    assert len(slopes) == 1 + (kind == "encoder_decoder")
+    for name, buffer in model.named_buffers():
+        if name in slopes:
+            assert slopes[name].dtype == torch.float32
+            assert torch.equal(slopes[name], buffer)
