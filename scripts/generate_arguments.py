@@ -4,11 +4,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vanillaformer.scripts.text_files import check_output, check_text
-from vanillaformer.training.limits import NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, SHARE, Limit, check_limits
+from vanillaformer.training.limits import (
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INT,
+    SEED,
+    SHARE,
+    Limit,
+    check_limits,
+)
 
 LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("batch_size", "num_beams", "max_new_tokens", "max_history", "candidates"), POSITIVE_INT),
     **dict.fromkeys(("temperature", "repetition_penalty"), POSITIVE),
+    "length_penalty": FINITE,
     "top_k": NOT_NEGATIVE,
     "top_p": SHARE,
     "seed": SEED,

@@ -21,12 +21,11 @@ __all__ = ["DataArguments", "ModelArguments", "Task", "TokenizerArguments", "par
 
 Task = Literal["translation", "language_model", "classification"]
 DATA_LIMITS: dict[str, Limit] = {
-    **dict.fromkeys(
-        ("max_train_samples", "max_validation_samples", "max_test_samples", "embedded_size"), POSITIVE_INT
-    ),
+    **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),
     **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "block_size"), POSITIVE_INT),
     **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
     "streaming_buffer": NOT_NEGATIVE,
+    "embedded_size": ("at least 100", lambda value: value >= 100),
 }
 
 
@@ -291,6 +290,9 @@ class TokenizerArguments:
         default_factory=list,
         metadata={"help": "Trained tokenizer: placeholders and tags in the texts, never split and kept in outputs."},
     )
+
+    def __post_init__(self) -> None:
+        check_limits(self, dict.fromkeys(("tokenizer_vocab_size", "tokenizer_min_frequency"), POSITIVE_INT))
 
     def training_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""

@@ -70,7 +70,7 @@ def load_data(arguments: DataArguments, task: Task, facts: Facts | None = None) 
 
 # ---------------------------------------------------------------------------------------------- where data is from
 def _embedded(arguments: DataArguments, task: Task) -> DatasetDict:
-    for name in ("split_column", "order_column"):
+    for name in ("split_column", "order_column", "turns_column"):
         if getattr(arguments, name) is not None:
             raise ValueError(f"--{name} {getattr(arguments, name)} needs --train_file or a --dataset on the Hub")
     return EMBEDDED[task](arguments).select_columns(list(COLUMNS[task]))

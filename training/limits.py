@@ -10,6 +10,7 @@ Limit = tuple[str, Callable[[Any], bool]]
 POSITIVE_INT: Limit = ("at least 1", lambda value: value >= 1)
 NOT_NEGATIVE: Limit = ("0 or more", lambda value: 0 <= value < math.inf)
 POSITIVE: Limit = ("greater than 0", lambda value: 0 < value < math.inf)
+FINITE: Limit = ("a finite number", math.isfinite)
 BELOW_ONE: Limit = ("at least 0 and less than 1", lambda value: 0 <= value < 1)
 SHARE: Limit = ("greater than 0 and at most 1", lambda value: 0 < value <= 1)
 SEED: Limit = ("from 0 to 4294967295", lambda value: 0 <= value < 2**32)

@@ -1,5 +1,6 @@
 """Settings of the training programs: transformers' own, with defaults for models trained from scratch."""
 
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from .adaptation import AdaptationArguments
 from .averaging import AveragingArguments
 from .batching import BatchArguments
 from .guards import GuardArguments
-from .limits import BELOW_ONE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
+from .limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
 from .losses import LossArguments
 from .machine import warn_of_emulation
 from .optimizers import OPTIMIZERS, OptimizerArguments
@@ -36,6 +37,7 @@ LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
     **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), BELOW_ONE),
     **dict.fromkeys(("seed", "data_seed"), SEED),
+    "neftune_noise_alpha": NOT_NEGATIVE,
     "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
     "dataloader_num_workers": NOT_NEGATIVE,
 }
@@ -43,6 +45,8 @@ STRATEGIES = {
     "eval_strategy": ("steps", "epoch", "no"),
     "save_strategy": ("steps", "epoch", "best", "no"),
 }
+
+JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
 
 Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
@@ -121,6 +125,8 @@ class RunDefaults(
     def __post_init__(self) -> None:
         self.plan_evaluations()
         check_limits(self, LIMITS)
+        for name in JSON_OPTIONS:
+            check_json(name, getattr(self, name))
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         for topic in TOPICS:
@@ -233,7 +239,7 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
     def __post_init__(self) -> None:
         _check_no_classifier(self)
         beams = ("num_beams", "generation_num_beams", "generation_max_length")
-        check_limits(self, dict.fromkeys(beams, POSITIVE_INT))
+        check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
         if not self.predict_with_generate:
             if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
                 raise ValueError(
@@ -313,10 +319,21 @@ def _check_no_classifier(arguments: LossArguments) -> None:
         raise ValueError(f"--lm_loss_weight {arguments.lm_loss_weight}: only train_classifier has a second loss")
 
 
+def check_json(name: str, value: Any) -> None:
+    """Raise ValueError for an option of several values that is not a JSON object."""
+    if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError(f"--{name} {value}: it must be a JSON object, such as '{{\"name\": 0.1}}'")
+
+
 def check_reports(names: Iterable[str]) -> None:
     """Raise ValueError for a tracker of experiments that transformers does not know or that is not installed."""
     for name in names:
         if name not in INTEGRATION_TO_CALLBACK:
             raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
-        if name not in (*get_available_reporting_integrations(), "flyte"):  # which is not looked for
+        if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # two it does not look for
             raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")

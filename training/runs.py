@@ -12,7 +12,6 @@ import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
 from transformers import PreTrainedTokenizerBase
-from transformers.integrations import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
@@ -77,7 +76,6 @@ def start(
     if training.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
-    check_reporting(training.report_to)
     card_example(data, job)  # before anything is done
     groups = {"model": model, "data": data, "tokenizer": tokenizer}
     settings = compared_settings(program, training, groups)
@@ -99,15 +97,6 @@ def start(
                 "resumes the run."
             )
             raise SystemExit(128 + run.stopping.number) from None
-
-
-def check_reporting(names: Iterable[str]) -> None:
-    """Raise ValueError for what --report_to names but is not known or not installed."""
-    for name in names:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise ValueError(f"--report_to {name}: choose from {', '.join(sorted(INTEGRATION_TO_CALLBACK))} or none")
-        if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):
-            raise ValueError(f"--report_to {name}: it is not installed: pip install {name}")
 
 
 def _open(run: Run, training: Any, model: ModelArguments, job: Job, length: int) -> None:
@@ -158,7 +147,7 @@ def prepare_tokenizers(
         with training.main_process_first(local=False, desc="tokenizer"):
             if training.should_save:
                 origin = tokenizer.tokenizer_name_or_path or model.saved
-                pair = load_pair(origin, trust_remote_code=False) if origin else _trained(tokenizer, kind, columns)
+                pair = _loaded(origin, tokenizer) if origin else _trained(tokenizer, kind, columns)
                 if model.saved and tokenizer.tokenizer_name_or_path:
                     names = tokenizer.tokenizer_name_or_path, model.saved, str(model.model_name_or_path)
                     warn_of_other_tokenizers(pair, *names)
@@ -317,6 +306,16 @@ def data_name(data: DataArguments, job: Job) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------- details
+def _loaded(origin: str | Path, arguments: TokenizerArguments) -> Pair:
+    try:
+        return load_pair(origin, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        if arguments.tokenizer_name_or_path is None:
+            raise
+        here = "" if Path(origin).is_dir() else " is not a directory, nor can it be fetched from the Hub"
+        raise ValueError(f"--tokenizer_name_or_path {origin}{here}: {error}") from error
+
+
 def _trained(arguments: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
     options = arguments.training_options()
     if len(columns) == 2:

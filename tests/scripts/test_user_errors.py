@@ -44,6 +44,7 @@ GENERATE = [
     (["--text", "x", "--temperature", "0"], "--temperature 0.0: it must be greater than 0"),
     (["--text", "x", "--temperature", "nan"], "--temperature nan: it must be greater than 0"),
     (["--text", "x", "--repetition_penalty", "-1"], "--repetition_penalty -1.0: it must be greater than 0"),
+    (["--text", "x", "--length_penalty", "nan"], "--length_penalty nan: it must be a finite number"),
     (["--text", "x", "--top_k", "-1"], "--top_k -1: it must be 0 or more"),
     (["--text", "x", "--top_p", "1.5"], "--top_p 1.5: it must be greater than 0 and at most 1"),
     (["--text", "x", "--seed", "-1"], "--seed -1: it must be from 0 to 4294967295"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanillaformer.training.arguments import DataArguments, parse
+from vanillaformer.training.arguments import DataArguments, TokenizerArguments, parse
 from vanillaformer.training.run_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
 
 
@@ -63,6 +63,9 @@ def test_saving_and_evaluating_follow_each_other(words, expected, capsys) -> Non
         ("--max_steps 0", "--max_steps 0: it must be at least 1, or -1 for as many as --num_train_epochs has"),
         ("--save_total_limit 0", "--save_total_limit 0: it must be at least 1"),
         ("--seed -1", "--seed -1: it must be from 0 to 4294967295"),
+        ("--lr_scheduler_kwargs x", "--lr_scheduler_kwargs x: it must be a JSON object, such as"),
+        ("--fsdp_config {", "--fsdp_config {: it must be a JSON object, such as"),
+        ("--neftune_noise_alpha -1", "--neftune_noise_alpha -1.0: it must be 0 or more"),
         ("--report_to wandbb", "--report_to wandbb: choose from none, all, azure_ml, .*wandb"),
         ("--report_to neptune", r"--report_to neptune: it is not installed \(pip install neptune\)"),
     ],
@@ -84,7 +87,7 @@ def test_beams_of_a_translator(name) -> None:
         ("--block_size 0", "--block_size 0: it must be at least 1"),
         ("--max_length -1", "--max_length -1: it must be at least 1"),
         ("--max_source_length 0", "--max_source_length 0: it must be at least 1"),
-        ("--embedded_size 0", "--embedded_size 0: it must be at least 1"),
+        ("--embedded_size 99", "--embedded_size 99: it must be at least 100"),
         ("--preprocessing_num_workers 0", "--preprocessing_num_workers 0: it must be at least 1"),
         ("--validation_fraction 1.5", "--validation_fraction 1.5: it must lie between 0 and 1"),
     ],
@@ -92,3 +95,9 @@ def test_beams_of_a_translator(name) -> None:
 def test_numbers_about_data(words, message) -> None:
     with pytest.raises(ValueError, match=message):
         parse(DataArguments, words.split())
+
+
+@pytest.mark.parametrize("name", ["tokenizer_vocab_size", "tokenizer_min_frequency"])
+def test_numbers_about_tokenizers(name) -> None:
+    with pytest.raises(ValueError, match=f"--{name} 0: it must be at least 1"):
+        parse(TokenizerArguments, [f"--{name}", "0"])
