@@ -19,7 +19,8 @@ from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.file_names import CARD, CONFIG, GENERATION, LICENSES, TOKENIZERS
 from vanillaformer.modeling.loading import open_config, open_model, saved_folder
 
-from .convert import from_native, to_native
+from .convert import architecture_of, from_native, to_native
+from .training_settings import lost_from_native, lost_to_native
 
 try:
     import fcntl
@@ -39,6 +40,7 @@ class Conversion(NamedTuple):
     parameters: int
     error: float
     carried: list[str]
+    lost: list[str]  # settings of training
 
 
 def convert_folder(
@@ -75,7 +77,17 @@ def convert_folder(
         converted.save_pretrained(folder)
         names = carry(carried, folder, converted)
         add_to_card(carried.get(CARD), folder, source, type(reference).__name__, type(converted).__name__)
-    return Conversion(type(reference).__name__, type(converted).__name__, converted.num_parameters(), error, names)
+    size, lost = converted.num_parameters(), lost_settings(reference, converted)
+    return Conversion(type(reference).__name__, type(converted).__name__, size, error, names, lost)
+
+
+def lost_settings(source: PreTrainedModel, made: PreTrainedModel) -> list[str]:
+    """Return the settings of training that a conversion has changed."""
+    to_native = isinstance(source.config, BlockConfig)
+    native = made if to_native else source
+    architecture = architecture_of(native.config)
+    lost = lost_to_native if to_native else lost_from_native
+    return lost(architecture, source.config, made.config, architecture.head_of(type(native).__name__))
 
 
 @contextmanager

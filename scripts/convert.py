@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision)
     print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
     print(f"logits on random input: relative error {done.error:.1e}")
+    if done.lost:
+        print(f"settings of training that {done.target} does not have: {', '.join(done.lost)}")
     print(f"carried over: {', '.join(done.carried) or 'no tokenizer found'}")
     print(f"written: {arguments.destination}")
 

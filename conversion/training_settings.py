@@ -1,0 +1,36 @@
+"""Settings of training that a conversion does not carry over: rates of dropout and of dropped layers.
+
+They change nothing in what a model computes, but fine-tuning goes by them.
+"""
+
+import dataclasses
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig
+
+from .architecture import LABEL_NAMES, NATIVE_NOT_FUNCTION, Architecture, without_none
+from .fields import taken
+from .function import equal
+
+OURS = ("dropout", "attention_dropout", "activation_dropout", "layer_drop")
+OF_CLASSIFIERS = ("classifier_dropout",)
+
+
+def lost_to_native(architecture: Architecture, ours: BlockConfig, native: PreTrainedConfig, head: str) -> list[str]:
+    """Return the rates of our config that the native one does not have, each with the one that it has instead."""
+    theirs = architecture.config_class(**without_none(taken(architecture.all_fields(head), native), LABEL_NAMES))
+    return changed(ours, theirs, OURS + (OF_CLASSIFIERS if head in ("sequence", "token") else ()))
+
+
+def lost_from_native(architecture: Architecture, native: PreTrainedConfig, ours: BlockConfig, head: str) -> list[str]:
+    """Return the rates of a native config that ours does not have, each with the one that it has instead."""
+    names = sorted(field.name for field in dataclasses.fields(native) if field.name in NATIVE_NOT_FUNCTION)
+    names = [name for name in names if "drop" in name and "summary" not in name]
+    return changed(native, architecture.to_native_config(ours, head), names)
+
+
+def changed(before: Any, after: Any, names: Any) -> list[str]:
+    pairs = {name: (getattr(before, name, None) or 0.0, getattr(after, name, None) or 0.0) for name in names}
+    return [f"{name}={one} (now {other})" for name, (one, other) in pairs.items() if not equal(one, other)]
