@@ -1,14 +1,15 @@
-"""Serve a language model by the OpenAI protocol: transformers' own server, which is told of our models.
+"""Serve a language model by the OpenAI protocol: transformers' own server, for one model and within limits.
 
     vanillaformer-serve runs/language_model --port 8000
 
 Then POST to http://localhost:8000/v1/chat/completions (models with a chat template) or /v1/completions, with any
-client of that protocol. Options are those of `transformers serve`; `vanillaformer-serve --help` lists them. Without a
-model named here, the server loads the ones that requests name.
+client of that protocol. Options are those of `transformers serve`, and limits of a request;
+`vanillaformer-serve --help` lists them. No other model is loaded, and transformers' other endpoints are not there.
 """
 
+import copy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,10 +17,17 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import is_serve_available
 
 from vanillaformer import modeling
+from vanillaformer.modeling.loading import saved_folder
 from vanillaformer.scripts.console import program
 
 SERVED = modeling.VanillaDecoderForCausalLM
 NEEDED = ("fastapi", "uvicorn", "openai", "pydantic")
+# Limits of a request: default and help
+LIMITS = {
+    "max_tokens": (2048, "Most tokens that a request may ask for, and with no limit of its own is given."),
+    "max_prompt_tokens": (8192, "Most tokens of a prompt; the model's length is a limit besides."),
+    "max_body_bytes": (2**18, "Most bytes of a request."),
+}
 
 
 def check_libraries() -> None:
@@ -30,17 +38,47 @@ def check_libraries() -> None:
 
 
 def server_command() -> Any:
-    """Return transformers' command, able to load our language models; its `--help` needs no library of the server."""
+    """Return transformers' command with our limits, able to load our language models.
+
+    Its `--help` needs no library of the server.
+    """
+    from click import IntRange, Option
     from transformers.cli.transformers import app
 
     # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
     setattr(sys.modules["transformers"], SERVED.__name__, SERVED)
-    return app.commands["serve"]
+    command = copy.copy(app.commands["serve"])
+    options = [
+        Option([f"--{name.replace('_', '-')}"], type=IntRange(1), default=default, show_default=True, help=text)
+        for name, (default, text) in LIMITS.items()
+    ]
+    command.params = [*command.params, *options]
+    command.callback = limited(command.callback)
+    command.help = __doc__
+    return command
+
+
+def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
+    """Return transformers' serving with an app that has the endpoints of one model, within limits."""
+
+    def run(**options: Any) -> Any:
+        from transformers.cli.serving import server
+
+        from .serve_app import builder
+        from .serve_requests import Limits
+
+        limits = Limits(**{name: options.pop(name) for name in LIMITS})
+        server.build_server = builder(limits, options["host"])  # which `serve` looks up there
+        return serve(**options)
+
+    return run
 
 
 def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
-    """Raise ValueError for a model that is none, or one of ours that the server cannot run as it is asked to."""
-    if name is None or name.endswith(".gguf"):
+    """Raise ValueError for no model, or one that the server cannot run as it is asked to."""
+    if name is None:
+        raise ValueError("name the model to serve: vanillaformer-serve MODEL, a folder or Hub id")
+    if name.endswith(".gguf"):
         return
     path, _, revision = name.partition("@")
     try:
@@ -51,7 +89,9 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
             raise ValueError(
                 f"{name} has code of its own: --trust-remote-code runs it, once you have read it"
             ) from error
-        raise ValueError(f"{name} is no model: {error}") from error
+        raise ValueError(f"{name} is not a model: {error}") from error
+    if not trust_remote_code:
+        saved_folder(path, revision or None, "MODEL")
     architecture = next(iter(config.architectures or []), "none")
     if architecture not in vars(modeling):
         return
@@ -68,12 +108,12 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    command = server_command()
     if "--help" not in arguments:
         check_libraries()
-    command = server_command()
-    given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
-    options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
-    check_model(given.get("force_model"), *options)
+        given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
+        options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
+        check_model(given.get("force_model"), *options)
     command.main(arguments, prog_name="vanillaformer-serve")
 
 

@@ -1,17 +1,26 @@
 """`vanillaformer-serve` in a process of its own, asked over a loopback port by the client of OpenAI."""
 
+import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
+import uvicorn
+from openai import BadRequestError, OpenAI
+from safetensors.torch import load_file, save_file
+from starlette.testclient import TestClient
 from transformers import AutoTokenizer
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.model_manager import ModelManager
+from transformers.cli.serving.utils import GenerationState
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
@@ -19,6 +28,8 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.scripts import serve
+from vanillaformer.scripts.serve_app import builder
+from vanillaformer.scripts.serve_requests import Limits
 
 from .tiny import TEXTS, tiny
 
@@ -30,6 +41,14 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def wait_until(holds, seconds: float = 60) -> None:
+    """Return once something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def wait_for(port: int, process: subprocess.Popen, seconds: float = 120) -> None:
@@ -104,6 +123,187 @@ def test_completion_of_a_prompt(client, folder):
     assert choice.text == tokenizer.decode(written[prompt["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
+def test_the_model_is_the_only_one_that_is_listed(client, folder):
+    assert [model.id for model in client.models.list().data] == [str(folder)]
+
+
+def test_a_completion_without_a_limit_ends_at_the_models_length(client, folder):
+    """One of 64 positions: its table has no more."""
+    reply = client.completions.create(model=str(folder), prompt=TEXTS[2], temperature=0)
+    assert reply.usage.completion_tokens <= 64 - reply.usage.prompt_tokens
+    assert reply.choices[0].finish_reason == "length"
+    assert reply.usage.total_tokens == 64
+
+
+def test_what_a_client_gets_wrong_it_is_told(client, folder):
+    with pytest.raises(BadRequestError, match="max_tokens=100: after 3 tokens of prompt at most 61 fit"):
+        client.completions.create(model=str(folder), prompt=TEXTS[2], max_tokens=100)
+    with pytest.raises(BadRequestError, match=f"Server is pinned to '{folder}'; requested '/etc'"):
+        client.completions.create(model="/etc", prompt="x")
+
+
+# ------------------------------------------------------------------------------------- one app, in this process
+LIMITS = Limits(max_tokens=50, max_prompt_tokens=20, max_body_bytes=3000)
+
+
+def app_of(folder: Path, host: str = "localhost") -> TestClient:
+    """A client of the app that serves a folder."""
+    serve.server_command()  # makes transformers know the class
+    manager, state = ModelManager(device="cpu", force_model=str(folder)), GenerationState()
+    named = ("completion", "response", "transcription", "systemone")
+    app = builder(LIMITS, host)(
+        manager, ChatCompletionHandler(manager, state), **dict.fromkeys([f"{name}_handler" for name in named]),
+        generation_state=state,
+    )  # fmt: skip
+    return TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def app(folder) -> TestClient:
+    return app_of(folder)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/load_model", "/reset", "/v1/responses", "/v1/systemone", "/v1/audio/transcriptions", "/docs", "/openapi.json"],
+)
+def test_other_endpoints_are_not_there(path, app, tmp_path):
+    answer = app.post(path, json={"model": str(tmp_path)})
+    assert answer.status_code == 404
+    assert answer.json() == {
+        "error": {"message": "Not Found", "type": "invalid_request_error", "param": None, "code": None}
+    }
+    assert app.get(path).status_code == 404
+    assert app.get("/health").json() == {"status": "ok"}
+
+
+PROMPT, TURN = {"prompt": "the old"}, {"role": "user", "content": "the old"}
+COMPLETIONS: dict[str, tuple[dict, str]] = {
+    "no number": (PROMPT | {"max_tokens": "many"}, "max_tokens='many': it must be an integer from 1 to 50"),
+    "negative": (PROMPT | {"max_tokens": -3}, "max_tokens=-3: it must be an integer from 1 to 50"),
+    "zero": (PROMPT | {"max_tokens": 0}, "max_tokens=0: it must be an integer from 1 to 50"),
+    "true": (PROMPT | {"max_tokens": True}, "max_tokens=True: it must be an integer"),
+    "too many": (PROMPT | {"max_tokens": 51}, "max_tokens=51: it must be an integer from 1 to 50"),
+    "hot": (PROMPT | {"temperature": "hot"}, "temperature='hot': it must be a number from 0 to 100"),
+    "cold": (PROMPT | {"temperature": -1}, "temperature=-1: it must be a number from 0"),
+    "top_p": (PROMPT | {"top_p": 2}, "top_p=2: it must be a number from 0 to 1"),
+    "seed": (PROMPT | {"seed": "x"}, "seed='x': it must be an integer from 0"),
+    "penalty": (PROMPT | {"frequency_penalty": -1}, "frequency_penalty=-1: it must be a number above -1"),
+    "stop": (PROMPT | {"stop": [1]}, "stop=[1]: it must be a text or up to 16 of them"),
+    "stream": (PROMPT | {"stream": "yes"}, "stream='yes': it must be true or false"),
+    "bias": (PROMPT | {"logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by token id"),
+    "settings": (PROMPT | {"generation_config": "{"}, "generation_config is not taken from clients: use max_tokens"),
+    "model": (PROMPT | {"model": 5}, "model=5: it must be a text"),
+    "prompts": ({"prompt": ["a", "b"]}, "prompt=['a', 'b']: it must be a text, and not an empty one"),
+    "empty": ({"prompt": ""}, "prompt='': it must be a text, and not an empty one"),
+    "long": ({"prompt": "the old ship " * 20}, "the prompt has 62 tokens, it must be from 1 to 20"),
+}
+CHATS: dict[str, tuple[dict, str]] = {
+    "no messages": ({}, "messages=None: it must be a list of messages, and not an empty one"),
+    "text": ({"messages": "x"}, "messages='x': it must be a list of messages"),
+    "number": ({"messages": [TURN, 5]}, "messages[1]: it must be an object with a role"),
+    "no role": ({"messages": [{"content": "x"}]}, "messages[0]: it must be an object with a role"),
+    "content": (
+        {"messages": [{"role": "user", "content": 5}]},
+        "messages[0]: content=5: it must be a text, or a",
+    ),
+    "picture": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/x"}}]}]},
+        "messages[0]: content=[{'type': 'image_url'",
+    ),
+    "calls": ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls must be functions"),
+    "tools": ({"messages": [TURN], "tools": "all"}, "tools='all': it must be a list of objects"),
+    "template": (
+        {"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
+        "chat_template_kwargs: chat_template cannot be set by a request",
+    ),
+    "more of it": ({"messages": [TURN], "chat_template_kwargs": {"tokenize": False}}, "tokenize cannot be set"),
+    "long": ({"messages": [TURN | {"content": "the old ship " * 20}]}, "the prompt has 6"),
+}
+REQUESTS = [
+    *[pytest.param("/v1/completions", *case, id=f"completion-{name}") for name, case in COMPLETIONS.items()],
+    *[pytest.param("/v1/chat/completions", *case, id=f"chat-{name}") for name, case in CHATS.items()],
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body", "message"), REQUESTS)
+def test_a_wrong_request_is_an_error_that_names_the_field(path, body, message, stream, app):
+    answer = app.post(path, json={"stream": stream} | body)
+    assert answer.status_code == 400, answer.text
+    assert message in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "message"),
+    [
+        (b'{"prompt": ', "application/json", 400, "the body is not JSON"),
+        (b"[" * 2000, "application/json", 400, "the body is not JSON"),
+        (b"[]", "application/json", 400, "the body must be a JSON object, got a list"),
+        (b'{"prompt": "the"}', "text/plain", 415, "content-type 'text/plain': it must be application/json"),
+        (b'{"prompt": "%s"}' % (b"a" * 3000), "application/json", 413, "the body has more than 3,000 bytes"),
+    ],
+)
+def test_a_body_that_is_none_is_refused(content, kind, status, message, app):
+    answer = app.post("/v1/completions", content=content, headers={"content-type": kind})
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+
+
+def test_only_names_of_this_machine_reach_a_server_that_listens_on_it(app, folder):
+    assert app.get("/health", headers={"host": "127.0.0.1:8000"}).status_code == 200
+    assert app.get("/health", headers={"host": "evil.example:8000"}).status_code == 400
+    assert app_of(folder, "0.0.0.0").get("/health", headers={"host": "evil.example"}).status_code == 200
+
+
+def test_limits_fit_what_is_asked_for(app):
+    greedy = {"prompt": TEXTS[2], "temperature": 0}  # which does not end by itself
+    usage = app.post("/v1/completions", json=greedy).json()["usage"]
+    assert usage == {"prompt_tokens": 3, "completion_tokens": 50, "total_tokens": 53}
+    usage = app.post("/v1/completions", json=greedy | {"max_tokens": 3}).json()["usage"]
+    assert usage["completion_tokens"] == 3
+    answer = app.post("/v1/chat/completions", json={"messages": [TURN], "max_completion_tokens": 3, "max_tokens": 9})
+    assert answer.json()["usage"]["completion_tokens"] <= 3
+
+
+def test_a_chat_without_a_template_is_refused(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model", ignore=shutil.ignore_patterns("chat_template*"))
+    answer = app_of(tmp_path / "model").post("/v1/chat/completions", json={"messages": [TURN]})
+    assert answer.status_code == 400
+    assert "chat template" in answer.json()["error"]["message"]
+
+
+def test_a_client_that_goes_is_generated_for_no_longer(folder, monkeypatch):
+    """Of 50 tokens few are made, and the next client is answered."""
+    steps, forward, port = [], VanillaDecoderForCausalLM.forward, free_port()
+
+    def slow(self, *arguments, **options):
+        steps.append(1)
+        time.sleep(0.1)
+        return forward(self, *arguments, **options)
+
+    monkeypatch.setattr(VanillaDecoderForCausalLM, "forward", slow)
+    server = uvicorn.Server(uvicorn.Config(app_of(folder).app, port=port, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    body = json.dumps({"prompt": TEXTS[2], "temperature": 0}).encode()
+    lines = ("POST /v1/completions HTTP/1.1", "host: localhost", "content-type: application/json")
+    head = "\r\n".join([*lines, f"content-length: {len(body)}"])
+    try:
+        wait_until(lambda: server.started)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(head.encode() + b"\r\n\r\n" + body)
+            wait_until(lambda: steps)
+        with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+            reply = client.completions.create(model=str(folder), prompt=TEXTS[2], max_tokens=1)
+            assert reply.usage.completion_tokens == 1
+        assert 1 < len(steps) < 40
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+
+
 # ------------------------------------------------------------------------------------------------- errors
 @pytest.mark.parametrize("model_class", [VanillaEncoderForMaskedLM, VanillaEncoderDecoderForConditionalGeneration])
 def test_what_writes_no_text_on_its_own_is_refused(model_class, saved):
@@ -117,8 +317,23 @@ def test_continuous_batching_is_refused_before_the_server_starts(saved):
         serve.main([str(folder), "--continuous-batching"])
 
 
+def test_a_model_has_to_be_named():
+    with pytest.raises(SystemExit, match=r"name the model to serve: vanillaformer-serve MODEL"):
+        serve.main([])
+
+
+def test_damaged_weights_are_refused_before_the_server_starts(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    weights = load_file(folder / "model.safetensors")
+    save_file(
+        {name: value for name, value in weights.items() if "down" not in name}, tmp_path / "model/model.safetensors"
+    )
+    with pytest.raises(SystemExit, match=rf"MODEL {tmp_path}/model has weights without .*down_proj"):
+        serve.main([str(tmp_path / "model")])
+
+
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(SystemExit, match=rf": {tmp_path} is no model"):
+    with pytest.raises(SystemExit, match=rf": {tmp_path} is not a model"):
         serve.main([str(tmp_path)])
 
 
