@@ -119,7 +119,7 @@ class EarlyStopping(Remembered, EarlyStoppingCallback):
         difference = gain(new, best, score)
         if difference == 0 and (not self.early_stopping_threshold or gain(new, first, score) == 0):
             return is_better(new, best, score)
-        return difference > self.early_stopping_threshold
+        return difference > (self.early_stopping_threshold or 0)
 
 
 class NanGuard(Remembered):

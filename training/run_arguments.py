@@ -137,15 +137,14 @@ class RunDefaults(
         if optimizer in OPTIMIZERS:
             self.optim = "adamw_torch"  # transformers accepts only its own
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
-        if self.greater_is_better and self.lr_scheduler_type in FOLLOWING:  # type: ignore[attr-defined]
-            self.lr_scheduler_kwargs = {"mode": "max", **(self.lr_scheduler_kwargs or {})}
+        self.follow_score()
         if optimizer in OPTIMIZERS:
             self.optim = optimizer
         check_reports(self.report_to)  # type: ignore[attr-defined]
         self.check_processes()
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
-            if self.bf16:
+            if self.bf16:  # type: ignore[attr-defined]
                 warn_of_emulation("--bf16", "cpu")
             if self.fp16:  # type: ignore[attr-defined]
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
@@ -193,21 +192,28 @@ class RunDefaults(
         if abs(saved / evaluated - round(saved / evaluated)) > 1e-6:
             raise ValueError(f"{given}: the first must be a multiple of the second, {remedy}")
 
+    def follow_score(self) -> None:
+        """Tell a schedule that follows the score of the best checkpoint in which direction it is better."""
+        fields: Any = self  # with those of TrainingArguments
+        if fields.greater_is_better and fields.lr_scheduler_type in FOLLOWING:
+            fields.lr_scheduler_kwargs = {"mode": "max", **(fields.lr_scheduler_kwargs or {})}
+
     def choose_by(self, job: str) -> None:
         """Set the score that chooses the best checkpoint by its plain name, and its direction.
 
         Raises:
             ValueError: The job has no such score, or `greater_is_better` contradicts its direction.
         """
-        if self.metric_for_best_model is None:
+        fields: Any = self  # with those of TrainingArguments
+        if fields.metric_for_best_model is None:
             return
-        score = ranking_score(self.metric_for_best_model, job)
-        if self.greater_is_better not in (None, score.greater_is_better):
+        score = ranking_score(fields.metric_for_best_model, job)
+        if fields.greater_is_better not in (None, score.greater_is_better):
             raise ValueError(
-                f"--greater_is_better {self.greater_is_better}: a {'greater' if score.greater_is_better else 'lower'} "
-                f"{score.name} is better; leave the option out"
+                f"--greater_is_better {fields.greater_is_better}: of {score.name} a "
+                f"{'greater' if score.greater_is_better else 'lower'} value is better; leave the option out"
             )
-        self.metric_for_best_model, self.greater_is_better = score.name, score.greater_is_better
+        fields.metric_for_best_model, fields.greater_is_better = score.name, score.greater_is_better
 
 
 @dataclass

@@ -219,7 +219,8 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
         # Seq2SeqTrainer's own choice keeps the rows that accelerate repeats to give each process as many
         self.gather_function = self.accelerator.gather_for_metrics
-        compute, rows = self.compute_metrics, self.evaluated
+        compute: Any = self.compute_metrics
+        rows = self.evaluated
         if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
             targets = rows.select(evaluation_order(rows))["target"]
             self.compute_metrics = partial(compute, references=list(targets))
