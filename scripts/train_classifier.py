@@ -19,6 +19,7 @@ from vanillaformer.training.losses import check_language_model_loss
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
 from vanillaformer.training.preprocessing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.training.progress import TextColumn
 from vanillaformer.training.run_arguments import ClassifierTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
@@ -52,7 +53,9 @@ def _train(
     if run.finished and not run.new_test:
         return already_finished(run, "classification", settings, data, example=example)
     kind = check_preset("classification", model_arguments)
-    tokenizers = prepare_tokenizers(run, settings, model_arguments, tokenizer_arguments, kind, texts["train"]["text"])
+    column = TextColumn(texts["train"], "text")
+    arguments = run, settings, model_arguments, tokenizer_arguments, kind
+    tokenizers = prepare_tokenizers(*arguments, column)
     tokenizer, labels = tokenizers[0], label_names(texts)
     set_truncation_side(tokenizer, data.truncation_side)
     options = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}

@@ -31,6 +31,7 @@ from vanillaformer.training.metrics import (
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.packing import BlockCollator, PackedCollator, PackedMasking, check_attention, packed_rows
 from vanillaformer.training.preprocessing import causal_blocks, check_stride, masked_blocks
+from vanillaformer.training.progress import TextColumn
 from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
@@ -128,7 +129,7 @@ def _train(
     if run.finished and not run.new_test:
         return already_finished(run, job, settings, data, example=example)
     kind = check_preset(job, model_arguments)
-    plain = texts["train"]["text"]
+    plain = TextColumn(texts["train"], "text")
     if data.turns_column is not None:
         plain = WithoutSeparators(plain)
         texts = reverse_dialogues(texts) if data.reverse_turns else texts

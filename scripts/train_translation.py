@@ -16,6 +16,7 @@ from vanillaformer.training.fingerprints import fingerprints
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.preprocessing import encode_pairs, translation_rows
+from vanillaformer.training.progress import TextColumn
 from vanillaformer.training.run_arguments import TranslationTrainingArguments
 from vanillaformer.training.run_folder import Run
 from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
@@ -50,7 +51,7 @@ def _train(
     if run.finished and not run.new_test:
         return already_finished(run, "translation", settings, data, example=example)
     kind = check_preset("translation", model_arguments)
-    columns = texts["train"]["source"], texts["train"]["target"]
+    columns = TextColumn(texts["train"], "source"), TextColumn(texts["train"], "target")
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
     lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
     handling = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}

@@ -7,6 +7,7 @@ data that lies in memory. Here rows are known by what they hold, the tokenizer b
 import hashlib
 import inspect
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,27 +19,46 @@ import transformers
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from .progress import Advance, stage
+
 FOLDER = "vanillaformer"
 ORIGIN = ("name_or_path", "is_local", "local_files_only")
 """What a tokenizer says of where it was loaded from."""
 
 
-def cached_map(rows: Dataset, function: Callable[..., Any], *, num_proc: int | None = None, **options: Any) -> Dataset:
+def cached_map(
+    rows: Dataset, function: Callable[..., Any], *, desc: str, num_proc: int | None = None, **options: Any
+) -> Dataset:
     """Apply a function to batches of rows, or return what it returned for such rows before.
 
     Args:
         rows: The rows.
         function: A function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
+        desc: What is done, for the progress.
         num_proc: Processes to work with, at most one per row.
         **options: More of `Dataset.map`.
     """
-    fingerprint = _hash(_rows_key(rows), _function_key(function), options.get("remove_columns"))
+    settings = options.get("remove_columns"), repr(options.get("features"))
+    fingerprint = _hash(_rows_key(rows), _function_key(function), *settings)
     workers = None if num_proc is None else min(num_proc, len(rows))
     if datasets.is_caching_enabled():
         folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         options["cache_file_name"] = str(folder / f"{fingerprint}.arrow")
-    return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, **options)
+    with stage(desc, len(rows), bar=True) as advance:
+        # `datasets` copies the function to workers, which cannot count here.
+        function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)
+        return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, desc=desc, **options)
+
+
+def _counted(function: Callable[..., Any], advance: Advance, batch: Any) -> Any:
+    advance(len(next(iter(batch.values()))))
+    return function(batch)
+
+
+def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are as many as the cores, and threads were not forked
+    return function(batch)
 
 
 def _rows_key(rows: Dataset) -> str:

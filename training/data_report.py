@@ -16,6 +16,7 @@ from .reporting import report
 BATCHES = 200
 """So many batches tell how much of them is padding."""
 UNREACHABLE = "references that cannot be produced exactly"
+IDS_AT_ONCE = 1_000_000
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
@@ -78,9 +79,11 @@ def shortfalls(told: Mapping[str, Any]) -> list[str]:
 
 def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     """Return how often each of `size` tokens occurs in a column."""
-    ids = flat_values(rows, column)
-    ids = pc.filter(ids, pc.greater_equal(ids, 0)).to_numpy()  # labels have -100 where no loss is wanted
-    return np.bincount(ids, minlength=size)
+    ids, counts = flat_values(rows, column), np.zeros(size, dtype=np.int64)
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        part = ids.slice(start, IDS_AT_ONCE).to_numpy()
+        counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
+    return counts
 
 
 def padding_share(rows: Dataset, arguments: Any) -> float:

@@ -9,11 +9,14 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict
 
+from .progress import stage
+
 Prints = dict[str, dict[str, Any]]
 
 ROWS_AT_ONCE = 10_000
 
 
+@stage("Fingerprinting the data")
 def fingerprints(texts: DatasetDict) -> Prints:
     """Return, for each split of loaded data, its number of rows, a hash of their content, and the names of its labels.
 

@@ -12,14 +12,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Value
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.modeling.heads import IGNORED
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from .bad_rows import Facts
-from .preprocessing import Batch, LongTexts, check_encoder_tokenizer, flat_values, judge_long, map_splits
+from .preprocessing import (
+    IDS,
+    Batch,
+    LongTexts,
+    check_encoder_tokenizer,
+    flat_values,
+    judge_long,
+    map_splits,
+    token_ids,
+)
 from .reporting import report
 from .trainers import RowMasking
 
@@ -57,7 +66,8 @@ def packed_rows(
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
     text = text_tokenizer(tokenizer)
     batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
-    tokenised = map_splits(dataset, batch, num_proc)
+    columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
+    tokenised = map_splits(dataset, batch, num_proc, features=columns)
     how = "cut into pieces of"
     tokenised = judge_long(dataset, tokenised, {"text": block_size}, long_texts, facts, how)
     packed = {}
@@ -191,9 +201,8 @@ def _text_batch(
     reframe: bool,
 ) -> Batch:
     """Return the pieces of each text, in one list with their lengths; `reframe` frames each piece, else the text."""
-    encoded = tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False, verbose=False)
     rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}
-    for ids in encoded["input_ids"]:
+    for ids in token_ids(tokenizer, batch["text"]):
         framed = ids if reframe else [*start, *ids, *end]
         pieces = [framed[place : place + longest] for place in range(0, len(framed), longest)]
         if reframe:

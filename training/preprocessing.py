@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, DatasetDict, concatenate_datasets
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.tokenization.control_tokens import text_tokenizer
@@ -16,6 +17,8 @@ from .caching import cached_map
 from .reporting import report
 
 Batch = dict[str, list[Any]]
+IDS = List(Value("int32"))
+"""Token ids, in half the memory and disk that `datasets` would take for them."""
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
@@ -99,7 +102,7 @@ def causal_blocks(
     """
     encode = encode_causal(tokenizer, block_size)
     strides = _strides(dataset, block_stride, block_size)
-    tokenised = map_splits(dataset, encode, num_proc)
+    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
     return DatasetDict({split: _cut(rows, block_size, strides[split], 2) for split, rows in tokenised.items()})
 
 
@@ -118,12 +121,10 @@ def masked_blocks(
     """
     encode = encode_masked(tokenizer, block_size)
     strides = _strides(dataset, block_stride, block_size - 2)
-    tokenised = map_splits(dataset, encode, num_proc)
-    frame = partial(_framed_batch, start=tokenizer.cls_token_id, end=tokenizer.sep_token_id)
+    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
     cut = {split: _cut(rows, block_size - 2, strides[split], 1) for split, rows in tokenised.items()}
-    return DatasetDict(
-        {split: rows.map(frame, batched=True, desc=f"Framing {split} data") for split, rows in cut.items()}
-    )
+    frame = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return DatasetDict({split: _framed(rows, *frame) for split, rows in cut.items()})
 
 
 # ------------------------------------------------------------------------------------- what to do to batches of texts
@@ -206,25 +207,36 @@ def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int
 
 
 def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int]) -> Batch:
-    # Not verbose: a text longer than the model is no mistake here, the blocks are not.
-    encoded = tokenizer(batch["text"], add_special_tokens=False, return_attention_mask=False, verbose=False)
-    return {"input_ids": [[*start, *ids, *end] for ids in encoded["input_ids"]]}
+    return {"input_ids": [[*start, *ids, *end] for ids in token_ids(tokenizer, batch["text"])]}
 
 
-def _framed_batch(batch: Batch, *, start: int, end: int) -> Batch:
-    return {"input_ids": [[start, *ids, end] for ids in batch["input_ids"]]}
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts of any length, without special tokens around them."""
+    if not tokenizer.is_fast:
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return encoded["input_ids"]
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 # --------------------------------------------------------------------------------------------------- whole splits
 def map_splits(
-    dataset: DatasetDict, function: Callable[[Batch], Batch], num_proc: int | None, keep: list[str] | None = None
+    dataset: DatasetDict,
+    function: Callable[[Batch], Batch],
+    num_proc: int | None,
+    keep: list[str] | None = None,
+    features: dict[str, Any] | None = None,
 ) -> DatasetDict:
     """Apply a function to batches of every split, dropping the columns it was given but those to `keep`."""
+    options = {} if features is None else {"features": Features(features)}
     mapped = {}
     for split, rows in dataset.items():
         old = [name for name in rows.column_names if name not in (keep or [])]
         mapped[split] = cached_map(
-            rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenising {split} data"
+            rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenizing {split} data", **options
         )
     return DatasetDict(mapped)
 
@@ -276,6 +288,18 @@ def _cut(rows: Dataset, size: int, stride: int, smallest: int) -> Dataset:
         ends = np.cumsum(ends - starts)
     blocks = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends]), pa.int64()), stream)
     return Dataset(pa.table({"input_ids": blocks}))
+
+
+def _framed(rows: Dataset, start: int, end: int) -> Dataset:
+    """Put a token before and one after each of the `input_ids`."""
+    blocks = rows.with_format("arrow")["input_ids"].combine_chunks()
+    values, bounds = blocks.flatten().to_numpy(), np.concatenate([[0], np.cumsum(pc.list_value_length(blocks))])
+    bounds = bounds + 2 * np.arange(len(bounds))
+    framed = np.empty(bounds[-1], values.dtype)
+    inside = np.ones(bounds[-1], dtype=bool)
+    inside[bounds[:-1]] = inside[bounds[1:] - 1] = False
+    framed[inside], framed[bounds[:-1]], framed[bounds[1:] - 1] = values, start, end
+    return Dataset(pa.table({"input_ids": pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), framed)}))
 
 
 def judge_long(

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from signal import Signals
@@ -30,6 +30,7 @@ from .models import HEADS, Job, check_model
 from .plots import loss_curve
 from .predictions import PREFIXES, score_and_predict
 from .profiling import profile_new_model
+from .progress import Advance, stage
 from .reporting import optional, report
 from .run_files import SAVING, locked
 from .run_folder import Run, open_folder, recover, replace
@@ -318,10 +319,19 @@ def _loaded(origin: str | Path, arguments: TokenizerArguments) -> Pair:
 
 def _trained(arguments: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
     options = arguments.training_options()
-    if len(columns) == 2:
-        return train_pair(*columns, joint=arguments.joint_vocabulary, kind=kind, **options)
-    tokenizer = train(columns[0], kind=kind, **options)
-    return tokenizer, tokenizer
+    total = sum(len(column) for column in columns if isinstance(column, Sized))
+    with stage("Training the tokenizer", total or None) as advance:
+        texts = [_counted(column, advance) for column in columns]
+        if len(texts) == 2:
+            return train_pair(*texts, joint=arguments.joint_vocabulary, kind=kind, **options)
+        tokenizer = train(texts[0], kind=kind, **options)
+        return tokenizer, tokenizer
+
+
+def _counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
+    for text in texts:
+        advance(1)
+        yield text
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> str:

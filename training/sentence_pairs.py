@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
-from .preprocessing import Batch, check_encoder_tokenizer, flat_values, map_splits
+from .preprocessing import IDS, Batch, check_encoder_tokenizer, flat_values, map_splits, token_ids
 from .reporting import report
 
 # Behind a line's end, and behind the full stop, exclamation or question mark of a sentence within a line; Chinese and
@@ -83,8 +83,8 @@ def sentence_pairs(
     check_encoder_tokenizer(tokenizer)
     room = block_size - 3
     batch = partial(_sentence_batch, tokenizer=text_tokenizer(tokenizer), longest=room // 2)
-    pairs = {}
-    for split, rows in map_splits(dataset, batch, num_proc).items():
+    pairs, columns = {}, {"input_ids": IDS, "lengths": IDS}
+    for split, rows in map_splits(dataset, batch, num_proc, features=columns).items():
         documents = _documents(split, rows)
         drawn = list(draw_pairs(documents, room, Random(f"sentence-pairs-{split}-{seed}")))
         pairs[split] = _rows(documents.tokens, drawn, tokenizer)
@@ -146,8 +146,7 @@ def _sentence_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, longest
     """Return the tokens of each text and the lengths of its sentences; one that is too long becomes several."""
     found = [sentences(text) for text in batch["text"]]
     flat = [sentence for text in found for sentence in text]
-    options: dict[str, Any] = {"add_special_tokens": False, "return_attention_mask": False, "verbose": False}
-    encoded = iter(tokenizer(flat, **options)["input_ids"] if flat else [])
+    encoded = iter(token_ids(tokenizer, flat) if flat else [])
     rows: Batch = {"input_ids": [], "lengths": []}
     for text in found:
         ids = [next(encoded) for _ in text]

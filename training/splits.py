@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from random import Random
 
 import numpy as np
+import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from .arguments import DataArguments
@@ -182,23 +183,25 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
     Raises:
         ValueError: Nothing would be left to train on.
     """
-    texts = texts_of(dataset["train"], column)
-    known, leaked = set(texts), set()
+    texts = dataset["train"].with_format("arrow")[column]
+    leaked = np.zeros(len(texts), dtype=bool)
     for split in ("validation", "test"):
         if split not in dataset:
             continue
-        shared = [text for text in texts_of(dataset[split], column) if text in known]
+        held_out = dataset[split].with_format("arrow")[column].cast(texts.type)
+        found = pc.is_in(texts, value_set=held_out)
+        shared = pc.sum(pc.is_in(held_out, value_set=texts.filter(found))).as_py() or 0
         if shared:
             dropped = "" if drop else " (--drop_leaked_rows takes them out of it)"
             report(
-                f"{split} data: the {column} of {len(shared):,} of {len(dataset[split]):,} rows also occurs in the "
+                f"{split} data: the {column} of {shared:,} of {len(dataset[split]):,} rows also occurs in the "
                 f"training data{dropped}."
             )
-        facts.setdefault(split, {})["also in train"] = len(shared)
-        leaked |= set(shared)
-    if not (drop and leaked):
+        facts.setdefault(split, {})["also in train"] = shared
+        leaked |= np.asarray(found)
+    if not (drop and leaked.any()):
         return dataset
-    kept = np.flatnonzero([text not in leaked for text in texts])
+    kept = np.flatnonzero(~leaked)
     if not len(kept):
         raise ValueError(f"--drop_leaked_rows: every {column} of the training data also occurs in the other splits")
     report(f"train data: {len(texts) - len(kept):,} of {len(texts):,} rows occur in the other splits: left out.")

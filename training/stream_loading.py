@@ -14,6 +14,7 @@ from .files import named, stream_files
 from .json_files import column_names
 from .labels import encode_labels, label_names
 from .opening import check_columns
+from .progress import stage
 from .reporting import report
 from .splits import SPLITS
 from .streaming import TextStream
@@ -47,6 +48,7 @@ def check_streaming(arguments: DataArguments, settings: Any) -> None:
     settings.accelerator_config.dispatch_batches = False  # rows of a batch are padded by the process that gets them
 
 
+@stage("Reading the data")
 def load_texts(
     arguments: DataArguments, task: Task, settings: Any, facts: Facts
 ) -> tuple[DatasetDict, TextStream | None]:

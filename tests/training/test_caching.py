@@ -6,8 +6,8 @@ from functools import partial
 import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
-from transformers import PreTrainedTokenizerFast
 
+from vanillaformer.training import caching
 from vanillaformer.training.caching import cached_map, tokenizer_key
 from vanillaformer.training.preprocessing import (
     _joined_batch,
@@ -23,15 +23,15 @@ TEXTS = ["one. two", "three. four and more", "five"]
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The texts tokenised so far."""
+    """The batches tokenised so far."""
     seen = []
-    encode = PreTrainedTokenizerFast.__call__
+    apply = caching._counted
 
-    def counted(self, *arguments, **keywords):
-        seen.append((arguments, keywords))
-        return encode(self, *arguments, **keywords)
+    def counted(function, advance, batch):
+        seen.append(batch)
+        return apply(function, advance, batch)
 
-    monkeypatch.setattr(PreTrainedTokenizerFast, "__call__", counted)
+    monkeypatch.setattr(caching, "_counted", counted)
     return seen
 
 
@@ -86,7 +86,10 @@ def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
 def test_rows_of_a_selection_are_its_own(calls, decoder_tokenizer):
     rows = Dataset.from_dict({"text": [f"text {n}" for n in range(10)]})
     function = partial(_joined_batch, tokenizer=decoder_tokenizer, start=[2], end=[3])
-    chosen = [cached_map(rows.select(some), function, remove_columns=["text"]) for some in ([1, 5], [5, 1], [1, 5])]
+    chosen = [
+        cached_map(rows.select(some), function, remove_columns=["text"], desc="test")
+        for some in ([1, 5], [5, 1], [1, 5])
+    ]
     assert len(calls) == 2
     assert list(chosen[0]) == list(chosen[1])[::-1] == list(chosen[2])
 

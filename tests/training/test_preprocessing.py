@@ -2,7 +2,14 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
 
-from vanillaformer.training.preprocessing import causal_blocks, classification_rows, masked_blocks, translation_rows
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.training.preprocessing import (
+    causal_blocks,
+    classification_rows,
+    masked_blocks,
+    token_ids,
+    translation_rows,
+)
 
 TEXTS = ["def f():\n", "x", "äöü 漢字", "return 1 + 2\n" * 3]
 
@@ -157,3 +164,23 @@ def test_classification_rows(encoder_tokenizer, capsys):
 def test_classification_rows_need_classes(encoder_tokenizer):
     with pytest.raises(ValueError, match="not a ClassLabel"):
         classification_rows(splits(text=["a"], label=["good"]), encoder_tokenizer, max_length=8)
+
+
+def test_token_ids_are_those_of_a_call(decoder_tokenizer):
+    texts = ["one", "", "ä <s>two</s>", "long " * 999]
+    text = text_tokenizer(decoder_tokenizer)
+    for tokenizer in (decoder_tokenizer, text):
+        wanted = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        tokenizer(texts, truncation=True, max_length=2, padding=True)  # leaves settings behind
+        assert token_ids(tokenizer, texts) == wanted
+    assert decoder_tokenizer.bos_token_id in token_ids(decoder_tokenizer, texts)[2]
+    assert decoder_tokenizer.bos_token_id not in token_ids(text, texts)[2]
+
+
+def test_blocks_take_four_bytes_for_a_token(decoder_tokenizer, encoder_tokenizer):
+    dataset = DatasetDict(train=Dataset.from_dict({"text": ["some text", "more of it"]}))
+    for rows in (
+        causal_blocks(dataset, decoder_tokenizer, block_size=8),
+        masked_blocks(dataset, encoder_tokenizer, block_size=8),
+    ):
+        assert rows["train"].features["input_ids"].feature.dtype == "int32"
