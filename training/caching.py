@@ -52,8 +52,9 @@ def cached_map(
 
 
 def _counted(function: Callable[..., Any], advance: Advance, batch: Any) -> Any:
+    made = function(batch)
     advance(len(next(iter(batch.values()))))
-    return function(batch)
+    return made
 
 
 def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
