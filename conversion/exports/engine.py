@@ -78,7 +78,7 @@ class Engine:
         end = self.config.eos_token_id if end is None else end
         return [] if end is None else end if isinstance(end, list) else [end]
 
-    def start_token(self) -> int | None:
+    def start_token(self) -> Any:
         """Return the token that a translation starts from."""
         return start_token(self.config, self.generation_config)
 
@@ -207,7 +207,7 @@ class StatesOfEngine(torch.nn.Module):
         return SimpleNamespace(last_hidden_state=made, past_key_values=None, hidden_states=None, attentions=None)
 
 
-def start_token(config: Any, generation_config: GenerationConfig | None) -> int | None:
+def start_token(config: Any, generation_config: GenerationConfig | None) -> Any:
     """Return the token that a translation starts from: by the generation config or else by the model's own."""
     start = getattr(generation_config, "decoder_start_token_id", None)
     return getattr(config, "decoder_start_token_id", None) if start is None else start
