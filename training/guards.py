@@ -2,10 +2,9 @@
 
 import math
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +20,7 @@ from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 from .reporting import report
 from .run_files import flush_all, written_aside
 from .run_folder import extra_checkpoints, is_complete, last_checkpoint, mark_extra
-from .scores import SCORES, Evaluation, Score, evaluations, gain, is_better
+from .scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
 from .stopping import Stopping
 
 SKIPPED_IN_A_ROW = 10
@@ -97,29 +96,32 @@ class EarlyStopping(Remembered, EarlyStoppingCallback):
             return  # it ends anyway, or has ended
         score, found = SCORES[args.metric_for_best_model], evaluations(state.log_history)
         new, earlier = found[-1], found[:-1]
-        best = reduce(lambda one, other: other if is_better(other, one, score) else one, earlier) if earlier else None
-        if best is None or self.improves(new, best, earlier[0], score):
+        if not earlier or self.improves(new, earlier, score):
             self.early_stopping_patience_counter = 0
             return
         self.early_stopping_patience_counter += 1
         if self.over:
             control.should_training_stop = True
             control.should_save = args.save_strategy != "no"
+            best = best_of(earlier, score).get(f"eval_{score.name}", math.nan)
             report(
-                f"Stopped early at step {state.global_step:,}: no better {score.name} than "
-                f"{best.get(f'eval_{score.name}', math.nan):.4g} in {self.early_stopping_patience} evaluations."
+                f"Stopped early at step {state.global_step:,}: no better {score.name} than {best:.4g} in "
+                f"{self.early_stopping_patience} evaluations."
             )
 
-    def improves(self, new: Evaluation, best: Evaluation, first: Evaluation, score: Score) -> bool:
-        """Tell whether an evaluation counts as an improvement.
+    def improves(self, new: Evaluation, earlier: Sequence[Evaluation], score: Score) -> bool:
+        """Tell whether an evaluation counts as an improvement on earlier ones.
 
-        It has to be better by more than the threshold. With equal scores a lower loss counts too; with a threshold
-        only as long as the score is still what it was at first, as BLEU is 0 in the first evaluations.
+        Its score has to be better by more than the threshold; without a threshold a lower loss with an equal score
+        counts too. As long as the score has not moved from what it was at first, as BLEU near 0, so does a new lowest
+        loss.
         """
+        best, threshold = best_of(earlier, score), self.early_stopping_threshold or 0.0
         difference = gain(new, best, score)
-        if difference == 0 and (not self.early_stopping_threshold or gain(new, first, score) == 0):
-            return is_better(new, best, score)
-        return difference > (self.early_stopping_threshold or 0)
+        if difference > threshold or (difference == 0 and not threshold and is_better(new, best, score)):
+            return True
+        moved = any(abs(gain(entry, earlier[0], score)) > score.resolution for entry in (new, *earlier))
+        return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])
 
 
 class NanGuard(Remembered):

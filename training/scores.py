@@ -4,6 +4,7 @@ import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 LANGUAGE_MODELS = ("causal", "masked", "mlm+nsp")
@@ -21,6 +22,7 @@ class Score:
         text: How it is printed while training; None if it is not.
         papers: The papers it comes from.
         on_hub: Whether the Hub lists it (https://hf.co/metrics).
+        resolution: Differences up to this say nothing while a model produces little that is right.
         drawn: Whether it may be drawn beside the loss; the first one that there is.
     """
 
@@ -31,6 +33,7 @@ class Score:
     text: str | None = None
     papers: tuple[str, ...] = ()
     on_hub: bool = False
+    resolution: float = 0.0
     drawn: bool = False
 
 
@@ -40,10 +43,15 @@ ENTRIES = (
     Score(
         *("bleu", "BLEU", ("translation",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
         on_hub=True,
+        resolution=0.5,
         drawn=True,
     ),
-    Score("chrf", "chrF", ("translation",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True),
-    Score("ter", "TER (lower is better)", ("translation",), False, "TER {:.1f}", ("snover2006study",), on_hub=True),
+    Score("chrf", "chrF", ("translation",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True, resolution=0.5),
+    Score(
+        *("ter", "TER (lower is better)", ("translation",), False, "TER {:.1f}", ("snover2006study",)),
+        on_hub=True,
+        resolution=0.5,
+    ),
     Score("gen_len", "tokens of an output, mean", ("translation",), None),
     Score("perplexity", "perplexity per token", LANGUAGE_MODELS, False, "perplexity {:.2f}", on_hub=True),
     Score("perplexity_per_character", "perplexity per character", ("causal",), False),
@@ -116,6 +124,11 @@ def is_better(new: Evaluation, old: Evaluation, score: Score) -> bool:
     """
     ranks = [(_value(entry, score), _value(entry, SCORES["loss"])) for entry in (new, old)]
     return ranks[0] > ranks[1] or ranks[0] == ranks[1] == (-math.inf, -math.inf)
+
+
+def best_of(entries: Sequence[Evaluation], score: Score) -> Evaluation:
+    """Return the best of one or more evaluations."""
+    return reduce(lambda best, entry: entry if is_better(entry, best, score) else best, entries)
 
 
 def _value(entry: Evaluation, score: Score) -> float:
