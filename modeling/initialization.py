@@ -8,8 +8,6 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
 
-from .positions import BiasTable
-
 # The maps whose products reach the residual stream linearly: what depth-aware schemes scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
@@ -21,7 +19,7 @@ def is_stack(module: nn.Module) -> TypeGuard[nn.ModuleList]:
 
 def stream_width(table: nn.Embedding) -> int:
     """Return the width D of the stack that a table is of, which the two stacks of a model may have different."""
-    return table.stream_width if isinstance(table, BiasTable) else table.embedding_dim
+    return getattr(table, "stream_width", table.embedding_dim)  # a table of biases has a column per head
 
 
 def normal(module: nn.Module, config: BlockConfig) -> None:
