@@ -76,7 +76,7 @@ class BatchSize:
     """How many rows to read at once, by the length of those read before."""
 
     def __init__(self) -> None:
-        self.rows = 100
+        self.rows = min(100, LARGEST_BATCH)
 
     def adapt(self, rows: int, characters: int) -> None:
         self.rows = min(LARGEST_BATCH, max(1, BATCH_CHARACTERS * rows // max(1, characters)))
