@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Dataset, Value
 
@@ -80,17 +81,47 @@ def without_unreadable(check: RowCheck, split: str, where: str, rows: Dataset) -
         where: What they are from, in words.
         rows: Rows as `load_files` returns them.
     """
-    lines = rows.with_format("arrow")[LINES].to_numpy()
+    lines = arrow_column(rows, LINES).to_numpy()
     if len(rows) and lines.max() > 1:
         longest, count = int(lines.argmax()), int((lines > 1).sum())
         report(
             f"{where}: {count:,} of {len(rows):,} rows have cells with line breaks, at most {row_name(rows, longest)} "
             f"with {lines[longest]:,} lines: is its quotation mark closed in the right place?"
         )
-    problems = rows.with_format("arrow")[PROBLEM]
+    problems = arrow_column(rows, PROBLEM)
     bad = np.asarray(pc.is_valid(problems), dtype=bool)
     rows = check.drop(split, where, rows, bad, lambda index: problems[index].as_py())
     return rows.remove_columns([LINES, PROBLEM])
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    cells = rows.data.column(column)
+    return cells if rows._indices is None else cells.take(rows._indices.column(0))
+
+
+def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
+    if type(rows.features[column]).__name__ == "Json":  # of several types
+        return list(rows[column]), np.arange(len(rows))
+    chunks = _encoded(rows, column)
+    return (chunks[0].dictionary.to_pylist() if chunks else []), _numbers(chunks)
+
+
+def text_numbers(rows: Dataset, column: str) -> np.ndarray:
+    """Return the number of each row's text among the distinct ones, in the order of their first rows."""
+    return _numbers(_encoded(rows, column))
+
+
+def _encoded(rows: Dataset, column: str) -> list[pa.DictionaryArray]:
+    cells = arrow_column(rows, column)
+    if pa.types.is_string(cells.type):
+        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
+    return cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+
+
+def _numbers(chunks: list[pa.DictionaryArray]) -> np.ndarray:
+    return np.concatenate([np.array([], dtype=np.int64), *(chunk.indices.to_numpy() for chunk in chunks)])
 
 
 def number_rows(rows: Dataset) -> Dataset:
@@ -132,7 +163,7 @@ def _problems(where: str, rows: Dataset, column: str) -> np.ndarray:
     """Return what is wrong with each cell, 0 for nothing."""
     if not _is_text(rows, column):
         return _mixed_problems(where, rows, column)
-    cells = rows.with_format("arrow")[column]
+    cells = arrow_column(rows, column)
     null = np.asarray(pc.is_null(cells), dtype=bool)
     blank = np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False), dtype=bool)
     return np.select([null, blank], [NULL, BLANK], 0)

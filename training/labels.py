@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from .bad_rows import RowCheck
+from .bad_rows import RowCheck, distinct_cells
 from .reporting import report
 
 
@@ -35,12 +35,12 @@ def encode_labels(dataset: DatasetDict, check: RowCheck | None = None) -> Datase
         ValueError: For such a row, unless they are skipped; or for fewer than two classes.
     """
     check = check or RowCheck()
-    if "test" in dataset and all(label == -1 for label in _labels(dataset["test"])):
+    if "test" in dataset and distinct_cells(dataset["test"], "label")[0] == [-1]:
         report("The test split has no labels: it is left out.")
         dataset = DatasetDict({name: rows for name, rows in dataset.items() if name != "test"})
     known = {split: _without_unreadable(check, split, rows) for split, rows in dataset.items()}
     feature = dataset["train"].features["label"]
-    names = feature.names if isinstance(feature, ClassLabel) else _sorted(set(_as_names(known["train"])))
+    names = feature.names if isinstance(feature, ClassLabel) else _sorted(set(_names_and_rows(known["train"])[0]))
     if len(names) < 2:
         found = f"one value only, {names[0]!r}" if names else "no label"
         raise ValueError(f"column 'label' has {found}: nothing to classify")
@@ -49,29 +49,25 @@ def encode_labels(dataset: DatasetDict, check: RowCheck | None = None) -> Datase
 
 def _without_unreadable(check: RowCheck, split: str, rows: Dataset) -> Dataset:
     """Leave out rows whose label is none."""
-    feature, labels = rows.features["label"], _labels(rows)
+    feature = rows.features["label"]
+    labels, number_of = distinct_cells(rows, "label")
     if not isinstance(feature, ClassLabel):
         bad = [not (label.strip() if isinstance(label, str) else isinstance(label, int)) for label in labels]
         text = "{!r} is not a label (a name or an integer is)"
     else:
         bad = [label is None or not 0 <= label < feature.num_classes for label in labels]
         text = f"label {{!r}} is not one of the {feature.num_classes} classes"
-    return check.drop(split, f"{split} data", rows, np.array(bad), lambda index: text.format(labels[index]))
+    bad_rows = np.array(bad, dtype=bool)[number_of]
+    return check.drop(split, f"{split} data", rows, bad_rows, lambda index: text.format(labels[number_of[index]]))
 
 
-def _as_names(rows: Dataset) -> list[str]:
-    """Return each row's label as text without blanks around it."""
+def _names_and_rows(rows: Dataset) -> tuple[list[str], np.ndarray]:
+    """Return the distinct labels as text without blanks around it, and the number of each row's label."""
+    labels, number_of = distinct_cells(rows, "label")
     feature = rows.features["label"]
     if isinstance(feature, ClassLabel):
-        return [feature.names[label] for label in _labels(rows)]
-    return [str(label).strip() for label in _labels(rows)]
-
-
-def _labels(rows: Dataset) -> list[Any]:
-    """Return the labels as they are written: all at once, which `datasets` does not do when asked for a list."""
-    if type(rows.features["label"]).__name__ == "Json":  # of several types
-        return list(rows["label"])
-    return rows.with_format("arrow")["label"].to_pylist()
+        return [feature.names[label] for label in labels], number_of
+    return [str(label).strip() for label in labels], number_of
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
@@ -84,21 +80,25 @@ def _sorted(names: Iterable[str]) -> list[str]:
 
 def _encode(check: RowCheck, split: str, rows: Dataset, names: list[str]) -> Dataset:
     """Replace names by ids, and leave out rows with a name that is not among them."""
-    index, labels = {name: number for number, name in enumerate(names)}, _as_names(rows)
-    blanks = [label for label in _labels(rows) if isinstance(label, str) and label != label.strip()]
-    if blanks:
-        report(
-            f"{split} data: blanks around {len(blanks):,} of {len(rows):,} labels are removed, as in {blanks[0]!r}."
-        )
+    index, (found, number_of) = {name: number for number, name in enumerate(names)}, _names_and_rows(rows)
+    _report_blanks(split, rows)
     listed = ", ".join(names[:20])
+    ids = np.array([index.get(name, -1) for name in found], dtype=np.int64)[number_of]
     rows = check.drop(
         split,
         f"{split} data",
         rows,
-        np.array([label not in index for label in labels]),
-        lambda row: f"label {labels[row]!r} does not occur in the training data, which has {listed}",
+        ids < 0,
+        lambda row: f"label {found[number_of[row]]!r} does not occur in the training data, which has {listed}",
     )
     if not len(rows):
         raise ValueError(f"{split} data: no row has one of the labels {listed}")
-    encoded = [index[label] for label in labels if label in index]
-    return rows.remove_columns("label").add_column("label", encoded, feature=ClassLabel(names=names))
+    return rows.remove_columns("label").add_column("label", ids[ids >= 0], feature=ClassLabel(names=names))
+
+
+def _report_blanks(split: str, rows: Dataset) -> None:
+    labels, number_of = distinct_cells(rows, "label")
+    padded = np.array([isinstance(label, str) and label != label.strip() for label in labels], dtype=bool)[number_of]
+    if padded.any():
+        first = labels[number_of[padded.argmax()]]
+        report(f"{split} data: blanks around {padded.sum():,} of {len(rows):,} labels are removed, as in {first!r}.")

@@ -1,6 +1,5 @@
 """Which rows are for training, which for validation and which for the test."""
 
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -9,7 +8,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from .arguments import DataArguments
-from .bad_rows import FILE, Facts, RowCheck, row_name
+from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name, text_numbers
 from .opening import ROW, check_columns
 from .reporting import report
 
@@ -93,58 +92,64 @@ def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> Dat
 
 
 def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
-    texts = texts_of(rows, column)
-    distinct = list(dict.fromkeys(texts))
-    if len(distinct) <= len(fractions):
+    number_of = text_numbers(rows, column)
+    size = int(number_of.max(initial=-1)) + 1
+    if size <= len(fractions):
         given = " or ".join(f"--{split}_file" for split in fractions)
         raise ValueError(
-            f"a {' and a '.join(fractions)} part cannot be split from {len(distinct)} distinct {column}: give {given}"
+            f"a {' and a '.join(fractions)} part cannot be split from {size} distinct {column}: give {given}"
         )
-    left, part_of = distinct, dict.fromkeys(distinct, "train")
-    classes = _classes(rows, texts)
+    left, parts = np.arange(size), np.full(size, "train", dtype=object)
+    labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
     for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
         rng = Random(seed if split == "validation" else f"test-{seed}")
-        count = min(max(1, round(len(distinct) * fractions[split])), len(left) - 1)
-        held_out = set(_drawn_by_class(left, classes, count, rng) if classes else rng.sample(left, count))
-        if not held_out:
+        count = min(max(1, round(size * fractions[split])), len(left) - 1)
+        if labels is None:
+            held_out = np.array(rng.sample(left.tolist(), count))
+        else:
+            held_out = _drawn_by_class(left, number_of, labels, count, rng)
+        if not len(held_out):
             raise ValueError(
                 f"a {split} part cannot be split from {len(left)} distinct {column} in which no class has two: give "
                 f"--{split}_file"
             )
-        part_of |= dict.fromkeys(held_out, split)
-        left = [text for text in left if text not in held_out]
-    parts = np.array([part_of[text] for text in texts])
-    return {split: rows.select(np.flatnonzero(parts == split)) for split in ("train", *fractions)}
+        parts[held_out] = split
+        left = np.setdiff1d(left, held_out)
+    return {split: rows.select(np.flatnonzero((parts == split)[number_of])) for split in ("train", *fractions)}
 
 
-def _classes(rows: Dataset, texts: list[str]) -> dict[str, list[int]]:
-    """Return the classes that each text has, one as a rule; nothing where rows have no label."""
-    classes: dict[str, list[int]] = {}
-    if "label" in rows.column_names:
-        for text, label in zip(texts, rows.with_format("arrow")["label"].to_pylist()):
-            known = classes.setdefault(text, [])
-            if label not in known:
-                known.append(label)
-    return classes
+def _drawn_by_class(
+    left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
+) -> np.ndarray:
+    """Draw texts evenly from the classes, none of which loses its last text; fewer where that needs it.
 
-
-def _drawn_by_class(texts: list[str], classes: dict[str, list[int]], count: int, rng: Random) -> list[str]:
-    """Return texts drawn evenly from the classes, none of which loses its last text; fewer where that needs it."""
-    left = Counter(label for text in texts for label in classes[text])
-    members: dict[int, list[str]] = {}
-    for text in texts:
-        members.setdefault(classes[text][0], []).append(text)
-    turns = []
-    for label in sorted(members):  # the n-th text of a class comes when that share of every class has been drawn
-        start = rng.random()
-        shuffled = rng.sample(members[label], len(members[label]))
-        turns += [((start + number) / len(shuffled), label, text) for number, text in enumerate(shuffled)]
-    drawn: list[str] = []
-    for _, _, text in sorted(turns):
-        if len(drawn) < count and all(left[label] > 1 for label in classes[text]):
-            left.subtract(classes[text])
-            drawn.append(text)
-    return drawn
+    Args:
+        left: The numbers of the texts to draw from.
+        number_of: The number of each row's text.
+        labels: The class of each row.
+        count: How many to draw.
+        rng: Decides which.
+    """
+    here = np.isin(number_of, left)
+    count_of_labels = int(labels.max()) + 1
+    codes = np.unique(number_of[here].astype(np.int64) * count_of_labels + labels[here])
+    pairs = np.stack([codes // count_of_labels, codes % count_of_labels], axis=1)
+    starts = np.searchsorted(pairs[:, 0], left)  # a text has one class as a rule
+    ends = np.append(starts[1:], len(pairs))
+    random = np.random.default_rng(rng.getrandbits(64))
+    turns = np.empty(len(left))
+    for label in np.unique(pairs[starts, 1]):  # the n-th text of a class comes when that share of each has been drawn
+        members = random.permutation(np.flatnonzero(pairs[starts, 1] == label))
+        turns[members] = (random.random() + np.arange(len(members))) / len(members)
+    remaining, drawn = np.bincount(pairs[:, 1]), []
+    for index in np.argsort(turns, kind="stable"):
+        classes = pairs[starts[index] : ends[index], 1]
+        if (remaining[classes] > 1).all():
+            remaining[classes] -= 1
+            drawn.append(left[index])
+        if len(drawn) == count:
+            break
+    return np.array(drawn, dtype=np.int64)
 
 
 def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
@@ -183,12 +188,12 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
     Raises:
         ValueError: Nothing would be left to train on.
     """
-    texts = dataset["train"].with_format("arrow")[column]
+    texts = arrow_column(dataset["train"], column)
     leaked = np.zeros(len(texts), dtype=bool)
     for split in ("validation", "test"):
         if split not in dataset:
             continue
-        held_out = dataset[split].with_format("arrow")[column].cast(texts.type)
+        held_out = arrow_column(dataset[split], column).cast(texts.type)
         found = pc.is_in(texts, value_set=held_out)
         shared = pc.sum(pc.is_in(held_out, value_set=texts.filter(found))).as_py() or 0
         if shared:
@@ -211,7 +216,7 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
 
 def texts_of(rows: Dataset, column: str) -> list[str]:
     """Return a column of texts: all at once, which `datasets` does not do when asked for a list."""
-    return rows.with_format("arrow")[column].to_pylist()
+    return arrow_column(rows, column).to_pylist()
 
 
 def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:

@@ -140,6 +140,9 @@ def labelled(tmp_path, labels, name="a.jsonl"):
         ([10, 2, 10], ["2", "10"], [1, 0, 1]),
         (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
         ([True, False, True], ["False", "True"], [1, 0, 1]),
+        (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
+        (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
+        (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
     ],
 )
 def test_labels_become_classes(tmp_path, labels, names, ids):
@@ -148,6 +151,16 @@ def test_labels_become_classes(tmp_path, labels, names, ids):
     assert label_names(dataset) == names
     assert list(dataset["train"]["label"]) == ids
     assert dataset["train"].features == dataset["validation"].features
+
+
+def test_blanks_around_labels_are_removed_and_reported(tmp_path, capsys):
+    path = labelled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
+    load("classification", train_file=path, validation_file=path)
+    out = capsys.readouterr().out
+    assert "train data: blanks around 2 of 4 labels are removed, as in 'pos '." in out
+    blank = labelled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
+    with pytest.raises(ValueError, match=r"train data, row 3: '  ' is not a label"):
+        load("classification", train_file=blank, validation_file=path)
 
 
 def test_csv_labels(tmp_path):

@@ -106,6 +106,47 @@ def test_test_part_shares_no_source_with_the_others(tmp_path):
     assert "test" not in load("translation", **options)
 
 
+def held_out(tmp_path, rows, **options):
+    """Return the labels and the texts of each split."""
+    dataset = load("classification", train_file=write(tmp_path / "a.jsonl", rows), **options)
+    names = label_names(dataset)
+    labels = {split: sorted(names[label] for label in part["label"]) for split, part in dataset.items()}
+    return labels, {split: set(part["text"]) for split, part in dataset.items()}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_class_has_its_share_of_what_is_held_out(tmp_path, seed):
+    counts = {"often": 160, "seldom": 40, "pair": 2, "once": 1}
+    rows = [{"text": f"{label} {n}", "label": label} for label, count in counts.items() for n in range(count)]
+    labels, texts = held_out(tmp_path, rows, validation_fraction=0.1, test_fraction=0.1, split_seed=seed)
+    for split in ("validation", "test"):
+        assert labels[split].count("often") in (15, 16, 17)
+        assert labels[split].count("seldom") in (3, 4, 5)
+        assert len(labels[split]) == 20
+    assert set(labels["train"]) == set(counts)
+    assert not set.intersection(*texts.values())
+    again = held_out(tmp_path, rows, validation_fraction=0.3, test_fraction=0.1, split_seed=seed)
+    assert again[1]["test"] == texts["test"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_class_keeps_a_text_for_training(tmp_path, seed):
+    """Also where the texts of a class have other classes too, or are one text many times."""
+    shared = [{"text": f"t{n}", "label": label} for n in range(4) for label in ("a", "b")]
+    rows = [*shared, *({"text": "same", "label": "c"} for _ in range(5)), {"text": "t0", "label": "d"}]
+    labels, texts = held_out(tmp_path, rows, validation_fraction=0.6, split_seed=seed)
+    assert set(labels["train"]) == {"a", "b", "c", "d"}
+    assert labels["train"].count("c") == 5
+    assert len(texts["validation"]) == 3
+    assert not texts["train"] & texts["validation"]
+
+
+def test_nothing_can_be_held_out_of_classes_of_one_text(tmp_path):
+    rows = [{"text": f"t{n}", "label": n} for n in range(3)]
+    with pytest.raises(ValueError, match=r"a validation part cannot be split from 3 distinct text in which no class"):
+        held_out(tmp_path, rows)
+
+
 def test_test_part_beside_a_validation_file(tmp_path):
     validation = write(tmp_path / "b.jsonl", [{"source": "other", "target": "x"}])
     dataset = load(
