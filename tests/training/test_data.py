@@ -277,7 +277,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
         ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
         ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
         ({"max_test_samples": 0}, r"--max_test_samples 0"),
-        ({"embedded_size": 5}, r"size=5"),
+        ({"embedded_size": 5}, r"--embedded_size 5: it must be at least 100"),
         ({"target_locale": "xx"}, r"target locale 'xx'"),
     ],
 )

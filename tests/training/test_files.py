@@ -14,7 +14,7 @@ from vanillaformer.training import files
 from vanillaformer.training.arguments import DataArguments, parse
 from vanillaformer.training.data import load_data
 from vanillaformer.training.labels import label_names
-from vanillaformer.training.run_folder import _changes
+from vanillaformer.training.run_settings import changed_settings
 from vanillaformer.training.runs import data_name
 
 MARK = "\ufeff"
@@ -210,8 +210,8 @@ def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
 
 def test_a_record_of_one_file_is_that_of_a_list_of_one():
     old, new = {"data": {"train_file": "a.csv"}}, {"data": {"train_file": ["a.csv"]}}
-    assert _changes(old, new, {}) == {}
-    assert _changes(old, {"data": {"train_file": ["a.csv", "b.csv"]}}, {}) == {
+    assert changed_settings(old, new, {}) == {}
+    assert changed_settings(old, {"data": {"train_file": ["a.csv", "b.csv"]}}, {}) == {
         "data.train_file": ("a.csv", ["a.csv", "b.csv"])
     }
 
