@@ -4,12 +4,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
@@ -27,7 +25,6 @@ SOURCES: dict[str, Callable[[Tensors, bool | None, Values], Reading]] = {
 }
 # Where a checkpoint keeps its weights beside other things
 NESTED = ("model", "model_state_dict", "state_dict")
-UNREADABLE = (OSError, RuntimeError, ValueError, EOFError, SafetensorError, UnpicklingError)
 # What compilation and data parallelism put in front of every name
 WRAPPERS = ("_orig_mod.", "module.")
 # nanoGPT's arguments
@@ -94,7 +91,7 @@ def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
         if Path(path).suffix == ".safetensors":
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except UNREADABLE as error:
+    except Exception as error:  # unpickling a damaged file raises anything
         raise ValueError(f"{path} cannot be read as tensors: {in_one_line(error)[:300]}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{path} must hold tensors by name, got a {type(found).__name__}")

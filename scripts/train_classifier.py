@@ -58,15 +58,23 @@ def _train(
     tokenizers = prepare_tokenizers(*arguments, column)
     tokenizer, labels = tokenizers[0], label_names(texts)
     set_truncation_side(tokenizer, data.truncation_side)
-    options = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}
+    options: dict[str, Any] = {
+        "num_proc": data.preprocessing_num_workers,
+        "long_texts": data.long_texts,
+        "facts": facts,
+    }
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = classification_rows(texts, tokenizer, max_length=data.max_length, **options)
+        rows = classification_rows(texts, tokenizer, max_length=data.max_length, facts=facts, **options)
     run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
         train_rows = StreamedRows(stream, encode_texts(tokenizer, data.max_length), long_texts=data.long_texts)
         del rows["train"]
-    sizes = {"length": data.max_length, "labels": labels, "trained": run.folder if run.finished else None}
+    sizes: dict[str, Any] = {
+        "length": data.max_length,
+        "labels": labels,
+        "trained": run.folder if run.finished else None,
+    }
     model = build_model("classification", model_arguments, tokenizer, **sizes, seed=settings.seed)
     check_language_model_loss(settings.lm_loss_weight, model.config)
     trainer = RunTrainer(

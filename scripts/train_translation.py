@@ -53,10 +53,17 @@ def _train(
     kind = check_preset("translation", model_arguments)
     columns = TextColumn(texts["train"], "source"), TextColumn(texts["train"], "target")
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
-    lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
-    handling = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts, "facts": facts}
+    lengths = {
+        "max_source_length": data.max_source_length,
+        "max_target_length": data.max_target_length,
+    }
+    handling: dict[str, Any] = {
+        "num_proc": data.preprocessing_num_workers,
+        "long_texts": data.long_texts,
+        "facts": facts,
+    }
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = translation_rows(texts, source, target, **lengths, **handling)
+        rows = translation_rows(texts, source, target, **lengths, facts=facts, **handling)
     run.details["data"] = describe_data(facts, rows, (source, target), settings, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
@@ -65,7 +72,7 @@ def _train(
     options: dict[str, Any] = {"length": max(lengths.values()), "trained": run.folder if run.finished else None}
     model = build_model("translation", model_arguments, source, target, seed=settings.seed, **options)
     set_generation(model, "translation", length=data.max_target_length, **settings.search())
-    scoring = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
+    scoring: dict[str, Any] = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
     scores = translation_metrics(target, **scoring)
     if settings.predict_with_generate:
         run.details["signatures"] = sacrebleu_signatures(**scoring)
@@ -77,7 +84,7 @@ def _train(
         data_collator=DataCollatorForSeq2Seq(source, model=model),
         compute_metrics=scores if settings.predict_with_generate else None,
     )
-    options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
+    options: dict[str, Any] = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
     train_and_save(run, "translation", trainer, data, rows, **options)
     return announce(run, "translation", data, example=example)
 

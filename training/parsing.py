@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, NoReturn, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser
@@ -168,11 +168,6 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 class SettingsLoader(yaml.SafeLoader):
     """A reader of YAML to which no, off, yes and on are words, as in YAML 1.2, and a repeated key is an error."""
 
-    yaml_implicit_resolvers: ClassVar[Any] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping of a node."""
         keys = [key.value for key, _ in node.value]
@@ -182,6 +177,10 @@ class SettingsLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 
 

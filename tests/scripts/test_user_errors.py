@@ -11,6 +11,7 @@ import pytest
 FILES: dict[str, bytes] = {
     "bad.txt": b"one\ntwo \xff\n",
     "text.txt": b"one\n",
+    "abc.txt": b"abc",
 }
 Words = list[str]
 
@@ -81,6 +82,13 @@ class Parrot:
 OTHERS = [
     ("convert", ["folder", "new"], "SRC folder has no config.json: it holds no (finished) model"),
     ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is no folder"),
+    ("convert", ["text.txt", "new", "--from-state-dict", "nanogpt"], None),
+    ("convert", ["bad.txt", "new", "--from-state-dict", "nanogpt"], None),
+    (
+        "convert",
+        ["abc.txt", "new", "--from-state-dict", "nanogpt"],
+        "abc.txt cannot be read as tensors: pop from empty list",
+    ),
     ("export", ["folder", "new", "--engine", "onnx"], "SRC folder has no config.json: it holds no (finished) model"),
     ("push", ["folder", "a/b/c"], None),
     ("serve", ["./folder"], None),
@@ -101,7 +109,7 @@ def test_the_other_programs(program: str, words: Words, line: str | None, ends, 
     ("program", "words"),
     [
         *((name, ["--no_such_option"]) for name in ("train_translation", "train_language_model", "train_classifier")),
-        *((name, ["--no_such_option"]) for name in ("demo", "generate", "convert", "export", "push", "serve")),
+        *((name, ["--no_such_option"]) for name in ("demo", "generate", "convert", "export", "push")),
         ("generate", []),
         ("generate", ["--model", "folder", "--num_beams", "two"]),
         ("convert", ["a", "b", "--to", "lama"]),
