@@ -79,7 +79,8 @@ class RunDefaults(
         default=None, metadata={"help": "Folder of the run. An unfinished run in it is continued."}
     )
     overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Delete the run that the folder holds and start anew."}
+        default=False,
+        metadata={"help": "Replace the run in the folder, which is deleted at the new one's first checkpoint."},
     )
     license: str | None = field(
         default=None, metadata={"help": "Licence of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
@@ -246,6 +247,9 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
         _check_no_classifier(self)
         beams = ("num_beams", "generation_num_beams", "generation_max_length")
         check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
+        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
+            name = "early_stopping" if self.early_stopping else "length_penalty"
+            raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")
         if not self.predict_with_generate:
             if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
                 raise ValueError(

@@ -98,12 +98,20 @@ def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
 
 
 def train_until_killed_while_saving(job: str, folder: str, files: int, argv: Sequence[str]) -> None:
-    """Run a training program that is killed when it opens a checkpoint's file for writing, the so-manieth of them."""
+    """Run a training program that is killed before it writes a file in a folder or moves one there, the n-th of them.
+
+    Args:
+        job: The program.
+        folder: How the paths of these files begin.
+        files: The number n.
+        argv: The program's arguments.
+    """
     torch.set_num_threads(1)
     left = [files]
 
     def die(event: str, details: tuple[Any, ...]) -> None:
-        if event != "open" or not str(details[0]).startswith(folder) or "w" not in (details[1] or ""):
+        written = event == "open" and "w" in (details[1] or "") and str(details[0]).startswith(folder)
+        if not written and not (event == "os.rename" and str(details[1]).startswith(folder)):
             return
         left[0] -= 1
         if left[0] == 0:

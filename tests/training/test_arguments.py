@@ -8,6 +8,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer import tokenization
 from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
+from vanillaformer.training.run_arguments import TranslationTrainingArguments
 
 OURS = (ModelArguments, DataArguments, TokenizerArguments)
 
@@ -216,3 +217,9 @@ def test_tokenizer_arguments_are_those_of_train():
     tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
     assert len(tokenizer) <= 40
     assert tokenizer.tokenize("HOUSE") == ["house"]
+
+
+@pytest.mark.parametrize("name", ["length_penalty", "early_stopping"])
+def test_options_of_beam_search_need_beams(name):
+    with pytest.raises(ValueError, match=f"--{name} .* --num_beams must be more than 1"):
+        TranslationTrainingArguments(use_cpu=True, num_beams=1, **{name: 2 if name == "length_penalty" else True})

@@ -1,0 +1,221 @@
+"""A finished run does what a later command asks of it, or refuses it; a failed attempt leaves it as it was."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from script_runs import (
+    arguments,
+    assert_equal_weights,
+    killed,
+    train,
+    train_until_killed_while_saving,
+    weights,
+)
+from transformers import AutoModelForSequenceClassification, GenerationConfig
+
+from vanillaformer.training import predictions, runs
+from vanillaformer.training.run_files import PREVIOUS
+from vanillaformer.training.run_folder import recover
+
+ROWS = [
+    (f"{'good' if number % 3 else 'bad'} text number {number}", "yes" if number % 3 else "no") for number in range(40)
+]
+SHORT = ("--max_steps", "2", "--eval_steps", "1", "--validation_fraction", "0.2")
+
+
+def write_csv(path: Path, rows: list[tuple[str, str]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
+    return path
+
+
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("finished")
+    write_csv(root / "train.csv", ROWS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        train("classification", root / "run", "--train_file", "train.csv", *SHORT)
+    return root
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path, monkeypatch) -> Path:
+    """The folder of a finished run, beside its data in the working directory."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "mine.png").write_text("mine")
+    (tmp_path / "run" / "model_backup.safetensors").write_text("mine")
+    return tmp_path / "run"
+
+
+def again(folder: Path, *more: str, data: str = "train.csv") -> Any:
+    options = dict(zip(SHORT[::2], SHORT[1::2])) | dict(zip(more[::2], more[1::2]))
+    words = [word for pair in options.items() for word in pair if word]
+    return train("classification", folder, "--train_file", data, *words)
+
+
+# ------------------------------------------------------------------------------------------------ failed attempts
+@pytest.mark.parametrize(
+    ("more", "data", "message"),
+    [
+        (("--overwrite_output_dir", "True"), "nothere.csv", "nothere.csv"),
+        (("--overwrite_output_dir", "True", "--set", "hiden_size=3"), "train.csv", "did you mean 'hidden_size'"),
+        (("--overwrite_output_dir", "True", "--set", "hidden_size=abc"), "train.csv", "hidden_size"),
+        (("--overwrite_output_dir", "True", "--set", "num_attention_heads=3"), "train.csv", "num_attention_heads"),
+        (("--overwrite_output_dir", "True", "--report_to", "wandbb"), "train.csv", "--report_to wandbb: choose from"),
+        (("--max_steps", "5"), "nothere.csv", "nothere.csv"),
+    ],
+)
+def test_what_cannot_work_changes_nothing(more: tuple[str, ...], data: str, message: str, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=message):
+        again(run, *more, data=data)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_full_disk_leaves_the_finished_run(overwrite: bool, run: Path, monkeypatch) -> None:
+    save, old, made = torch.save, weights(run), record(run)
+
+    def full(content: Any, path: Any, **options: Any) -> None:
+        if "optimizer" in str(path):
+            raise OSError(28, "No space left on device")
+        save(content, path, **options)
+
+    monkeypatch.setattr(torch, "save", full)
+    more = ("--overwrite_output_dir", "True") if overwrite else ("--max_steps", "4")
+    with pytest.raises(OSError, match="could not be written"):
+        again(run, *more)
+    assert record(run) == made
+    assert all(torch.equal(value, old[name]) for name, value in weights(run).items())
+    AutoModelForSequenceClassification.from_pretrained(run)
+    assert sorted(path.name for path in run.glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
+    assert not (run / PREVIOUS).exists()
+
+
+def test_overwriting_deletes_only_what_a_run_has_written(run: Path, tmp_path: Path) -> None:
+    again(run, "--overwrite_output_dir", "True", "--seed", "7")
+    again(tmp_path / "anew", "--seed", "7")
+    assert_equal_weights(tmp_path / "anew", run)
+    names = {path.name for path in run.iterdir()}
+    assert names - {path.name for path in (tmp_path / "anew").iterdir()} == {"mine.png", "model_backup.safetensors"}
+
+
+# --------------------------------------------------------------------------------------------- what is asked of it
+def test_data_is_known_by_content(run: Path) -> None:
+    os.mkdir("d")
+    assert again(run, data="d/../train.csv").finished
+    write_csv(Path("train.csv"), [(text, {"yes": "aaa", "no": "zzz"}[label]) for text, label in ROWS])
+    for more in ((), ("--max_steps", "4")):
+        with pytest.raises(ValueError, match=r"train: label names \['no', 'yes'\] then, \['aaa', 'zzz'\] now"):
+            again(run, *more)
+    write_csv(Path("train.csv"), [*ROWS, ("another", "yes")])
+    with pytest.raises(ValueError, match="a run on other data"):
+        again(run)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--max_steps", "1"), "max_steps: 2 there, 1 now"),
+        (("--max_steps", "-1", "--num_train_epochs", "9"), "max_steps: 2 there, -1 now"),
+        (("--eval_steps", "2"), "eval_steps: 1"),
+        (("--neftune_noise_alpha", "5"), "neftune_noise_alpha: None there, 5.0 now"),
+    ],
+)
+def test_other_settings_and_shorter_runs_are_refused(more: tuple[str, ...], message: str, run: Path) -> None:
+    with pytest.raises(ValueError, match=f"holds a finished run with other settings .*{message}"):
+        again(run, *more)
+
+
+def test_new_test_data_is_scored(run: Path, tmp_path: Path) -> None:
+    before, old = record(run), (run / "model.safetensors").read_bytes()
+    write_csv(Path("test.csv"), ROWS[:9])
+    assert again(run, "--test_file", "test.csv").metrics["test_loss"] > 0
+    again(tmp_path / "anew", "--test_file", "test.csv")
+    found, anew = record(run), record(tmp_path / "anew")
+    assert found["metrics"]["test_loss"] == pytest.approx(anew["metrics"]["test_loss"], rel=1e-5)
+    assert found["metrics"]["eval_loss"] == before["metrics"]["eval_loss"]
+    assert found["details"]["rows"] == anew["details"]["rows"]
+    assert (run / "predictions_test.jsonl").read_text() == (tmp_path / "anew" / "predictions_test.jsonl").read_text()
+    assert (run / "README.md").read_text().lower().count("test") > 1
+    assert (run / "model.safetensors").read_bytes() == old
+    made = (run / "predictions_test.jsonl").stat().st_mtime_ns
+    again(run, "--test_file", "test.csv")
+    assert (run / "predictions_test.jsonl").stat().st_mtime_ns == made
+
+
+def test_card_is_written_anew(run: Path) -> None:
+    again(run, "--license", "mit", "--data_description", "Texts about numbers.")
+    card = (run / "README.md").read_text()
+    assert "license: mit\n" in card
+    assert "Texts about numbers." in card
+    again(run)
+    assert (run / "README.md").read_text() == card
+    again(run, "--license", "apache-2.0")
+    assert "Texts about numbers." in (run / "README.md").read_text()
+    assert "license: apache-2.0\n" in (run / "README.md").read_text()
+
+
+def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
+    shutil.copytree(trained("translation"), tmp_path / "run")
+    train("translation", tmp_path / "run", "--num_beams", "2", "--length_penalty", "2.0")
+    saved = GenerationConfig.from_pretrained(tmp_path / "run")
+    assert (saved.num_beams, saved.length_penalty) == (2, 2.0)
+    assert_equal_weights(trained("translation"), tmp_path / "run")
+    before, after = (record(folder)["metrics"] for folder in (trained("translation"), tmp_path / "run"))
+    assert before["eval_loss"] == after["eval_loss"]
+    assert before["test_runtime"] != after["test_runtime"]
+
+
+def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypatch, capfd) -> None:
+    def fail(*details: Any, **options: Any) -> None:
+        assert (tmp_path / "model.safetensors").exists()
+        raise MemoryError("too many classes")
+
+    monkeypatch.setattr(predictions, "confusion_picture", fail)
+    monkeypatch.setattr(runs, "loss_curve", fail)
+    assert train("classification", tmp_path, "--max_steps", "1", "--eval_steps", "1").finished
+    printed = capfd.readouterr()
+    for name in ("confusion_matrix.png", "loss_curve.png"):
+        assert f"Warning: {name} could not be made: too many classes" in printed.out + printed.err
+        assert not (tmp_path / name).exists()
+    assert (tmp_path / "predictions_test.jsonl").exists()
+    assert record(tmp_path)["finished"]
+
+
+# ------------------------------------------------------------------------------------------------------------- kills
+@pytest.mark.parametrize(
+    ("more", "file", "number"),
+    [
+        (("--overwrite_output_dir", "--seed", "7"), f"{PREVIOUS}/", 4),  # while it is moved aside
+        (("--overwrite_output_dir", "--seed", "7"), "checkpoint-1/", 3),  # before the first checkpoint
+        (("--overwrite_output_dir", "--seed", "7"), "model.safetensors", 1),  # in the last save
+        (("--max_steps", "4"), "tokenizer_config.json", 1),
+    ],
+)
+def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: int, run: Path, tmp_path: Path) -> None:
+    options = ["--train_file", "train.csv", *SHORT, *more]
+    shutil.copytree(run, tmp_path / "whole")
+    train("classification", tmp_path / "whole", *options)
+    argv = arguments("classification", run, *options)
+    killed(train_until_killed_while_saving, "classification", f"{run}/{file}", number, argv)
+    replaced = "--overwrite_output_dir" in options and not (run / PREVIOUS).exists()
+    if not replaced:  # by a run with a checkpoint, with which the next one goes on
+        shutil.copytree(run, tmp_path / "seen")
+        recover(tmp_path / "seen")
+        AutoModelForSequenceClassification.from_pretrained(tmp_path / "seen")
+        assert record(tmp_path / "seen")["settings"]["training"]["seed"] == 42
+    train("classification", run, *(word for word in options if not replaced or word != "--overwrite_output_dir"))
+    assert_equal_weights(tmp_path / "whole", run)
+    assert {path.name for path in run.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}
