@@ -43,7 +43,7 @@ from vanillaformer.scripts.text_files import (
     standard_input,
 )
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.opening import open_tokenizers
+from vanillaformer.tokenization.opening import open_tokenizers, tokenizer_errors
 from vanillaformer.training.arguments import parse
 from vanillaformer.training.chat import Chat
 from vanillaformer.training.machine import inference_dtype, use_machine_well
@@ -77,7 +77,8 @@ class Loaded:
         self.tokenizer.padding_side = side or "right"
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
-        batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
+        with tokenizer_errors("the model's tokenizer cannot encode these texts"):
+            batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
         for text, encoding in zip(texts, batch.encodings or []):
             if encoding.overflowing:
                 print(f"cut to {length} tokens: {text[:60]!r} ...", file=sys.stderr)

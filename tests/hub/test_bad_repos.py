@@ -339,6 +339,34 @@ def test_a_tokenizer_that_is_none_is_said_to_be(content, copy):
         open_tokenizers(copy, None, "--model x")
 
 
+def tokenizer_with(folder: Path, **parts) -> None:
+    """Change parts of a tokenizer."""
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | parts))
+
+
+def test_a_tokenizer_that_makes_a_flood_of_a_text_is_refused_before_it_is_loaded(copy):
+    step = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+    inner = {"type": "Sequence", "normalizers": [step]}
+    tokenizer_with(copy, normalizer={"type": "Sequence", "normalizers": [step, inner]})
+    message = "--model x: the replacements in tokenizer.json make up to 1,000,000 characters of one, at most 1,000 are"
+    with pytest.raises(ValueError, match=message):
+        open_tokenizers(copy, None, "--model x")
+    tokenizer_with(copy, normalizer={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b" * 1000})
+    source, _ = open_tokenizers(copy, None, "--model x")
+    assert source.backend_tokenizer.normalizer.normalize_str("aac") == "b" * 1000 + "c"
+
+
+def test_a_pattern_that_never_ends_is_one_error(copy):
+    """The library gives up by a panic, which is no Exception in Python."""
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$x"}, "behavior": "Isolated", "invert": False}
+    tokenizer_with(copy, pre_tokenizer=pattern)
+    arguments = generate.GenerateArguments(model_name_or_path=str(copy), text=["a" * 30 + "b"], device="cpu")
+    loaded, *_ = generate.load(arguments)
+    with pytest.raises(ValueError, match=r"the model's tokenizer cannot encode these texts: .*retry-limit-in-match"):
+        loaded.encode(arguments.text)
+
+
 @pytest.mark.parametrize("case", ["layers", "width", "vocabulary", "labels", "table", "cut in the data", "header"])
 def test_transformers_alone_refuses_these_too(case, copy):
     BROKEN[case][0](copy)
