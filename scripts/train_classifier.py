@@ -58,11 +58,7 @@ def _train(
     tokenizers = prepare_tokenizers(*arguments, column)
     tokenizer, labels = tokenizers[0], label_names(texts)
     set_truncation_side(tokenizer, data.truncation_side)
-    options: dict[str, Any] = {
-        "num_proc": data.preprocessing_num_workers,
-        "long_texts": data.long_texts,
-        "facts": facts,
-    }
+    options: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = classification_rows(texts, tokenizer, max_length=data.max_length, facts=facts, **options)
     run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)

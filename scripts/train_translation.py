@@ -53,15 +53,8 @@ def _train(
     kind = check_preset("translation", model_arguments)
     columns = TextColumn(texts["train"], "source"), TextColumn(texts["train"], "target")
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
-    lengths = {
-        "max_source_length": data.max_source_length,
-        "max_target_length": data.max_target_length,
-    }
-    handling: dict[str, Any] = {
-        "num_proc": data.preprocessing_num_workers,
-        "long_texts": data.long_texts,
-        "facts": facts,
-    }
+    lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
+    handling: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = translation_rows(texts, source, target, **lengths, facts=facts, **handling)
     run.details["data"] = describe_data(facts, rows, (source, target), settings, sample=stream is not None)
@@ -84,7 +77,7 @@ def _train(
         data_collator=DataCollatorForSeq2Seq(source, model=model),
         compute_metrics=scores if settings.predict_with_generate else None,
     )
-    options: dict[str, Any] = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
+    options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
     train_and_save(run, "translation", trainer, data, rows, **options)
     return announce(run, "translation", data, example=example)
 
