@@ -24,8 +24,9 @@ def read_csv(path: Path, columns: Mapping[str, str], options: ReadOptions) -> It
     marks = (options.quoting or ("none" if format_of(path) == ".tsv" else "minimal")) == "minimal"
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST_CELL))
     with open_text(path, newline="") as lines:
-        quoting = csv.QUOTE_MINIMAL if marks else csv.QUOTE_NONE
-        reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+        reader = csv.reader(
+            lines, delimiter=separator, quoting=csv.QUOTE_MINIMAL if marks else csv.QUOTE_NONE, strict=True
+        )
         header = _header(path, reader)
         places = _places(path, header, columns, separator)
         for first, rows, problem in _rows(path, reader):

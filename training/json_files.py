@@ -11,8 +11,8 @@ from .opening import PROBLEM, Batch, ReadOptions, check_columns, chunks, numbere
 FIRST_ROWS = 1_000
 """Rows of which one at least must have a column."""
 
-Parsed = tuple[Any, str]
-"""What JSON holds, and what is wrong with it if that is not an object."""
+Parsed = tuple[Any, str, int]
+"""What JSON holds, what is wrong with it if that is not an object, and its characters, 0 for what is read already."""
 
 
 def read_jsonl(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
@@ -29,13 +29,13 @@ def read_json(path: Path, columns: Mapping[str, str], options: ReadOptions) -> I
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         lines = text.split("\n")
-        first = next(_parsed_lines(lines), (None, ""))[0]
+        first = next(_parsed_lines(lines), (None, "", 0))[0]
         if not isinstance(first, dict):
             raise ValueError(f"{path} is not JSON ({error})") from error
         yield from _batches(path, columns, _parsed_lines(lines))
     else:
         rows = content if isinstance(content, list) else [content]
-        yield from _batches(path, columns, ((row, "it is not a JSON object") for row in rows))
+        yield from _batches(path, columns, ((row, "it is not a JSON object", 0) for row in rows))
 
 
 def cell_of(row: Mapping[str, Any], name: str) -> Any:
@@ -60,23 +60,23 @@ def _parsed_lines(lines: Iterable[str]) -> Iterator[Parsed]:
         if not line.strip():
             continue
         try:
-            yield json.loads(line), f"line {number} is not a JSON object"
+            yield json.loads(line), f"line {number} is not a JSON object", len(line)
         except (ValueError, RecursionError) as error:
-            yield None, f"line {number} is not JSON ({getattr(error, 'msg', error)})"
+            yield None, f"line {number} is not JSON ({getattr(error, 'msg', error)})", len(line)
 
 
 def _batches(path: Path, columns: Mapping[str, str], rows: Iterator[Parsed]) -> Iterator[Batch]:
     first = list(islice(rows, FIRST_ROWS))
-    if any(isinstance(content, dict) for content, _ in first):
-        found = (name for content, _ in first if isinstance(content, dict) for name in column_names(content))
+    if any(isinstance(content, dict) for content, *_ in first):
+        found = (name for content, *_ in first if isinstance(content, dict) for name in column_names(content))
         check_columns(str(path), list(dict.fromkeys(found)), columns)
-    options = {name: option for option, name in reversed(columns.items())}
+    options = {name: option for option, name in reversed(list(columns.items()))}
     number = 1
-    for chunk in chunks(chain(first, rows), lambda parsed: sum(len(str(content)) for content, _ in parsed)):
+    for chunk in chunks(chain(first, rows), lambda parsed: sum(length for *_, length in parsed)):
         batch = numbered(number, len(chunk))
         problems: list[str | None] = [None] * len(chunk)
         cells: dict[str, list[Any]] = {name: [None] * len(chunk) for name in options}
-        for index, (content, problem) in enumerate(chunk):
+        for index, (content, problem, _) in enumerate(chunk):
             if not isinstance(content, dict):
                 problems[index] = problem
                 continue
