@@ -160,6 +160,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """
     named = config.architectures
     name = named[0] if isinstance(named, list) and named else None
+    found: Any
     if isinstance(config, BlockConfig):
         found = OUR_CLASSES.get(name) if isinstance(name, str) else None
     else:

@@ -47,7 +47,7 @@ def server_command() -> Any:
 
     # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
     setattr(sys.modules["transformers"], SERVED.__name__, SERVED)
-    command = copy.copy(app.commands["serve"])
+    command: Any = copy.copy(app.commands["serve"])
     options = [
         Option([f"--{name.replace('_', '-')}"], type=IntRange(1), default=default, show_default=True, help=text)
         for name, (default, text) in LIMITS.items()

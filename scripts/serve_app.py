@@ -149,7 +149,7 @@ async def answered(request: Request, work: Coroutine[Any, Any, Response]) -> Res
     gone = threading.Event()
     GONE.set(gone)
     task = asyncio.create_task(work)
-    watch = asyncio.create_task(request.receive())  # of a request that was read to its end: that the client has gone
+    watch = asyncio.ensure_future(request.receive())  # of a request that was read to its end: that the client has gone
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
