@@ -294,7 +294,8 @@ def test_a_byte_level_tokenizer_is_in_the_file(split_digits, pre, tmp_path):
     assert fields | expected == fields
     names, kinds = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
     assert names[: len(tokenizer)] == tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
-    assert kinds == [3] * 5 + [1] * (len(tokenizer) - 5) + [5] * (310 - len(tokenizer))
+    # a declared token stays in outputs, which those of control do not
+    assert kinds == [3] * 4 + [4] + [1] * (len(tokenizer) - 5) + [5] * (310 - len(tokenizer))
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     assert fields["tokenizer.ggml.merges"] == [" ".join(pair) for pair in merges]
     assert AutoTokenizer.from_pretrained(tmp_path / "out")("it's")["input_ids"] == tokenizer("it's")["input_ids"]
