@@ -108,6 +108,17 @@ def test_without_a_name_it_is_that_of_the_folder(client, server, tmp_path):
     assert [commit.summary for commit in repository.commits.values()] == ["initial commit", "Model save"]
 
 
+def test_a_finished_run_is_pushed_when_that_is_asked_for(client, server, tmp_path):
+    folder = tmp_path / "run"
+    client.ok("train_classifier", *words("train_classifier", folder))
+    weights = (folder / "model.safetensors").read_bytes()
+    out = client.ok("train_classifier", *words("train_classifier", folder, *PUSH, "ann/afterwards"))
+    assert "is finished already" in out
+    there = server.hub.files("ann/afterwards")
+    assert there["model.safetensors"] == weights == (folder / "model.safetensors").read_bytes()
+    assert b"'ann/afterwards'" in there["README.md"] == (folder / "README.md").read_bytes()
+
+
 def test_a_failed_push_at_the_end_loses_nothing(client, server, tmp_path):
     folder = tmp_path / "run"
     arguments = words("train_classifier", folder, *PUSH, "ann/late", "--hub_strategy", "end")

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -195,13 +196,22 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
 
 
 # ------------------------------------------------------------------------------------------------------------- kills
+OVER = ("--overwrite_output_dir", "--seed", "7")
+LONGER = ("--max_steps", "4")
+RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
+# Of the writes and moves in the folder of a run, of which a longer one has fewer than one that replaces it
+RANDOM = [(OVER, "", number) for number in Random(SEED).sample(range(1, 120), 10 * RUNS)]
+RANDOM += [(LONGER, "", number) for number in Random(SEED).sample(range(1, 60), 5 * RUNS)]
+
+
 @pytest.mark.parametrize(
     ("more", "file", "number"),
     [
-        (("--overwrite_output_dir", "--seed", "7"), f"{PREVIOUS}/", 4),  # while it is moved aside
-        (("--overwrite_output_dir", "--seed", "7"), "checkpoint-1/", 3),  # before the first checkpoint
-        (("--overwrite_output_dir", "--seed", "7"), "model.safetensors", 1),  # in the last save
-        (("--max_steps", "4"), "tokenizer_config.json", 1),
+        *RANDOM,
+        (OVER, f"{PREVIOUS}/", 4),  # while it is moved aside
+        (OVER, "checkpoint-1/", 3),  # before the first checkpoint
+        (OVER, "model.safetensors", 1),  # in the last save
+        (LONGER, "tokenizer_config.json", 1),
     ],
 )
 def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: int, run: Path, tmp_path: Path) -> None:
@@ -210,7 +220,8 @@ def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: in
     train("classification", tmp_path / "whole", *options)
     argv = arguments("classification", run, *options)
     killed(train_until_killed_while_saving, "classification", f"{run}/{file}", number, argv)
-    replaced = "--overwrite_output_dir" in options and not (run / PREVIOUS).exists()
+    made = run / "run.json"
+    replaced = not (run / PREVIOUS).exists() and json.loads(made.read_text())["settings"]["training"]["seed"] == 7
     if not replaced:  # by a run with a checkpoint, with which the next one goes on
         shutil.copytree(run, tmp_path / "seen")
         recover(tmp_path / "seen")
