@@ -199,9 +199,9 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
 OVER = ("--overwrite_output_dir", "--seed", "7")
 LONGER = ("--max_steps", "4")
 RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
-# Of the writes and moves in the folder of a run, of which a longer one has fewer than one that replaces it
-RANDOM = [(OVER, "", number) for number in Random(SEED).sample(range(1, 120), 10 * RUNS)]
-RANDOM += [(LONGER, "", number) for number in Random(SEED).sample(range(1, 60), 5 * RUNS)]
+# Of the writes and moves in the folder of a run: 174 for a run that replaces it, 131 for a longer one
+RANDOM = [(OVER, "", number) for number in Random(SEED).sample(range(1, 174), 10 * RUNS)]
+RANDOM += [(LONGER, "", number) for number in Random(SEED).sample(range(1, 131), 10 * RUNS)]
 
 
 @pytest.mark.parametrize(
