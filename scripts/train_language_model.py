@@ -129,7 +129,7 @@ def _train(
     if run.finished and not run.new_test:
         return already_finished(run, job, settings, data, example=example)
     kind = check_preset(job, model_arguments)
-    plain = TextColumn(texts["train"], "text")
+    plain: Any = TextColumn(texts["train"], "text")
     if data.turns_column is not None:
         plain = WithoutSeparators(plain)
         texts = reverse_dialogues(texts) if data.reverse_turns else texts
