@@ -53,7 +53,10 @@ def _train(
     kind = check_preset("translation", model_arguments)
     columns = TextColumn(texts["train"], "source"), TextColumn(texts["train"], "target")
     source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
-    lengths = {"max_source_length": data.max_source_length, "max_target_length": data.max_target_length}
+    lengths: dict[str, Any] = {
+        "max_source_length": data.max_source_length,
+        "max_target_length": data.max_target_length,
+    }
     handling: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
         rows = translation_rows(texts, source, target, **lengths, facts=facts, **handling)
