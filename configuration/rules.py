@@ -199,7 +199,9 @@ class BlockRules:
                 "rope_parameters are needed with position_embedding_type='rotary' and only with it, got "
                 f"rope_parameters={parameters!r}, position_embedding_type={self.position_embedding_type!r}"
             )
-        for name, entry in self._rope_entries(parameters or {}).items():
+        if parameters is None:
+            return
+        for name, entry in self._rope_entries(parameters).items():
             if entry is not None:
                 self._validate_rope_entry(name, entry)
 

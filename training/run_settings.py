@@ -40,6 +40,8 @@ NOT_COMPARED = frozenset(
 )
 # Records made before all settings were compared lack these, whatever they were
 TRANSFORMERS = frozenset(entry.name for entry in fields(Seq2SeqTrainingArguments))
+# Fields that are `None` by default now, and what that was before: it is what old records have or stand for
+EARLIER_DEFAULTS = {"sample_by": "line"}
 
 
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
@@ -53,7 +55,11 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
     chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
     rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
     settings = {
-        group: {name: value for name, value in values.items() if name not in NOT_COMPARED}
+        group: {
+            name: EARLIER_DEFAULTS.get(name) if value is None else value
+            for name, value in values.items()
+            if name not in NOT_COMPARED
+        }
         for group, values in chosen.items()
     }
     settings["training"]["rows_per_step"] = None if training.tokens_per_batch is not None else rows
@@ -64,7 +70,11 @@ def default_settings(groups: Mapping[str, Any]) -> Settings:
     """Return the defaults of the fields that are compared, which records made before there was a field lack."""
     return as_written(
         {
-            group: {name: value for name, value in defaults(kind).items() if name not in NOT_COMPARED | TRANSFORMERS}
+            group: {
+                name: EARLIER_DEFAULTS.get(name, value)
+                for name, value in defaults(kind).items()
+                if name not in NOT_COMPARED | TRANSFORMERS
+            }
             for group, kind in groups.items()
         }
     )

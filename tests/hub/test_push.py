@@ -121,7 +121,7 @@ def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_li
     shutil.copytree(copy, run / "checkpoint-1")
     for name in ("hf_token.json", "my-tokens.json", "tokenizer.json"):
         (run / name).write_text("{}")
-    staged = stage(run, run / "checkpoint-1", HubStrategy.EVERY_SAVE)
+    staged = stage(run / "checkpoint-1", HubStrategy.EVERY_SAVE)
     assert {path.name for path in staged.glob("*.json")} == {path.name for path in copy.glob("*.json")}
 
 
