@@ -112,6 +112,7 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
         "layer_norm_eps": "norm_eps",
         "layer_norm_epsilon": "norm_eps",
+        "norm_epsilon": "norm_eps",
         "rms_norm_eps": "norm_eps",
     }
     base_model_tp_plan = TENSOR_PARALLEL_PLAN

@@ -36,7 +36,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "mlp_bias": ("ff_bias", "ffn_bias", "use_mlp_bias"),
     "norm": ("layer_norm_type", "norm_type", "normalization", "use_rms_norm", "use_rmsnorm"),
-    "norm_eps": ("eps", "layernorm_eps", "layernorm_epsilon", "norm_epsilon", "rmsnorm_eps"),
+    "norm_eps": ("eps", "layernorm_eps", "layernorm_epsilon", "rmsnorm_eps"),
     "norm_weight": ("elementwise_affine", "norm_elementwise_affine"),
     "norm_bias": ("layer_norm_bias", "layernorm_bias"),
     "norm_placement": (
