@@ -21,8 +21,8 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanillaformer import VanillaDecoderConfig
-from vanillaformer.modeling.attention import Attention, eager_attention
-from vanillaformer.modeling.positions import leave
+from vanillaformer.modeling.parts.attention import Attention, eager_attention
+from vanillaformer.modeling.parts.positions import leave
 from vanillaformer.modeling.stack import CAUSAL_MASKS
 
 matplotlib.use("Agg")

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import HfArgumentParser
 
 from vanillaformer import VanillaEncoderDecoderConfig, VanillaEncoderDecoderForConditionalGeneration
-from vanillaformer.modeling.dropout import Dropout
+from vanillaformer.modeling.parts.dropout import Dropout
 from vanillaformer.training.machine import keep_freed_memory
 
 VARIANTS = {"torch's dropout": "", "memory kept": "kept", "our dropout": "dropout", "both": "dropout+kept"}

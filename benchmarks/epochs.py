@@ -29,9 +29,9 @@ from transformers import HfArgumentParser, PreTrainedModel, Seq2SeqTrainer, Seq2
 from weights import END, FIRST_WORD, PAD, Size, pair
 
 from vanillaformer.modeling.heads import IGNORED
-from vanillaformer.training.packing import pack
-from vanillaformer.training.run_arguments import TranslationTrainingArguments
-from vanillaformer.training.trainers import RunTrainer
+from vanillaformer.training.preprocessing.packing import pack
+from vanillaformer.training.trainer.trainer import RunTrainer
+from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
 TASKS = {"translation": ("marian", 42), "language model, short texts": ("gpt2", 96), "classifier": ("bert", 200)}
 COMMON: dict[str, Any] = {"num_train_epochs": 1, "save_strategy": "no", "eval_strategy": "no", "report_to": "none"}

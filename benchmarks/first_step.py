@@ -26,10 +26,10 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from vanillaformer.tokenization import train
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.data_report import token_counts
-from vanillaformer.training.preprocessing import causal_blocks
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.preprocessing.statistics import token_counts
+from vanillaformer.training.preprocessing.tokenizing import causal_blocks
 
 BLOCK = 128
 

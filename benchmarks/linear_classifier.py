@@ -13,8 +13,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.parsing import parse
 
 

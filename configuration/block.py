@@ -92,8 +92,8 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
             kernel, which makes training two to three times slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
         layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020).
-        initialization: How fresh weights are drawn (`modeling/initialization.py` has the table). Default: what the
-            placement was published with, or the model type's.
+        initialization: How fresh weights are drawn (`modeling/parts/initialization.py` has the table). Default: what
+            the placement was published with, or the model type's.
         initializer_range: Standard deviation of the normal initialisations.
 
     Output layer of the language models:

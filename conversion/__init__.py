@@ -7,9 +7,9 @@
 way in from state dicts of models outside transformers, which `sources.py` and `source_x_transformers.py` read.
 """
 
-from .architecture import Architecture
 from .architectures import ARCHITECTURES
 from .convert import from_native, native_architectures, to_native
-from .imports import from_state_dict
+from .mapping.architecture import Architecture
+from .state_dicts.loading import from_state_dict
 
 __all__ = ["ARCHITECTURES", "Architecture", "from_native", "from_state_dict", "native_architectures", "to_native"]

@@ -10,11 +10,11 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
 
-from .architecture import OUR_CLASSES, Architecture
 from .architectures import ARCHITECTURES
-from .fitting import effort, refilled, what_fits
-from .tensors import tensors_of, to_native_values, to_our_values, write
-from .weights import check_computed, copies, known, links
+from .mapping.architecture import OUR_CLASSES, Architecture
+from .mapping.fitting import effort, refilled, what_fits
+from .mapping.tensors import tensors_of, to_native_values, to_our_values, write
+from .mapping.weights import check_computed, copies, known, links
 
 # What `from_pretrained` takes to find a file; the rest is about the model
 HUB_ARGUMENTS = {"cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"}

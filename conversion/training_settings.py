@@ -10,9 +10,9 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig
 
-from .architecture import LABEL_NAMES, NATIVE_NOT_FUNCTION, Architecture, without_none
-from .fields import taken
-from .function import equal
+from .mapping.architecture import LABEL_NAMES, NATIVE_NOT_FUNCTION, Architecture, without_none
+from .mapping.fields import taken
+from .mapping.function import equal
 
 OURS = ("dropout", "attention_dropout", "activation_dropout", "layer_drop")
 OF_CLASSIFIERS = ("classifier_dropout",)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from .base import VanillaPreTrainedModel
-from .residual import AdminResidual
+from .parts.residual import AdminResidual
 from .stack import Stack
 
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")

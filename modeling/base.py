@@ -11,7 +11,7 @@ from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
 from vanillaformer.configuration.migration import RENAMED_WEIGHTS
 
 from .adapters import register_targets
-from .initialization import initialize
+from .parts.initialization import initialize
 
 
 class VanillaPreTrainedModel(PreTrainedModel):

@@ -8,11 +8,11 @@ from transformers.utils import TransformersKwargs
 
 from vanillaformer.configuration import BlockConfig
 
-from .attention import Attention, CrossAttention
-from .feed_forward import build_feed_forward
-from .norms import build_norm
-from .positions import build_rotate, leave
-from .residual import Residual, build_residual
+from .parts.attention import Attention, CrossAttention
+from .parts.feed_forward import build_feed_forward
+from .parts.norms import build_norm
+from .parts.positions import build_rotate, leave
+from .parts.residual import Residual, build_residual
 
 
 class SelfAttentionBlock(GradientCheckpointingLayer):

@@ -10,7 +10,7 @@ from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
-from .residual import RESIDUALS
+from .parts.residual import RESIDUALS
 
 Counts = dict[str, int]
 

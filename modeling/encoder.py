@@ -14,8 +14,8 @@ from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
 from .heads import TokenScores, build_logit_shape
-from .norms import build_norm
-from .pooling import POOLINGS
+from .parts.norms import build_norm
+from .parts.pooling import POOLINGS
 from .stack import EncoderStack
 
 

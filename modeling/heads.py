@@ -9,7 +9,7 @@ from torch import nn
 
 from vanillaformer.configuration import BlockConfig
 
-from .dropout import keep
+from .parts.dropout import keep
 
 IGNORED = -100  # the label that is not scored
 

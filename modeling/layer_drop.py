@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .block import CrossAttentionBlock
-from .dropout import keep
+from .parts.dropout import keep
 
 
 class SkippedBlock(CrossAttentionBlock):

@@ -31,12 +31,12 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 
-from .attention import Attention
 from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block
-from .embeddings import InputEmbeddings
 from .layer_drop import build_layer_drop
-from .residual import build_final_norm
+from .parts.attention import Attention
+from .parts.embeddings import InputEmbeddings
+from .parts.residual import build_final_norm
 
 BIDIRECTIONAL_MASKS = {
     "full_attention": create_bidirectional_mask,

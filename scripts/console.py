@@ -14,7 +14,7 @@ from typing import TextIO
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from safetensors import SafetensorError
 
-from vanillaformer.modeling.hub import without_tokens
+from vanillaformer.hub.errors import without_tokens
 
 Main = Callable[[Sequence[str] | None], None]
 

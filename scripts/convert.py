@@ -20,8 +20,9 @@ from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
-from vanillaformer.conversion.folders import convert_folder, new_folder
-from vanillaformer.conversion.imports import SOURCES
+from vanillaformer.conversion.folders import convert_folder
+from vanillaformer.conversion.state_dicts.loading import SOURCES
+from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments
 

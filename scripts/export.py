@@ -21,9 +21,9 @@ from vanillaformer import modeling
 from vanillaformer.conversion import from_native
 from vanillaformer.conversion.exports import EXPORTERS, export
 from vanillaformer.conversion.folders import carried_files
-from vanillaformer.modeling.loading import open_config, open_model, saved_folder
+from vanillaformer.hub.loading import open_config, open_model, saved_folder
+from vanillaformer.hub.tokenizers import open_tokenizers
 from vanillaformer.scripts.console import program
-from vanillaformer.tokenization.opening import open_tokenizers
 
 
 def parser() -> argparse.ArgumentParser:

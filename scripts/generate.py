@@ -30,10 +30,11 @@ from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
-from vanillaformer.modeling.loading import open_config, open_model, saved_folder
-from vanillaformer.scripts.console import program
-from vanillaformer.scripts.generate_arguments import GenerateArguments, check_arguments
-from vanillaformer.scripts.text_files import (
+from vanillaformer.hub.loading import open_config, open_model, saved_folder
+from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
+from vanillaformer.inference.arguments import GenerateArguments, check_arguments
+from vanillaformer.inference.chat import Chat
+from vanillaformer.inference.text_files import (
     STANDARD_INPUT,
     at_terminal,
     file_lines,
@@ -42,11 +43,10 @@ from vanillaformer.scripts.text_files import (
     prompted,
     standard_input,
 )
+from vanillaformer.scripts.console import program
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.opening import open_tokenizers, tokenizer_errors
-from vanillaformer.training.arguments import parse
-from vanillaformer.training.chat import Chat
 from vanillaformer.training.machine import inference_dtype, use_machine_well
+from vanillaformer.training.parsing import parse
 
 TORCH = "torch"
 RESET, QUIT = "/reset", "/quit"

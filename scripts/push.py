@@ -17,8 +17,8 @@ from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.hub.pushing import check_name, files_to_push, left_out, push_folder
 from vanillaformer.scripts.console import program
-from vanillaformer.training.pushing import check_name, files_to_push, left_out, push_folder
 
 
 def parser() -> argparse.ArgumentParser:

@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from transformers.utils.import_utils import is_serve_available
 
 from vanillaformer import modeling
-from vanillaformer.modeling.loading import saved_folder
+from vanillaformer.hub.loading import saved_folder
 from vanillaformer.scripts.console import program
 
 SERVED = modeling.VanillaDecoderForCausalLM
@@ -64,8 +64,8 @@ def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
     def run(**options: Any) -> Any:
         from transformers.cli.serving import server
 
-        from .serve_app import builder
-        from .serve_requests import Limits
+        from vanillaformer.inference.serving.app import builder
+        from vanillaformer.inference.serving.requests import Limits
 
         limits = Limits(**{name: options.pop(name) for name in LIMITS})
         server.build_server = builder(limits, options["host"])  # which `serve` looks up there

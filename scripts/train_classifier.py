@@ -9,23 +9,25 @@ from typing import Any
 from transformers import DataCollatorWithPadding
 
 from vanillaformer.scripts.console import program
-from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.bad_rows import Facts
-from vanillaformer.training.data_report import describe_data
-from vanillaformer.training.examples import opening
-from vanillaformer.training.fingerprints import fingerprints
-from vanillaformer.training.labels import label_names
-from vanillaformer.training.losses import check_language_model_loss
+from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.cards.examples import opening
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.bad_rows import Facts
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.streaming import load_texts
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
-from vanillaformer.training.preprocessing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.statistics import describe_data
+from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.training.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
 from vanillaformer.training.progress import TextColumn
-from vanillaformer.training.run_arguments import ClassifierTrainingArguments
-from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
-from vanillaformer.training.stream_loading import load_texts
-from vanillaformer.training.streaming import StreamedRows
-from vanillaformer.training.trainers import RunTrainer
+from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.run_folder.fingerprints import fingerprints
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer.losses import check_language_model_loss
+from vanillaformer.training.trainer.trainer import RunTrainer
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, ClassifierTrainingArguments)
 

@@ -17,11 +17,11 @@ from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.scripts.console import program
-from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.bad_rows import Facts
-from vanillaformer.training.data_report import describe_data
-from vanillaformer.training.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
-from vanillaformer.training.fingerprints import fingerprints
+from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.bad_rows import Facts
+from vanillaformer.training.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
+from vanillaformer.training.data.streaming import load_texts
 from vanillaformer.training.metrics import (
     language_model_metrics,
     pretraining_metrics,
@@ -29,16 +29,24 @@ from vanillaformer.training.metrics import (
     token_scores,
 )
 from vanillaformer.training.models import build_model, check_preset, set_generation
-from vanillaformer.training.packing import BlockCollator, PackedCollator, PackedMasking, check_attention, packed_rows
-from vanillaformer.training.preprocessing import causal_blocks, check_stride, masked_blocks
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.collators import (
+    BlockCollator,
+    PackedCollator,
+    PackedMasking,
+    RowMasking,
+)
+from vanillaformer.training.preprocessing.packing import check_attention, packed_rows
+from vanillaformer.training.preprocessing.sentence_pairs import sentence_pairs
+from vanillaformer.training.preprocessing.statistics import describe_data
+from vanillaformer.training.preprocessing.streamed_rows import stream_blocks
+from vanillaformer.training.preprocessing.tokenizing import causal_blocks, check_stride, masked_blocks
 from vanillaformer.training.progress import TextColumn
-from vanillaformer.training.run_arguments import LanguageModelTrainingArguments
-from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
-from vanillaformer.training.sentence_pairs import sentence_pairs
-from vanillaformer.training.stream_loading import load_texts
-from vanillaformer.training.streaming import stream_blocks
-from vanillaformer.training.trainers import RowMasking, RunTrainer
+from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.run_folder.fingerprints import fingerprints
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer.trainer import RunTrainer
+from vanillaformer.training.training_arguments import LanguageModelTrainingArguments
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, LanguageModelTrainingArguments)
 

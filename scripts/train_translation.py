@@ -9,20 +9,22 @@ from typing import Any
 from transformers import DataCollatorForSeq2Seq
 
 from vanillaformer.scripts.console import program
-from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.bad_rows import Facts
-from vanillaformer.training.data_report import describe_data
-from vanillaformer.training.fingerprints import fingerprints
+from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.bad_rows import Facts
+from vanillaformer.training.data.streaming import load_texts
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
-from vanillaformer.training.preprocessing import encode_pairs, translation_rows
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.statistics import describe_data
+from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.training.preprocessing.tokenizing import encode_pairs, translation_rows
 from vanillaformer.training.progress import TextColumn
-from vanillaformer.training.run_arguments import TranslationTrainingArguments
-from vanillaformer.training.run_folder import Run
-from vanillaformer.training.runs import already_finished, announce, prepare_tokenizers, start, train_and_save
-from vanillaformer.training.stream_loading import load_texts
-from vanillaformer.training.streaming import StreamedRows
-from vanillaformer.training.trainers import TranslationTrainer
+from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
+from vanillaformer.training.run_folder.fingerprints import fingerprints
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer.trainer import TranslationTrainer
+from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
 ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, TranslationTrainingArguments)
 

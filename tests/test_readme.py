@@ -14,7 +14,7 @@ from vanillaformer import PRESETS, BlockConfig
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.tokenization.options import TokenizerAlgorithm
-from vanillaformer.training.run_arguments import TOPICS
+from vanillaformer.training.training_arguments import TOPICS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

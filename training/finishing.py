@@ -5,14 +5,16 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from .arguments import DataArguments
-from .card_runs import card_options, run_facts, write_card
-from .examples import card_example
-from .hub_trainer import push_run
+from vanillaformer.hub.reporting import optional, report
+
+from .cards.examples import card_example
+from .cards.run_card import card_options, run_facts, write_card
+from .data.arguments import DataArguments
 from .models import Job
-from .reporting import optional, report
-from .run_files import CARD, written_aside
-from .run_folder import Run, discard, drop_extra
+from .run_folder.checkpoints import drop_extra
+from .run_folder.files import CARD, written_aside
+from .run_folder.run import Run, discard
+from .trainer.pushing import push_run
 
 # What a generation config that lacks a field means by it
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}

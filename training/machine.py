@@ -11,7 +11,7 @@ import torch
 from joblib import cpu_count
 from transformers import TrainerCallback
 
-from .reporting import warn
+from vanillaformer.hub.reporting import warn
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int

@@ -28,7 +28,7 @@ from vanillaformer.configuration import (
     VanillaEncoderDecoderConfig,
     preset,
 )
-from vanillaformer.modeling.loading import one_line, open_config, open_model
+from vanillaformer.hub.loading import one_line, open_config, open_model
 from vanillaformer.tokenization import ModelKind
 
 from .arguments import ModelArguments

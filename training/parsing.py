@@ -14,7 +14,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from vanillaformer.modeling.hub import without_tokens
+from vanillaformer.hub.errors import without_tokens
 
 SUFFIXES = (".yaml", ".yml", ".json")
 

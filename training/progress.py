@@ -8,7 +8,7 @@ from threading import Event, Thread
 from datasets import Dataset
 from datasets.utils import are_progress_bars_disabled
 
-from .reporting import report
+from vanillaformer.hub.reporting import report
 
 EVERY = 10.0
 """Seconds between two lines."""

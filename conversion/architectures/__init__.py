@@ -1,6 +1,6 @@
 """The native architectures by name, one file each."""
 
-from ..architecture import Architecture
+from ..mapping.architecture import Architecture
 from . import (
     bart,
     bert,

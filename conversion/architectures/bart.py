@@ -4,8 +4,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import (
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import (
     ALL_KEY_VALUE_HEADS,
     DERIVED_HEAD_DIM,
     TEXT,
@@ -17,7 +17,7 @@ from ..fields import (
     renamed,
     same,
 )
-from ..tensors import BufferRow, Table
+from ..mapping.tensors import BufferRow, Table
 
 
 def attention(ours: str, native: str) -> Table:

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
+from ..mapping.tensors import Table
 
 BLOCK: Table = {
     "layers.{layer}.self_attn.q_proj": "encoder.layer.{layer}.attention.self.query",

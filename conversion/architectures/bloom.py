@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
-from ..tensors import HeadRows, Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
+from ..mapping.tensors import HeadRows, Table
 from .llama import decoder_heads
 
 QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")

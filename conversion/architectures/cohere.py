@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import HEAD_DIM, Field, constant, rotary
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import HEAD_DIM, Field, constant, rotary
 from .llama import ATTENTION, ATTENTION_BIAS, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM
 from .qwen3 import QUERY_KEY_NORMS
 

@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import Field, constant, rotary, same
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import Field, constant, rotary, same
 from .llama import (
     ATTENTION,
     ATTENTION_BIAS,

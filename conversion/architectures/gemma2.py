@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import Field, Values, constant, renamed, rotary, same, window_by_layer
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import Field, Values, constant, renamed, rotary, same, window_by_layer
+from ..mapping.tensors import Table
 from .gemma import UNIT_OFFSET
 from .llama import ATTENTION, ATTENTION_BIAS, DECODER, ENDS, GATED, GROUPED, RMS_NORM, decoder_heads
 

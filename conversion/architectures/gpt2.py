@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
-from ..tensors import Table, Transposed, TransposedRows
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
+from ..mapping.tensors import Table, Transposed, TransposedRows
 
 BLOCK: Table = {
     ("layers.{layer}.self_attn.q_proj", "layers.{layer}.self_attn.k_proj", "layers.{layer}.self_attn.v_proj"): (

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, Field, renamed, rotary, same
-from ..tensors import HeadRows, Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, Field, renamed, rotary, same
+from ..mapping.tensors import HeadRows, Table
 from .llama import ATTENTION_BIAS, DECODER, LAYER_NORM, PRE_NORMS, decoder_heads
 
 QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")

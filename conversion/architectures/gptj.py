@@ -4,9 +4,19 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, first_rope, renamed, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import (
+    ALL_KEY_VALUE_HEADS,
+    DERIVED_HEAD_DIM,
+    TEXT,
+    Field,
+    Values,
+    constant,
+    first_rope,
+    renamed,
+    same,
+)
+from ..mapping.tensors import Table
 from .gpt2 import INNER_SIZE, SIZES
 from .llama import decoder_heads
 

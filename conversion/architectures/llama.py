@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import TEXT, Field, attention_biases, constant, renamed, rotary, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import TEXT, Field, attention_biases, constant, renamed, rotary, same
+from ..mapping.tensors import Table
 
 ATTENTION: Table = {
     f"layers.{{layer}}.self_attn.{name}_proj": f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkvo"

@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
-from ..architecture import Architecture
-from ..fields import Field, constant
+from ..mapping.architecture import Architecture
+from ..mapping.fields import Field, constant
 from .bart import ONE_TIE, SEQ2SEQ, SHARED, both_sides, seq2seq_heads
 
 ARCHITECTURE = Architecture(

@@ -4,8 +4,8 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
 
-from ..architecture import Architecture
-from ..fields import Field, Values, constant, same
+from ..mapping.architecture import Architecture
+from ..mapping.fields import Field, Values, constant, same
 from .bart import HEAD, NO_FORCED_END, SEQ2SEQ, SHARED, both_sides, read_logits_bias, seq2seq_heads
 from .pegasus import POSITION_TABLES
 

@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
-from ..architecture import Architecture
-from ..fields import constant
+from ..mapping.architecture import Architecture
+from ..mapping.fields import constant
 from .bart import HEAD, LEARNED, NO_FORCED_END, ONE_TIE, SEQ2SEQ, SHARED, both_sides, read_logits_bias, seq2seq_heads
 
 ARCHITECTURE = Architecture(

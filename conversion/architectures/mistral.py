@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import constant, rotary, same, window_of_all_layers
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import constant, rotary, same, window_of_all_layers
 from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, PRE_NORMS, RMS_NORM, decoder_heads
 
 ARCHITECTURE = Architecture(

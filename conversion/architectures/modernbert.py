@@ -6,9 +6,19 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig, layer_types
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, optional, renamed, same
-from ..tensors import Rows, Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import (
+    ALL_KEY_VALUE_HEADS,
+    DERIVED_HEAD_DIM,
+    TEXT,
+    Field,
+    Values,
+    constant,
+    optional,
+    renamed,
+    same,
+)
+from ..mapping.tensors import Rows, Table
 from .llama import ATTENTION_BIAS
 
 QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")

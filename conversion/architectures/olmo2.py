@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import HEAD_DIM, constant, rotary
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import HEAD_DIM, constant, rotary
+from ..mapping.tensors import Table
 from .llama import (
     ATTENTION,
     ATTENTION_BIAS,

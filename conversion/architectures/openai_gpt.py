@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, same
+from ..mapping.tensors import Table
 from .gpt2 import BLOCK, SIZES
 
 STACK: Table = BLOCK | {

@@ -4,9 +4,9 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, renamed, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, renamed, same
+from ..mapping.tensors import Table
 from .bart import attention
 
 STACK: Table = attention("self_attn", "self_attn") | {

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import HEAD_DIM, Field, constant, renamed, rotary, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import HEAD_DIM, Field, constant, renamed, rotary, same
+from ..mapping.tensors import Table
 from .llama import DECODER, GROUPED, LAYER_NORM, decoder_heads
 
 STACK: Table = {

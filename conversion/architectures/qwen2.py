@@ -2,8 +2,8 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import HEAD_DIM, Field, constant, rotary, window_by_layer
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import HEAD_DIM, Field, constant, rotary, window_by_layer
 from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, PRE_NORMS, RMS_NORM, decoder_heads
 
 WINDOW = (

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import constant, rotary, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import constant, rotary, same
+from ..mapping.tensors import Table
 from .llama import (
     ATTENTION,
     ATTENTION_BIAS,

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import Field, constant
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import Field, constant
+from ..mapping.tensors import Table
 from .bert import ENCODER, NO_POOLER, STACK, TANH_OF_FIRST
 
 PREDICTIONS: Table = {

@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import DERIVED_HEAD_DIM, Field, attention_biases, constant, rotary
-from ..tensors import HeadRow, Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import DERIVED_HEAD_DIM, Field, attention_biases, constant, rotary
+from ..mapping.tensors import HeadRow, Table
 from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM, PRE_NORMS, decoder_heads
 
 

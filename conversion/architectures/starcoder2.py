@@ -2,9 +2,9 @@
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
-from ..architecture import Architecture, Part
-from ..fields import HEAD_DIM, Field, constant, renamed, rotary, same, window_of_all_layers
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Part
+from ..mapping.fields import HEAD_DIM, Field, constant, renamed, rotary, same, window_of_all_layers
+from ..mapping.tensors import Table
 from .llama import ATTENTION, DECODER, ENDS, GROUPED, PRE_NORMS, decoder_heads
 
 FEED_FORWARD: Table = {

@@ -5,9 +5,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
 
-from ..architecture import Architecture, Head, Part
-from ..fields import ALL_KEY_VALUE_HEADS, TEXT, Field, Values, constant, optional, renamed, same
-from ..tensors import Table
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, TEXT, Field, Values, constant, optional, renamed, same
+from ..mapping.tensors import Table
 
 ENDS: Table = {
     "embed_tokens": "embed_tokens",

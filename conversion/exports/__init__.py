@@ -10,11 +10,11 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from .ctranslate2.exporter import CTranslate2Exporter
 from .engine import Engine, EngineModel
 from .exporter import RECORD, Exporter, read_record
-from .to_ctranslate2 import CTranslate2Exporter
-from .to_gguf import GgufExporter
-from .to_onnx import OnnxExporter
+from .gguf.exporter import GgufExporter
+from .onnx.exporter import OnnxExporter
 
 EXPORTERS: dict[str, Exporter] = {
     exporter.name: exporter for exporter in (CTranslate2Exporter(), OnnxExporter(), GgufExporter())

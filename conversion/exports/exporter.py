@@ -10,9 +10,9 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 import vanillaformer.modeling as modeling
+from vanillaformer.hub.new_folder import check_free, new_folder
 from vanillaformer.tokenization import save_pair
 
-from ..folders import check_free, new_folder
 from .checks import check
 from .engine import Engine, Kind
 

@@ -6,6 +6,8 @@ Importing this package makes transformers' Auto classes know `vanilla_encoder_de
 
 from importlib.metadata import version
 
+from vanillaformer.hub.remote_code import write_code
+
 from .configuration import (
     PRESETS,
     BlockConfig,
@@ -27,7 +29,6 @@ from .modeling import (
     VanillaEncoderModel,
     register,
 )
-from .modeling.remote_code import write_code
 
 __version__ = version("vanillaformer")
 

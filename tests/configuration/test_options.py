@@ -8,14 +8,14 @@ import torch
 
 from vanillaformer import VanillaDecoderConfig
 from vanillaformer.configuration import options
-from vanillaformer.modeling.attention import QUERY_KEY_NORMS
 from vanillaformer.modeling.block import BLOCKS
-from vanillaformer.modeling.feed_forward import FEED_FORWARDS
-from vanillaformer.modeling.initialization import INITIALIZATIONS
-from vanillaformer.modeling.norms import NORMS
-from vanillaformer.modeling.pooling import POOLINGS
-from vanillaformer.modeling.positions import POSITIONS, SinusoidalPositions
-from vanillaformer.modeling.residual import RESIDUALS
+from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS
+from vanillaformer.modeling.parts.feed_forward import FEED_FORWARDS
+from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
+from vanillaformer.modeling.parts.norms import NORMS
+from vanillaformer.modeling.parts.pooling import POOLINGS
+from vanillaformer.modeling.parts.positions import POSITIONS, SinusoidalPositions
+from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
 PARTS = {

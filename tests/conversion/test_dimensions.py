@@ -8,11 +8,11 @@ from transformers import PreTrainedModel
 
 from vanillaformer import VanillaEncoderDecoderConfig
 from vanillaformer.conversion import ARCHITECTURES
-from vanillaformer.conversion.architecture import OUR_CLASSES
-from vanillaformer.conversion.dimensions import COLUMNS, WIDTH_AXES, module_of, order, reordered
-from vanillaformer.conversion.fitting import refilled, steps_towards, with_fields
-from vanillaformer.conversion.tensors import tensors_of
-from vanillaformer.modeling.positions import SinusoidalPositions
+from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
+from vanillaformer.conversion.mapping.dimensions import COLUMNS, WIDTH_AXES, module_of, order, reordered
+from vanillaformer.conversion.mapping.fitting import refilled, steps_towards, with_fields
+from vanillaformer.conversion.mapping.tensors import tensors_of
+from vanillaformer.modeling.parts.positions import SinusoidalPositions
 
 SINUSOIDAL = {"position_embedding_type": "sinusoidal"}
 LAYOUTS = [(old, new) for old in COLUMNS for new in COLUMNS if old != new]

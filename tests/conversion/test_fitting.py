@@ -12,10 +12,10 @@ from vanillaformer import (
     preset,
 )
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
-from vanillaformer.conversion.dimensions import reordered
-from vanillaformer.conversion.fitting import effort, shifted, what_fits, with_fields
 from vanillaformer.conversion.folders import convert_folder
-from vanillaformer.conversion.tensors import tensors_of
+from vanillaformer.conversion.mapping.dimensions import reordered
+from vanillaformer.conversion.mapping.fitting import effort, shifted, what_fits, with_fields
+from vanillaformer.conversion.mapping.tensors import tensors_of
 from vanillaformer.scripts import demo
 from vanillaformer.tokenization import train
 from vanillaformer.training.arguments import ModelArguments

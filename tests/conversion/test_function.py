@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
-from vanillaformer.conversion.function import differences, function_of
+from vanillaformer.conversion.mapping.function import differences, function_of
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 ROPE = {"rope_type": "default", "rope_theta": 500.0}

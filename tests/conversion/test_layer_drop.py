@@ -3,7 +3,7 @@ from transformers import BartConfig, OPTConfig
 
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion.architectures import bart, opt
-from vanillaformer.conversion.fields import given, taken
+from vanillaformer.conversion.mapping.fields import given, taken
 
 
 @pytest.mark.parametrize(("encoder", "decoder", "rate"), [(0.1, 0.1, 0.1), (None, 0.0, 0.0), (0.1, 0.2, None)])

@@ -9,8 +9,8 @@ from modeling.toys import assert_close, relative_error
 from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES
-from vanillaformer.conversion.tensors import BufferRow, tensors_of, to_our_values
-from vanillaformer.conversion.weights import links
+from vanillaformer.conversion.mapping.tensors import BufferRow, tensors_of, to_our_values
+from vanillaformer.conversion.mapping.weights import links
 
 from .natives import CASES, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
 

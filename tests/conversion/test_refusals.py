@@ -19,9 +19,9 @@ from vanillaformer import (
 )
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
-from vanillaformer.conversion.architecture import OUR_CLASSES
 from vanillaformer.conversion.folders import random_inputs
-from vanillaformer.conversion.function import differences, function_of
+from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
+from vanillaformer.conversion.mapping.function import differences, function_of
 
 from .natives import CASES, GPT, GROUPED, PAD, Case, batch_for, converted, native_model, poison, transformers_class
 

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
-from vanillaformer.conversion.architecture import comparable
-from vanillaformer.conversion.tensors import tensors_of
+from vanillaformer.conversion.mapping.architecture import comparable
+from vanillaformer.conversion.mapping.tensors import tensors_of
 
 from .natives import CASES, Case, batch_for, converted, native_model
 

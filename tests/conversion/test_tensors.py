@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from vanillaformer import VanillaDecoderConfig
-from vanillaformer.conversion.tensors import (
+from vanillaformer.conversion.mapping.tensors import (
     SAME,
     BufferRow,
     HeadRow,

@@ -27,9 +27,9 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
+from vanillaformer.inference.serving.app import builder
+from vanillaformer.inference.serving.requests import Limits
 from vanillaformer.scripts import serve
-from vanillaformer.scripts.serve_app import builder
-from vanillaformer.scripts.serve_requests import Limits
 
 from .tiny import TEXTS, tiny
 

@@ -24,7 +24,7 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.tokenization import train
-from vanillaformer.training.dialogue import SEPARATOR, set_chat_template
+from vanillaformer.training.data.dialogue import SEPARATOR, set_chat_template
 
 CONFIGS: dict[str, Any] = {
     "encoder_decoder": VanillaEncoderDecoderConfig,

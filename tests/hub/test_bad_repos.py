@@ -17,12 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
-from vanillaformer.modeling.file_names import INDEX, WEIGHTS
-from vanillaformer.modeling.loading import read_headers, saved_folder
-from vanillaformer.modeling.positions import SinusoidalPositions
+from vanillaformer.hub.file_names import INDEX, WEIGHTS
+from vanillaformer.hub.loading import read_headers, saved_folder
+from vanillaformer.hub.tokenizers import open_tokenizers
+from vanillaformer.modeling.parts.positions import SinusoidalPositions
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
-from vanillaformer.tokenization.opening import open_tokenizers
 
 from .test_pull import Trap, trapped, upload
 

@@ -9,10 +9,10 @@ import pytest
 from transformers import AutoModelForCausalLM
 from transformers.trainer_utils import HubStrategy
 
-from vanillaformer.modeling.loading import saved_folder
+from vanillaformer.hub.loading import saved_folder
+from vanillaformer.hub.pushing import files_to_push, write_card
 from vanillaformer.scripts import push
-from vanillaformer.training.hub_trainer import stage
-from vanillaformer.training.pushing import files_to_push, write_card
+from vanillaformer.training.trainer.pushing import stage
 
 from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client
 from .server import Fault, Server

@@ -11,8 +11,8 @@ from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from vanillaformer.configuration import options
 from vanillaformer.configuration.fields import PROJECTIONS
-from vanillaformer.modeling.attention import Attention, CrossAttention, eager_attention, repeat_heads
-from vanillaformer.modeling.positions import leave
+from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
+from vanillaformer.modeling.parts.positions import leave
 
 from .toys import (
     KINDS,

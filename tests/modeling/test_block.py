@@ -9,7 +9,7 @@ from torch import nn
 from vanillaformer.configuration import options
 from vanillaformer.configuration.rules import PARALLEL_PLACEMENTS
 from vanillaformer.modeling.block import BLOCKS
-from vanillaformer.modeling.residual import Residual
+from vanillaformer.modeling.parts.residual import Residual
 
 from .toys import KINDS, toy
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vanillaformer.modeling.dropout import Dropout, build_dropout, keep
+from vanillaformer.modeling.parts.dropout import Dropout, build_dropout, keep
 
 
 def kept(rate: float, *shape: int) -> torch.Tensor:

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.feed_forward import build_feed_forward
+from vanillaformer.modeling.parts.feed_forward import build_feed_forward
 
 from .toys import sharpen, toy_config
 

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from vanillaformer.modeling.dropout import keep
 from vanillaformer.modeling.layer_drop import LayerDrop, build_layer_drop
+from vanillaformer.modeling.parts.dropout import keep
 
 from .toys import KINDS, inputs_of, labels_of, toy
 

@@ -9,7 +9,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.norms import NORMS, UNIT_OFFSET_NORMS, LayerNorm, RMSNorm, build_norm
+from vanillaformer.modeling.parts.norms import NORMS, UNIT_OFFSET_NORMS, LayerNorm, RMSNorm, build_norm
 
 from .toys import KINDS, assert_close, sharpen, toy_config
 

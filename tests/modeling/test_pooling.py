@@ -7,7 +7,7 @@ import torch
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.configuration import options
-from vanillaformer.modeling.pooling import POOLINGS
+from vanillaformer.modeling.parts.pooling import POOLINGS
 
 from .toys import PAD, assert_close, positions_of, tokens, toy
 

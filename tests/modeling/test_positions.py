@@ -14,7 +14,7 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositio
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.positions import (
+from vanillaformer.modeling.parts.positions import (
     NoPositions,
     RelativePositions,
     build_positions,

@@ -17,7 +17,8 @@ from transformers.dynamic_module_utils import get_imports, get_relative_import_f
 from without_package import FOLDER, answers
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
-from vanillaformer.modeling import AUTO_CLASSES, remote_code
+from vanillaformer.hub import remote_code
+from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.tokenization import train
 
 from .toys import KINDS, inputs_of, toy, toy_config
@@ -208,7 +209,7 @@ def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import vanillaformer.modeling.norms\n", "line 1: write `from ... import ...`"),
+        ("import vanillaformer.modeling.parts.norms\n", "line 1: write `from ... import ...`"),
         ("import torch\nfrom .norms import *\n", "line 2: a star import"),
         ("from vanillaformer.configuration import options\n", "vanillaformer.configuration does not import options"),
     ],
@@ -217,7 +218,7 @@ def test_imports_that_cannot_be_copied_are_refused(text, message, monkeypatch):
     real = remote_code.source
     monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
     with pytest.raises(ValueError, match=message):
-        remote_code.flatten("vanillaformer.modeling.pooling")
+        remote_code.flatten("vanillaformer.modeling.parts.pooling")
 
 
 def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
@@ -229,12 +230,12 @@ def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
     )
     real = remote_code.source
     monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
-    assert remote_code.flatten("vanillaformer.modeling.pooling") == (
+    assert remote_code.flatten("vanillaformer.modeling.parts.pooling") == (
         "from typing import TYPE_CHECKING\n"
         "from .configuration_block import BlockConfig, layer_types as types\n"
         "from .modeling_norms import build_norm\n"
         "if TYPE_CHECKING:\n    pass\n",
-        {"vanillaformer.configuration.block", "vanillaformer.modeling.norms"},
+        {"vanillaformer.configuration.block", "vanillaformer.modeling.parts.norms"},
     )
 
 
@@ -250,7 +251,7 @@ def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(reco
     monkeypatch.setattr(remote_code, "distribution", lambda name: SimpleNamespace(read_text=lambda file: record))
     assert remote_code.known_commit.__wrapped__() == commit
     monkeypatch.setattr(remote_code, "known_commit", lambda: commit)
-    first = remote_code.header("vanillaformer.modeling.norms", "1.2").splitlines()[0]
+    first = remote_code.header("vanillaformer.modeling.parts.norms", "1.2").splitlines()[0]
     assert first == "# Generated: vanillaformer/modeling/norms.py of vanillaformer 1.2" + (
         f", commit {commit}." if commit else "."
     )

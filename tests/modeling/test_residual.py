@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration import options
-from vanillaformer.modeling.residual import RESIDUALS, build_final_norm, build_residual
+from vanillaformer.modeling.parts.residual import RESIDUALS, build_final_norm, build_residual
 
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, toy, toy_config
 

@@ -25,8 +25,8 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.configuration import options
-from vanillaformer.modeling.norms import UNIT_OFFSET_NORMS
-from vanillaformer.modeling.residual import RESIDUALS, NormedResidual
+from vanillaformer.modeling.parts.norms import UNIT_OFFSET_NORMS
+from vanillaformer.modeling.parts.residual import RESIDUALS, NormedResidual
 
 from .axes import (
     CONFIGS,

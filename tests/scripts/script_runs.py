@@ -17,9 +17,9 @@ from transformers import TrainerCallback
 
 from vanillaformer.modeling.layer_drop import LayerDrop
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
-from vanillaformer.training import runs
-from vanillaformer.training.run_folder import Run
-from vanillaformer.training.trainers import RunTrainer
+from vanillaformer.training import run as runs
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer.trainer import RunTrainer
 
 COMMON = """
     --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64 dropout=0.1

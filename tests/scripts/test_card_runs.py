@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 from script_runs import train
 
-from vanillaformer.training.corpora import LANGUAGES
+from vanillaformer.training.data.corpora import LANGUAGES
 
 SECRET = "hf_NobodyMayReadThis"
 RUNS = {

@@ -13,8 +13,8 @@ from script_runs import PROGRAMS, losses, train
 from sklearn.metrics import classification_report, confusion_matrix
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from vanillaformer.training.confusion import class_scores
-from vanillaformer.training.run_files import discard_previous, files_of_run, move_aside
+from vanillaformer.training.evaluation.confusion import class_scores
+from vanillaformer.training.run_folder.files import discard_previous, files_of_run, move_aside
 
 
 def records(path: Path) -> list[dict[str, Any]]:

@@ -19,9 +19,10 @@ from script_runs import (
 )
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
-from vanillaformer.training import predictions, runs
-from vanillaformer.training.run_files import PREVIOUS
-from vanillaformer.training.run_folder import recover
+from vanillaformer.training import run as runs
+from vanillaformer.training.evaluation import predictions
+from vanillaformer.training.run_folder.files import PREVIOUS
+from vanillaformer.training.run_folder.run import recover
 
 ROWS = [
     (f"{'good' if number % 3 else 'bad'} text number {number}", "yes" if number % 3 else "no") for number in range(40)

@@ -7,8 +7,8 @@ import pytest
 
 from vanillaformer.configuration import preset
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
-from vanillaformer.training.arguments import parse
 from vanillaformer.training.models import check_preset
+from vanillaformer.training.parsing import parse
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))

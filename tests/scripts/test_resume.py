@@ -16,7 +16,7 @@ from script_runs import (
     weights,
 )
 
-from vanillaformer.training.run_folder import is_complete
+from vanillaformer.training.run_folder.checkpoints import is_complete
 
 
 @pytest.mark.parametrize("job", PROGRAMS)

@@ -13,8 +13,8 @@ from test_processes import HALVED, train_together
 from transformers import TrainerCallback
 
 from vanillaformer.scripts import train_language_model
-from vanillaformer.training import runs
-from vanillaformer.training.run_folder import checkpoints
+from vanillaformer.training import run as runs
+from vanillaformer.training.run_folder.checkpoints import checkpoints
 
 
 class SendSignals(TrainerCallback):

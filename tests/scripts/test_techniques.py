@@ -15,8 +15,8 @@ from script_runs import arguments, assert_equal_weights, kill_in_step, train, we
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 from vanillaformer.scripts import train_language_model
-from vanillaformer.training import runs
-from vanillaformer.training.trainers import RunTrainer
+from vanillaformer.training import run as runs
+from vanillaformer.training.trainer.trainer import RunTrainer
 
 
 def metrics(folder: Path) -> dict[str, float]:

@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoTokenizer
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer
-from vanillaformer.training.packing import BlockCollator
-from vanillaformer.training.preprocessing import causal_blocks
-from vanillaformer.training.runs import warn_of_other_tokenizers
+from vanillaformer.training.preprocessing.collators import BlockCollator
+from vanillaformer.training.preprocessing.tokenizing import causal_blocks
+from vanillaformer.training.run import warn_of_other_tokenizers
 
 TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]
 

@@ -7,8 +7,10 @@ import yaml
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer import tokenization
-from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments, parse
-from vanillaformer.training.run_arguments import TranslationTrainingArguments
+from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
 OURS = (ModelArguments, DataArguments, TokenizerArguments)
 

@@ -5,9 +5,9 @@ import json
 import pytest
 from test_data import classes, hub, load, write
 
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.labels import label_names
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.loading import load_data
 
 
 def skipping(task, **options):

@@ -3,7 +3,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from vanillaformer.training.batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
+from vanillaformer.training.preprocessing.batching import LengthGroupedEpochs, RandomEpochs, TokenBatches, row_lengths
 
 LENGTHS = [(7 * index) % 40 + 1 for index in range(1000)]
 

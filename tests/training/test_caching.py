@@ -7,16 +7,16 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from vanillaformer.training import caching
-from vanillaformer.training.caching import cached_map, tokenizer_key
-from vanillaformer.training.preprocessing import (
+from vanillaformer.training.preprocessing import caching
+from vanillaformer.training.preprocessing.caching import cached_map, tokenizer_key
+from vanillaformer.training.preprocessing.sentence_pairs import sentence_pairs
+from vanillaformer.training.preprocessing.tokenizing import (
     _joined_batch,
     causal_blocks,
     classification_rows,
     masked_blocks,
     translation_rows,
 )
-from vanillaformer.training.sentence_pairs import sentence_pairs
 
 TEXTS = ["one. two", "three. four and more", "five"]
 

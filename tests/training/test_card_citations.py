@@ -9,8 +9,8 @@ from vanillaformer import preset
 from vanillaformer.configuration import PRESETS as KNOWN_PRESETS
 from vanillaformer.configuration import block, options
 from vanillaformer.tokenization import TokenizerAlgorithm
-from vanillaformer.training import card_citations as cite
-from vanillaformer.training.card_techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+from vanillaformer.training.cards import citations as cite
+from vanillaformer.training.cards.techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
 
 OPTIONS = {
     "norm": options.Norm,

@@ -4,7 +4,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from vanillaformer.training.card_edits import card_to_push, generated_card, is_edited, merged_card
+from vanillaformer.hub.card_merging import card_to_push, generated_card, is_edited, merged_card
 
 HEADER = "license: mit\ntags:\n- vanillaformer\nlanguage: en"
 PARTS = {"results": "## Results\n\n1", "limits": "## Limits\n\nnone known", "use": "## Use\n\nx"}

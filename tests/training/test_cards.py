@@ -12,11 +12,11 @@ from transformers import GPT2Config
 
 from vanillaformer import preset
 from vanillaformer.configuration import options
-from vanillaformer.training import card_architecture as words
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.card_facts import CardFacts
-from vanillaformer.training.card_sources import Source, data_source
-from vanillaformer.training.cards import LICENSES, PIPELINES, loading_code, model_card
+from vanillaformer.training.cards import architecture as words
+from vanillaformer.training.cards.card import LICENSES, PIPELINES, loading_code, model_card
+from vanillaformer.training.cards.facts import CardFacts
+from vanillaformer.training.cards.sources import Source, data_source
+from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.models import HEADS
 
 METRICS = {

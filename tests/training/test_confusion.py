@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from sklearn.metrics import confusion_matrix
 from transformers.trainer_utils import PredictionOutput
 
-from vanillaformer.training.confusion import confusion_counts, part_in_words, pictured_classes
-from vanillaformer.training.plots import confusion_picture
-from vanillaformer.training.predictions import _classes
+from vanillaformer.training.evaluation.confusion import confusion_counts, part_in_words, pictured_classes
+from vanillaformer.training.evaluation.plots import confusion_picture
+from vanillaformer.training.evaluation.predictions import _classes
 
 
 def test_counts_are_scikit_learns() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from babel import Locale
 
-from vanillaformer.training import corpora
-from vanillaformer.training.corpora import (
+from vanillaformer.training.data import corpora
+from vanillaformer.training.data.corpora import (
     DEFAULT_KINDS,
     KINDS,
     LANGUAGES,

@@ -4,10 +4,10 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from vanillaformer.training import data as data_module
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.labels import label_names
+from vanillaformer.training.data import loading as data_module
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.loading import load_data
 
 PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
 NAMED = {"source_column": "en", "target_column": "de"}

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from vanillaformer.training.batching import RandomEpochs
-from vanillaformer.training.data_report import describe_data, padding_share
-from vanillaformer.training.preprocessing import causal_blocks, classification_rows, translation_rows
+from vanillaformer.training.preprocessing.batching import RandomEpochs
+from vanillaformer.training.preprocessing.statistics import describe_data, padding_share
+from vanillaformer.training.preprocessing.tokenizing import causal_blocks, classification_rows, translation_rows
 
 
 def settings(**changes):

@@ -5,11 +5,10 @@ import torch
 from datasets import Dataset, DatasetDict
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
+from vanillaformer.inference.chat import Chat
 from vanillaformer.tokenization import train
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.chat import Chat
-from vanillaformer.training.data import load_data
-from vanillaformer.training.dialogue import (
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.dialogue import (
     SEPARATOR,
     WithoutSeparators,
     dialogue_text,
@@ -17,7 +16,8 @@ from vanillaformer.training.dialogue import (
     separator_id,
     set_chat_template,
 )
-from vanillaformer.training.packing import packed_rows
+from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.preprocessing.packing import packed_rows
 
 DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了 ok"], ["在吗", "不在"], ["一", "二", "三"]]
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.examples import MASK, NEUTRAL, card_example, opening, terminal_example
+from vanillaformer.training.cards.examples import MASK, NEUTRAL, card_example, opening, terminal_example
+from vanillaformer.training.data.arguments import DataArguments
 
 OWN = {"train_file": "own.csv"}
 ROW = "a secret   of\nthe data that goes on for longer than is good for a command line, " * 3

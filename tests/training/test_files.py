@@ -10,12 +10,13 @@ from datasets import ClassLabel, Dataset, Features, Value
 from test_data import load, write
 from test_streaming import open_stream
 
-from vanillaformer.training import files
-from vanillaformer.training.arguments import DataArguments, parse
-from vanillaformer.training.data import load_data
-from vanillaformer.training.labels import label_names
-from vanillaformer.training.run_settings import changed_settings
-from vanillaformer.training.runs import data_name
+from vanillaformer.training.data import files
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.run import data_name
+from vanillaformer.training.run_folder.settings import changed_settings
 
 MARK = "\ufeff"
 

@@ -14,8 +14,9 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
 )
 from vanillaformer.training.metrics import language_model_metrics, token_scores
-from vanillaformer.training.run_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
-from vanillaformer.training.trainers import RowMasking, RunTrainer, TranslationTrainer
+from vanillaformer.training.preprocessing.collators import RowMasking
+from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
+from vanillaformer.training.training_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 LENGTHS = (3, 40, 5, 31, 4, 4, 22)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from vanillaformer.training import opening
-from vanillaformer.training.files import load_files, stream_files
-from vanillaformer.training.opening import LINES, PROBLEM, ROW, ReadOptions
+from vanillaformer.training.data import opening
+from vanillaformer.training.data.files import load_files, stream_files
+from vanillaformer.training.data.opening import LINES, PROBLEM, ROW, ReadOptions
 
 SIGNS = 'ab",;\t \r\n\x00\x0b\x1c\x85\u2028\ufeffé𝄞'
 COLUMNS = {"text_column": "text", "label_column": "label"}

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
 
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
-from vanillaformer.training.losses import (
+from vanillaformer.training.trainer.losses import (
     LossArguments,
     check_language_model_loss,
     gold_probability,

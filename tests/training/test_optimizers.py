@@ -8,7 +8,7 @@ from modeling.toys import toy
 from torch import nn
 from transformers import get_scheduler
 
-from vanillaformer.training.optimizers import OPTIMIZERS, MuonWithAdamW, OptimizerArguments, decaying_names
+from vanillaformer.training.trainer.optimizers import OPTIMIZERS, MuonWithAdamW, OptimizerArguments, decaying_names
 
 ARGUMENTS = SimpleNamespace(
     learning_rate=1e-2,

@@ -9,8 +9,9 @@ from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
 from modeling.toys import plain_flex_attention, position_choices, relative_error, toy
 
-from vanillaformer.training.losses import with_own_predictions
-from vanillaformer.training.packing import PackedCollator, PackedMasking, check_attention, pack, packed_rows
+from vanillaformer.training.preprocessing.collators import PackedCollator, PackedMasking
+from vanillaformer.training.preprocessing.packing import check_attention, pack, packed_rows
+from vanillaformer.training.trainer.losses import with_own_predictions
 
 TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from vanillaformer.training.plots import attention_map, confusion_picture, loss_curve
+from vanillaformer.training.evaluation.plots import attention_map, confusion_picture, loss_curve
 
 HISTORY = [
     {"step": 1, "loss": 4.0},

@@ -3,7 +3,7 @@ from datasets import ClassLabel, Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
 
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.training.preprocessing import (
+from vanillaformer.training.preprocessing.tokenizing import (
     causal_blocks,
     classification_rows,
     masked_blocks,

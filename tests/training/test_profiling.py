@@ -7,10 +7,11 @@ from datasets import Dataset
 from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model
-from vanillaformer.training.profiling import first_batch, profile_new_model
-from vanillaformer.training.run_arguments import ClassifierTrainingArguments, LanguageModelTrainingArguments
-from vanillaformer.training.run_folder import Run
-from vanillaformer.training.trainers import RowMasking, RunTrainer
+from vanillaformer.training.preprocessing.collators import RowMasking
+from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer.admin_profile import first_batch, profile_new_model
+from vanillaformer.training.trainer.trainer import RunTrainer
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments, LanguageModelTrainingArguments
 
 SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]
 

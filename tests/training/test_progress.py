@@ -9,7 +9,7 @@ import pytest
 from datasets import Dataset
 
 from vanillaformer.training import progress
-from vanillaformer.training.caching import cached_map
+from vanillaformer.training.preprocessing.caching import cached_map
 from vanillaformer.training.progress import TextColumn, stage
 
 
@@ -79,7 +79,7 @@ def test_tokenizing_prints_lines(monkeypatch):
 
     monkeypatch.setattr(progress, "EVERY", 0.001)
     monkeypatch.setattr(progress, "report", report)
-    monkeypatch.setattr("vanillaformer.training.caching._function_key", lambda function: "sizes")
+    monkeypatch.setattr("vanillaformer.training.preprocessing.caching._function_key", lambda function: "sizes")
     rows = Dataset.from_dict({"text": ["a"] * 1500})
     mapped = cached_map(rows, sizes, desc="Tokenizing train data", remove_columns=["text"])
     assert list(mapped["size"]) == [1] * 1500

@@ -2,8 +2,10 @@
 
 import pytest
 
-from vanillaformer.training.arguments import DataArguments, TokenizerArguments, parse
-from vanillaformer.training.run_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
+from vanillaformer.training.arguments import TokenizerArguments
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
 
 
 def settings(*words: str) -> ClassifierTrainingArguments:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vanillaformer import VanillaDecoderConfig
-from vanillaformer.training import run_files
-from vanillaformer.training.run_files import (
+from vanillaformer.training.run_folder import files as run_files
+from vanillaformer.training.run_folder.files import (
     PREVIOUS,
     RECORD,
     discard_previous,
@@ -155,7 +155,7 @@ def test_text_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatc
 HOLDER = """
 import sys, time
 from pathlib import Path
-from vanillaformer.training.run_files import locked
+from vanillaformer.training.run_folder.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

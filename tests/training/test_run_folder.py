@@ -5,8 +5,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vanillaformer.training.run_files import PREVIOUS, RECORD
-from vanillaformer.training.run_folder import Run, is_complete, last_checkpoint, open_folder, recover, replace
+from vanillaformer.training.run_folder.checkpoints import is_complete, last_checkpoint
+from vanillaformer.training.run_folder.files import PREVIOUS, RECORD
+from vanillaformer.training.run_folder.run import Run, open_folder, recover, replace
 
 
 def run(folder: Path, *, steps: int = 10, **model) -> Run:

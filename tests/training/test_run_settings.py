@@ -5,19 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from vanillaformer.training.arguments import DataArguments, ModelArguments, TokenizerArguments
-from vanillaformer.training.run_arguments import (
-    ClassifierTrainingArguments,
-    LanguageModelTrainingArguments,
-    TranslationTrainingArguments,
-)
-from vanillaformer.training.run_settings import (
+from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.run_folder.settings import (
     NOT_COMPARED,
     changed_settings,
     compared_settings,
     default_settings,
     is_longer,
     listed,
+)
+from vanillaformer.training.training_arguments import (
+    ClassifierTrainingArguments,
+    LanguageModelTrainingArguments,
+    TranslationTrainingArguments,
 )
 
 PROGRAMS = (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments)

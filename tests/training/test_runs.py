@@ -2,14 +2,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.callbacks import Lines, line, scores_text
-from vanillaformer.training.run_arguments import (
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.run import command_line, data_name
+from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
+from vanillaformer.training.training_arguments import (
     ClassifierTrainingArguments,
     LanguageModelTrainingArguments,
     TranslationTrainingArguments,
 )
-from vanillaformer.training.runs import command_line, data_name
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
 

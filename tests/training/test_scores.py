@@ -11,7 +11,6 @@ import torch
 from transformers import EvalPrediction, TrainerState
 from transformers.trainer_callback import TrainerControl
 
-from vanillaformer.training.guards import EarlyStopping, GuardedTrainer
 from vanillaformer.training.metrics import (
     classification_metrics,
     language_model_metrics,
@@ -20,12 +19,13 @@ from vanillaformer.training.metrics import (
     token_scores,
     translation_metrics,
 )
-from vanillaformer.training.run_arguments import (
+from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_better, ranking_names
+from vanillaformer.training.trainer.guards import EarlyStopping, GuardedTrainer
+from vanillaformer.training.training_arguments import (
     ClassifierTrainingArguments,
     LanguageModelTrainingArguments,
     TranslationTrainingArguments,
 )
-from vanillaformer.training.scores import ENTRIES, SCORES, gain, is_better, ranking_names
 
 JOBS = ("translation", "causal", "masked", "mlm+nsp", "classification")
 RANKED = [(job, name) for job in JOBS for name in ranking_names(job)]

@@ -5,8 +5,8 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 
-from vanillaformer.training.sentence_pairs import Documents, Pair, draw_pairs, sentence_pairs, sentences
-from vanillaformer.training.trainers import RowMasking
+from vanillaformer.training.preprocessing.collators import RowMasking
+from vanillaformer.training.preprocessing.sentence_pairs import Documents, Pair, draw_pairs, sentence_pairs, sentences
 
 CLS, SEP = 2, 3
 # Every line of every document begins and ends with what no other line has.

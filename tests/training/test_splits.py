@@ -4,9 +4,9 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from test_data import hub, load, write
 
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.labels import label_names
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.loading import load_data
 
 SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
 

@@ -8,11 +8,14 @@ from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from test_data import write
 
-from vanillaformer.training import stream_loading, streaming
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.labels import label_names
-from vanillaformer.training.preprocessing import (
+from vanillaformer.training.data import streaming as stream_loading
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.labels import label_names
+from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.data.streaming import check_streaming, load_stream
+from vanillaformer.training.preprocessing import streamed_rows as streaming
+from vanillaformer.training.preprocessing.streamed_rows import StreamedRows, stream_blocks
+from vanillaformer.training.preprocessing.tokenizing import (
     causal_blocks,
     classification_rows,
     encode_pairs,
@@ -20,8 +23,6 @@ from vanillaformer.training.preprocessing import (
     masked_blocks,
     translation_rows,
 )
-from vanillaformer.training.stream_loading import check_streaming, load_stream
-from vanillaformer.training.streaming import StreamedRows, stream_blocks
 
 TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
 

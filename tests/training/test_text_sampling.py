@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from vanillaformer.training import readers
-from vanillaformer.training.arguments import DataArguments
-from vanillaformer.training.data import load_data
-from vanillaformer.training.opening import ReadOptions
-from vanillaformer.training.stream_loading import load_stream
+from vanillaformer.training.data import readers
+from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.data.opening import ReadOptions
+from vanillaformer.training.data.streaming import load_stream
 
 POEM = "Two roads diverged\nin a yellow wood,\n\nAnd sorry I could not\n"
 

@@ -13,10 +13,11 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
-from vanillaformer.training.batching import mixed
-from vanillaformer.training.preprocessing import translation_rows
-from vanillaformer.training.run_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
-from vanillaformer.training.trainers import RowMasking, RunTrainer, TranslationTrainer
+from vanillaformer.training.preprocessing.batching import mixed
+from vanillaformer.training.preprocessing.collators import RowMasking
+from vanillaformer.training.preprocessing.tokenizing import translation_rows
+from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
+from vanillaformer.training.training_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 

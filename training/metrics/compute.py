@@ -11,7 +11,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from vanillaformer.modeling.heads import IGNORED
 
-from ..arguments import Task
+from ..data.arguments import Task
 from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity, Ter, perplexity
 from .text_sizes import TextSizes
 

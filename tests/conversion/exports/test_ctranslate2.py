@@ -16,8 +16,8 @@ from transformers import GenerationConfig, PreTrainedModel
 
 import vanillaformer
 from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, export, load_engine
-from vanillaformer.conversion.exports.ctranslate2_specs import ACTIVATIONS
-from vanillaformer.conversion.exports.to_ctranslate2 import RULES
+from vanillaformer.conversion.exports.ctranslate2.exporter import RULES
+from vanillaformer.conversion.exports.ctranslate2.specs import ACTIVATIONS
 
 pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
 

@@ -9,10 +9,10 @@ from modeling.toys import toy_config
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine, EngineModel
-from vanillaformer.conversion.exports.ctranslate2_engine import CTranslate2Engine
+from vanillaformer.conversion.exports.ctranslate2.engine import CTranslate2Engine
 from vanillaformer.conversion.exports.engine import unpadded
-from vanillaformer.conversion.exports.llama_engine import LlamaCppEngine
-from vanillaformer.conversion.exports.onnx_engine import OnnxEngine
+from vanillaformer.conversion.exports.gguf.engine import LlamaCppEngine
+from vanillaformer.conversion.exports.onnx.engine import OnnxEngine
 
 
 class Parrot(Engine):

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import vanillaformer.modeling as modeling
 from vanillaformer.conversion import to_native
 from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
-from vanillaformer.conversion.exports.gguf_vocabulary import LLAMA3, pre_tokenizer_of
-from vanillaformer.conversion.exports.llama_engine import LlamaCppEngine
-from vanillaformer.conversion.exports.to_gguf import verify_file
+from vanillaformer.conversion.exports.gguf.engine import LlamaCppEngine
+from vanillaformer.conversion.exports.gguf.exporter import verify_file
+from vanillaformer.conversion.exports.gguf.vocabulary import LLAMA3, pre_tokenizer_of
 from vanillaformer.tokenization import train
 
 gguf = pytest.importorskip("gguf", reason="pip install 'vanillaformer[gguf]'")

@@ -20,8 +20,8 @@ from modeling.toys import name_of, relative_error, toy, toy_config
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import Pooling
 from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
-from vanillaformer.conversion.exports.onnx_graphs import name_of as onnx_name
-from vanillaformer.conversion.exports.to_onnx import MODELS, RULES
+from vanillaformer.conversion.exports.onnx.exporter import MODELS, RULES
+from vanillaformer.conversion.exports.onnx.graphs import name_of as onnx_name
 
 onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'vanillaformer[onnx]'")

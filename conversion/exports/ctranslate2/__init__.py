@@ -1,0 +1,1 @@
+"""CTranslate2: writing its files, and running them."""

@@ -1,0 +1,1 @@
+"""GGUF files, and llama.cpp, which runs them."""

@@ -1,0 +1,137 @@
+"""GGUF: decoders shaped like Llama's or GPT-2's for llama.cpp and the programs around it."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+import vanillaformer.modeling as modeling
+
+from ..checks import check
+from ..engine import Engine
+from ..exporter import Exporter
+from .engine import MODEL, LlamaCppEngine
+from .tensors import Fields, Tensors, architecture_of, fields_of, tensors_of
+from .vocabulary import vocabulary_fields
+
+FILE_TYPES = {"float32": ("F32", 0), "float16": ("F16", 1), "q8_0": ("Q8_0", 7)}
+BLOCK = 32  # values with one scale in Q8_0
+
+
+class GgufExporter(Exporter):
+    """Writes one file with weights, settings and tokenizer; what is read back must be what was to be written.
+
+    Where llama-cpp-python is installed, its answers are compared too.
+    """
+
+    name = "gguf"
+    runtime = "llama.cpp"
+    extra = "gguf"
+    packages = ("gguf",)
+    quantizations = tuple(FILE_TYPES)
+
+    def obstacles(self, model_class: type, config: Any) -> list[str]:
+        if model_class is not modeling.VanillaDecoderForCausalLM:
+            return ["it is no VanillaDecoderForCausalLM"]
+        return architecture_of(config)[1]
+
+    def write(
+        self,
+        model: Any,
+        folder: Path,
+        quantization: str,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        target_tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        (gguf,) = self.require()
+        architecture, _ = architecture_of(model.config)
+        tensors = stored(gguf, tensors_of(model, architecture), quantization)
+        fields = {
+            "general.architecture": architecture,
+            "general.type": "model",
+            "general.name": getattr(model.config, "name_or_path", "") or type(model).__name__,
+            "general.file_type": FILE_TYPES[quantization][1],
+            "general.quantization_version": gguf.GGML_QUANT_VERSION,
+            **fields_of(model.config, architecture),
+            **vocabulary_fields(tokenizer, model.config),
+        }
+        write_file(gguf, folder / MODEL, fields, tensors)
+        verify_file(gguf, folder / MODEL, fields, tensors)
+
+    def load(self, folder: Path, device: str = "cpu") -> Engine:
+        try:
+            import llama_cpp
+        except ImportError as error:
+            raise ImportError(
+                "llama.cpp needs llama-cpp-python: pip install 'vanillaformer[llama-cpp]' builds it, which takes a "
+                "C++ compiler and some minutes"
+            ) from error
+        return LlamaCppEngine(llama_cpp, Path(folder), device)
+
+    def compare(self, model: Any, folder: Path, exact: bool) -> str:
+        if importlib.util.find_spec("llama_cpp") is None:
+            return "the file holds every weight and setting; not run, since llama-cpp-python is not installed"
+        return check(model, self.load(folder), exact)
+
+
+Stored = dict[str, tuple[np.ndarray, Any]]  # the values as they are stored, and GGUF's type of them
+
+
+def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
+    """Return matrices in the type asked for, where their rows allow it; vectors stay as they are."""
+    name, _ = FILE_TYPES[quantization]
+    wanted, plain = gguf.GGMLQuantizationType[name], gguf.GGMLQuantizationType.F32
+    made: Stored = {}
+    for key, values in tensors.items():
+        fits = values.ndim > 1 and (name != "Q8_0" or values.shape[-1] % BLOCK == 0)
+        is_small = key.startswith("position_embd")  # read row by row, in float32
+        kind = wanted if fits and not is_small else plain
+        made[key] = (gguf.quants.quantize(values, kind), kind)
+    return made
+
+
+def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
+    """Write fields by the types of their values, and tensors."""
+    writer = gguf.GGUFWriter(path, fields["general.architecture"])  # which it writes itself
+    for key, value in fields.items():
+        if key == "general.architecture":
+            continue
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif value:  # an array of nothing has no type
+            writer.add_array(key, value)
+    for key, (values, kind) in tensors.items():
+        writer.add_tensor(key, values, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
+    """Raise unless a file holds these fields and tensors and no others.
+
+    Raises:
+        ValueError: It does not.
+    """
+    reader = gguf.GGUFReader(path)
+    found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    expected = {key: value for key, value in fields.items() if value != []}
+    for key in found.keys() | expected.keys():
+        value = expected.get(key)
+        if found.get(key) != (float(np.float32(value)) if isinstance(value, float) else value):
+            raise ValueError(f"{path}: field {key} is {found.get(key)!r:.80}, not {value!r:.80}")
+    read = {tensor.name: tensor for tensor in reader.tensors}
+    for key in read.keys() | tensors.keys():
+        values, kind = tensors.get(key, (None, None))
+        same = key in read and read[key].tensor_type == kind and np.array_equal(read[key].data, values)
+        if not same:
+            raise ValueError(f"{path}: tensor {key} is not what was written")

@@ -1,0 +1,260 @@
+"""Our weights in GGUF's form: the two shapes of decoder that llama.cpp has under the names `llama` and `gpt2`.
+
+What llama.cpp has no setting for is multiplied into the weights: scales of embeddings, of queries and of logits, and
+the 1 that some norms add to their weight.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from vanillaformer.configuration import layer_types
+
+from ...mapping.fields import first_rope
+
+Tensors = dict[str, np.ndarray]
+Fields = dict[str, Any]
+Rule = tuple[str, Callable[[Any], bool], str]
+
+TANH_GELU = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
+TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
+LENGTH_DEPENDENT = ("dynamic", "longrope")  # scalings of rotary positions
+STANDING_STILL = 1e30  # a divisor of frequencies that leaves none
+
+
+def common_rules() -> list[Rule]:
+    """Return which fields make a stack that is neither of the two shapes, and what both have instead."""
+    return [
+        ("norm_placement", lambda c: c.norm_placement != "pre", "'pre'"),
+        ("final_norm", lambda c: c.final_norm is False, "a norm at the end"),
+        ("embedding_norm", lambda c: c.embedding_norm, "no norm of the embeddings"),
+        ("skip_first_norm", lambda c: c.skip_first_norm, "a norm in front of every sublayer"),
+        ("block_layout", lambda c: c.block_layout != "sequential", "'sequential'"),
+        ("qk_norm", lambda c: c.qk_norm != "none", "no norm of queries and keys"),
+        ("attn_logit_softcapping", lambda c: c.attn_logit_softcapping is not None, "no bound of attention scores"),
+        ("final_logit_softcapping", lambda c: c.final_logit_softcapping is not None, "no bound of logits"),
+        ("sliding_window", lambda c: "sliding_attention" in layer_types(c), "full attention"),
+        ("lm_head_bias", lambda c: c.lm_head_bias, "no bias of the logits"),
+        ("type_vocab_size", lambda c: c.type_vocab_size > 0, "no token types"),
+    ]
+
+
+def rope_of(config: Any) -> dict[str, Any]:
+    """Return the rotary parameters of all layers: those with a window, which may have others, are refused."""
+    return first_rope(config) or {}
+
+
+def llama_rules() -> list[Rule]:
+    """Return which fields Llama has otherwise, and how."""
+    return [
+        ("norm", lambda c: c.norm != "rms_norm", "'rms_norm'"),
+        ("norm_bias", lambda c: c.norm_bias, "no bias in a norm"),
+        ("feed_forward", lambda c: c.feed_forward != "gated", "'gated'"),
+        ("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "'silu'"),
+        ("position_embedding_type", lambda c: c.position_embedding_type != "rotary", "'rotary'"),
+        ("rotary_layers", lambda c: c.rotary_layers is not None, "rotation in every layer"),
+        (
+            "rope_parameters",
+            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
+            "heads that are turned whole",
+        ),
+        (
+            "rope_parameters",
+            lambda c: rope_of(c).get("rope_type") in LENGTH_DEPENDENT,
+            "scalings that do not depend on the input's length",
+        ),
+    ]
+
+
+def gpt2_rules() -> list[Rule]:
+    """Return which fields GPT-2 has otherwise, and how."""
+    return [
+        ("norm", lambda c: c.norm != "layer_norm", "'layer_norm'"),
+        ("feed_forward", lambda c: c.feed_forward != "plain", "'plain'"),
+        ("hidden_act", lambda c: c.hidden_act not in TANH_GELU, "'gelu_new'"),
+        ("position_embedding_type", lambda c: c.position_embedding_type not in TABLES, f"one of {', '.join(TABLES)}"),
+        ("head_dim", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size, "hidden_size / heads"),
+    ]
+
+
+def architecture_of(config: Any) -> tuple[str, list[str]]:
+    """Return which shape a decoder has, `llama` or `gpt2`, or comes nearest to, and what is then in the way."""
+    found = {
+        name: [(field, has) for field, stands_in_the_way, has in rules if stands_in_the_way(config)]
+        for name, rules in {"llama": llama_rules(), "gpt2": gpt2_rules()}.items()
+    }
+    nearest = min(found, key=lambda name: len(found[name]))
+    common = [(field, has) for field, stands_in_the_way, has in common_rules() if stands_in_the_way(config)]
+    reasons = [f"{field}={getattr(config, field)!r}, but llama and gpt2 have {has}" for field, has in common]
+    reasons += [f"{field}={getattr(config, field)!r}, but {nearest} has {has}" for field, has in found[nearest]]
+    return nearest, reasons
+
+
+def array(tensor: torch.Tensor) -> np.ndarray:
+    """Return a tensor's values in float32."""
+    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
+
+
+# -------------------------------------------------------------------------------------------------- fields
+def fields_of(config: Any, architecture: str) -> Fields:
+    """Return what the file says about the model, by key."""
+    own = {
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+        "vocab_size": config.vocab_size,
+    }
+    if architecture == "llama":
+        own |= {
+            "attention.layer_norm_rms_epsilon": float(config.norm_eps),
+            "attention.key_length": config.head_dim,
+            "attention.value_length": config.head_dim,
+            "rope.dimension_count": config.head_dim,
+            "rope.freq_base": float(rope_of(config)["rope_theta"]),
+        }
+    else:
+        own["attention.layer_norm_epsilon"] = float(config.norm_eps)
+    return {f"{architecture}.{name}": value for name, value in own.items()}
+
+
+# ------------------------------------------------------------------------------------------------- tensors
+def tensors_of(model: Any, architecture: str) -> Tensors:
+    """Return a model's weights under GGUF's names."""
+    builder = LlamaTensors(model) if architecture == "llama" else Gpt2Tensors(model)
+    return builder.build()
+
+
+class DecoderTensors:
+    """What both shapes have in common.
+
+    Args:
+        model: A `VanillaDecoderForCausalLM`.
+    """
+
+    norm_bias = False
+
+    def __init__(self, model: Any):
+        self.model = model
+        self.config = model.config
+        self.tensors: Tensors = {}
+
+    def build(self) -> Tensors:
+        stack, config = self.model.model, self.config
+        words = array(stack.embed_tokens.weight)
+        self.tensors["token_embd.weight"] = words * np.float32(stack.embeddings.scale)
+        logits = array(self.model.lm_head.weight) * np.float32(config.logit_scale or 1.0)
+        if not np.array_equal(logits, self.tensors["token_embd.weight"]):  # without it the engine takes the table
+            self.tensors["output.weight"] = logits
+        self.norm("output_norm", stack.norm)
+        for number, block in enumerate(stack.layers):
+            self.norm(f"blk.{number}.attn_norm", block.self_attn_residual.norm)
+            self.norm(f"blk.{number}.ffn_norm", block.mlp_residual.norm)
+            self.attention(f"blk.{number}.attn", block.self_attn)
+            self.feed_forward(f"blk.{number}.ffn", block.mlp)
+        self.positions(stack.embeddings.positions)
+        return self.tensors
+
+    def norm(self, name: str, module: Any) -> None:
+        width = self.config.hidden_size
+        weight = np.ones(width, np.float32) if module.weight is None else array(module.weight)
+        self.tensors[f"{name}.weight"] = weight + np.float32(1) if self.config.norm_unit_offset else weight
+        if self.norm_bias:
+            bias = getattr(module, "bias", None)
+            self.tensors[f"{name}.bias"] = np.zeros(width, np.float32) if bias is None else array(bias)
+
+    def linear(self, name: str, module: Any, change: Callable[[np.ndarray], np.ndarray] = lambda rows: rows) -> None:
+        """Add a linear map, whose rows, those of the bias too, are changed alike."""
+        self.tensors[f"{name}.weight"] = change(array(module.weight))
+        if module.bias is not None:
+            self.tensors[f"{name}.bias"] = change(array(module.bias))
+
+    def query_scale(self, module: Any) -> np.float32:
+        """Return what queries are multiplied by, beside the engine's 1/√K."""
+        return np.float32(module.scaling * math.sqrt(self.config.head_dim))
+
+    def attention(self, name: str, module: Any) -> None:
+        raise NotImplementedError
+
+    def feed_forward(self, name: str, module: Any) -> None:
+        raise NotImplementedError
+
+    def positions(self, module: Any) -> None:
+        raise NotImplementedError
+
+
+class LlamaTensors(DecoderTensors):
+    """The tensors of a Llama: neighbouring dimensions of queries and keys are turned against each other."""
+
+    def attention(self, name: str, module: Any) -> None:
+        rotation = self.rotation()
+        scale = self.query_scale(module) * np.float32(rotation.attention_scaling**2)  # of YaRN, on queries and keys
+        self.linear(f"{name}_q", module.q_proj, lambda rows: self.permuted(rows) * scale)
+        self.linear(f"{name}_k", module.k_proj, self.permuted)
+        self.linear(f"{name}_v", module.v_proj)
+        self.linear(f"{name}_output", module.o_proj)
+
+    def permuted(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of each head in the order i, i + K/2, i + 1, i + 1 + K/2, ..."""
+        if self.config.rope_interleaved:
+            return rows
+        width = self.config.head_dim
+        halves = rows.reshape(-1, 2, width // 2, *rows.shape[1:])
+        return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+    def feed_forward(self, name: str, module: Any) -> None:
+        for part in ("gate", "up", "down"):
+            self.linear(f"{name}_{part}", getattr(module, f"{part}_proj"))
+
+    def rotation(self) -> Any:
+        """Return the module that makes the angles."""
+        (rotation,) = self.model.model.embeddings.positions.rotary_emb.values()
+        return rotation
+
+    def positions(self, module: Any) -> None:
+        """Add what the frequencies are divided by, if they are scaled."""
+        scaled = self.rotation().inv_freq.detach().cpu().double()
+        pairs, base = len(scaled), float(rope_of(self.config)["rope_theta"])
+        plain = base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+        factors = array((plain / scaled).nan_to_num(posinf=STANDING_STILL))
+        if not np.allclose(factors, 1, rtol=1e-6):
+            self.tensors["rope_freqs.weight"] = factors
+
+
+class Gpt2Tensors(DecoderTensors):
+    """The tensors of a GPT-2: a bias everywhere, one map for queries, keys and values, and a table of positions."""
+
+    norm_bias = True
+
+    def linear(self, name: str, module: Any, change: Callable[[np.ndarray], np.ndarray] = lambda rows: rows) -> None:
+        super().linear(name, module, change)
+        self.tensors.setdefault(f"{name}.bias", np.zeros(module.out_features, np.float32))
+
+    def attention(self, name: str, module: Any) -> None:
+        scale = self.query_scale(module)
+        self.linear(f"{name}_q", module.q_proj, lambda rows: rows * scale)
+        self.linear(f"{name}_k", module.k_proj)
+        self.linear(f"{name}_v", module.v_proj)
+        for part in ("weight", "bias"):
+            maps = [self.tensors.pop(f"{name}_{letter}.{part}") for letter in "qkv"]
+            self.tensors[f"{name}_qkv.{part}"] = np.concatenate(maps)
+        self.linear(f"{name}_output", module.o_proj)
+
+    def feed_forward(self, name: str, module: Any) -> None:
+        self.linear(f"{name}_up", module.up_proj)
+        self.linear(f"{name}_down", module.down_proj)
+
+    def positions(self, module: Any) -> None:
+        scheme, length = self.config.position_embedding_type, self.config.max_position_embeddings
+        if scheme == "learned":
+            table = array(module.embed_positions.weight)[self.config.position_offset :]
+        elif scheme == "sinusoidal":
+            table = array(module.table)
+        else:
+            table = np.zeros((length, self.config.hidden_size), np.float32)
+        self.tensors["position_embd.weight"] = np.ascontiguousarray(table[:length])

@@ -1,0 +1,1 @@
+"""ONNX graphs, and ONNX Runtime, which runs them."""

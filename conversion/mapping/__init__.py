@@ -1,0 +1,1 @@
+"""How a config and its tensors correspond to those of a native architecture, in both directions."""

@@ -1,0 +1,1 @@
+"""State dicts of models outside transformers."""

@@ -1,0 +1,184 @@
+"""How models outside transformers name and shape their tensors: what a state dict of theirs says of ours.
+
+Shapes and names tell sizes, biases, norms and ties; what leaves no trace (heads, activation) the caller says, or it is
+what that library does by default. Each function here reads one kind of state dict.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import torch
+from transformers import PreTrainedModel
+
+from vanillaformer.modeling import (
+    VanillaDecoderForCausalLM,
+    VanillaDecoderModel,
+    VanillaEncoderDecoderModel,
+    VanillaEncoderModel,
+)
+
+from ..architectures import gpt2
+from ..mapping.fields import Values
+from ..mapping.tensors import SAME, Link, Rows, Table, Tensors, written_out
+
+BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
+# Of a model without embeddings the table of ours is fresh, by default of one row, and nothing is special
+NO_TOKENS = {"vocab_size": 1, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a state dict says.
+
+    Args:
+        model_class: Our model.
+        links: Which tensors are which.
+        told: Fields that its names and shapes tell.
+        assumed: Fields that leave no trace, with the library's default.
+        ignored: Pattern of names that are no weights.
+        fresh: Pattern of our tensors that it need not have.
+        filled: Tensors that it has not, and which add nothing.
+    """
+
+    model_class: type[PreTrainedModel]
+    links: list[Link]
+    told: Values
+    assumed: Values
+    ignored: str = "(?!)"
+    fresh: str = "(?!)"
+    filled: Tensors = field(default_factory=dict)
+
+
+def layers_in(state: Collection[str], prefix: str) -> int:
+    """Return how many layers are numbered behind a prefix.
+
+    Raises:
+        ValueError: None is.
+    """
+    found = [re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in state]
+    if not any(found):
+        raise ValueError(f"the state dict has no {prefix}0...: is it another model's, or does it need a prefix?")
+    return 1 + max(int(match[1]) for match in found if match)
+
+
+def shape_of(state: Tensors, name: str) -> torch.Size:
+    """Return the shape of a tensor.
+
+    Raises:
+        ValueError: It is not there.
+    """
+    if name not in state:
+        raise ValueError(f"the state dict has no {name}: is it another model's, or does it need a prefix?")
+    return state[name].shape
+
+
+# ------------------------------------------------------------------------------------------------ nanoGPT and minGPT
+def untransposed(table: Table) -> Table:
+    """Return GPT-2's table for linear layers in place of transposed ones."""
+    return {
+        ours: (native[0], Rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
+        for ours, native in table.items()
+    }
+
+
+def read_gpt(state: Tensors, hidden_act: str) -> Reading:
+    """Read a GPT-2 whose layers are `nn.Linear`: `transformer.h.0.attn.c_attn.weight` (3D, D)."""
+    vocabulary, width = shape_of(state, "transformer.wte.weight")
+    layers = layers_in(state, "transformer.h.")
+    links = written_out(untransposed(gpt2.STACK), layers, "model.", "transformer.")
+    tied = "lm_head.weight" not in state or torch.equal(state["lm_head.weight"], state["transformer.wte.weight"])
+    links += [] if "lm_head.weight" not in state else written_out({"lm_head.weight": "lm_head.weight"})
+    told = {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "intermediate_size": shape_of(state, "transformer.h.0.mlp.c_fc.weight")[0],
+        "max_position_embeddings": shape_of(state, "transformer.wpe.weight")[0],
+        "attention_bias": "transformer.h.0.attn.c_attn.bias" in state,
+        "mlp_bias": "transformer.h.0.mlp.c_fc.bias" in state,
+        "norm_bias": "transformer.ln_f.bias" in state,
+        "tie_word_embeddings": tied,
+        "position_embedding_type": "learned",
+    }
+    masks = r"transformer\.h\.\d+\.attn\.bias"
+    return Reading(VanillaDecoderForCausalLM, links, told, {"hidden_act": hidden_act}, ignored=masks)
+
+
+def read_nanogpt(state: Tensors, causal: bool | None, options: Values) -> Reading:
+    return read_gpt(state, "gelu")
+
+
+def read_mingpt(state: Tensors, causal: bool | None, options: Values) -> Reading:
+    return read_gpt(state, "gelu_new")
+
+
+# ---------------------------------------------------------------------------------------------- torch.nn.Transformer
+def torch_attention(ours: str, native: str) -> Table:
+    """Return an `nn.MultiheadAttention`, its queries, keys and values in one."""
+    names = [f"layers.{{layer}}.{ours}.{name}_proj" for name in "qkv"]
+    fused: Table = {
+        tuple(f"{name}.{kind}" for name in names): (f"layers.{{layer}}.{native}.in_proj_{kind}", Rows(3))
+        for kind in ("weight", "bias")
+    }
+    return fused | {f"layers.{{layer}}.{ours}.o_proj": f"layers.{{layer}}.{native}.out_proj"}
+
+
+def torch_norms(*sublayers: str) -> Table:
+    """Return the numbered norms of a layer."""
+    return {
+        f"layers.{{layer}}.{name}_residual.norm": f"layers.{{layer}}.norm{number}"
+        for number, name in enumerate(sublayers, 1)
+    }
+
+
+TORCH_ENDS: Table = {
+    "layers.{layer}.mlp.up_proj": "layers.{layer}.linear1",
+    "layers.{layer}.mlp.down_proj": "layers.{layer}.linear2",
+    "norm": "norm",
+}
+TORCH_ENCODER = TORCH_ENDS | torch_attention("self_attn", "self_attn") | torch_norms("self_attn", "mlp")
+TORCH_DECODER = (
+    TORCH_ENDS
+    | torch_attention("self_attn", "self_attn")
+    | torch_attention("cross_attn", "multihead_attn")
+    | torch_norms("self_attn", "cross_attn", "mlp")
+)
+TORCH_ASSUMED = NO_TOKENS | {
+    "position_embedding_type": "none",
+    "norm_placement": "post",
+    "norm_eps": 1e-5,
+    "hidden_act": "relu",
+    "scale_embedding": False,
+    "embedding_norm": False,
+    "type_vocab_size": 0,
+}
+EMBEDDINGS = r"(encoder\.|decoder\.)?(embed_tokens|embeddings)\."
+
+
+def read_torch(state: Tensors, causal: bool | None, options: Values) -> Reading:
+    """Read an `nn.Transformer`, or an `nn.TransformerEncoder`, which has no names `encoder` and `decoder`."""
+    both = any(name.startswith("decoder.") for name in state)
+    first = "encoder." if both else ""
+    inner, width = shape_of(state, f"{first}layers.0.linear1.weight")
+    depth = layers_in(state, f"{first}layers.")
+    told = {
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "intermediate_size": inner,
+        "final_norm": f"{first}norm.weight" in state,
+    }
+    told |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
+    if not both:
+        model_class = VanillaDecoderModel if causal else VanillaEncoderModel
+        return Reading(model_class, written_out(TORCH_ENCODER, depth), told, TORCH_ASSUMED, fresh=EMBEDDINGS)
+    told |= {
+        "encoder_layers": depth,
+        "encoder_intermediate_size": inner,
+        "num_hidden_layers": layers_in(state, "decoder.layers."),
+        "intermediate_size": shape_of(state, "decoder.layers.0.linear1.weight")[0],
+    }
+    links = written_out(TORCH_ENCODER, depth, "encoder.", "encoder.")
+    links += written_out(TORCH_DECODER, told["num_hidden_layers"], "decoder.", "decoder.")
+    apart = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_start_token_id": None}
+    return Reading(VanillaEncoderDecoderModel, links, told, TORCH_ASSUMED | apart, fresh=EMBEDDINGS)

@@ -1,0 +1,191 @@
+"""Opening saved models that came from somewhere: fetched where they are on the Hub, and checked before they are built.
+
+What the programs load is safetensors and configs alone: no pickle is read, no code of a repository runs, and weights
+that are not exactly those of the model in the config are refused before memory is taken for it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, snapshot_download
+from transformers import AutoConfig, PreTrainedConfig
+
+from vanillaformer.configuration.rules import check_limits
+
+from .errors import HubError, damaged_file, hub_errors
+from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDEX, NEEDED, OF_EXPORTS, UNSAFE, WEIGHTS
+from .generation_settings import check_settings
+from .weights import FLOATS, Stored, check_weights, no_weights, one_line, read_headers, read_json
+
+# Fields that name attention and experts of transformers, or else a kernel on the Hub
+IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+
+
+def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
+    """Return the folder of a saved model that has been looked through: as it is, or fetched from the Hub.
+
+    Args:
+        source: A folder or Hub id.
+        revision: Branch, tag or commit of the repository.
+        option: What the user named it by.
+        exported: Whether it may be an exported model, of which nothing is checked: its engine reads it.
+
+    Raises:
+        ValueError: There is none, or it holds no model that can be opened safely.
+    """
+    folder = Path(source)
+    if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+        if not folder.is_dir():
+            raise ValueError(f"{option} {source} is no folder")
+        if revision is not None:
+            raise ValueError(f"{option} {source} is a folder: it has no revision {revision!r}, which Hub ids have")
+    else:
+        folder = fetched(source, revision, option, exported)
+    if exported and (folder / EXPORT).is_file():
+        return folder
+    try:
+        check_folder(folder)
+    except ValueError as error:
+        raise ValueError(f"{option} {source}{f' at {revision}' if revision else ''} {error}") from error
+    return folder
+
+
+def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Path:
+    """Return a folder with what is needed of a repository: no pickles, no code, files of exports if asked for.
+
+    Raises:
+        HubError: The Hub does not give it.
+        ValueError: There are no weights, or a file is not what the Hub has.
+    """
+    try:
+        with hub_errors(repo, revision):
+            wanted = [*NEEDED, *CARRIED, EXPORT]
+            folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
+            if exported and (folder / EXPORT).is_file():
+                wanted += OF_EXPORTS
+                folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=CODE))
+            found = {WEIGHTS, INDEX, EXPORT} & {path.name for path in folder.iterdir()}
+            names = [] if found else HfApi().list_repo_files(repo, revision=revision)
+    except HubError as error:
+        raise HubError(f"{option} {repo} is no folder, nor does the Hub give it: {error}") from None
+    if not found and (folder / "config.json").is_file():
+        raise ValueError(f"{option} {repo} {no_weights(names)}")
+    if damaged := damaged_file(folder, wanted):
+        name, stored = damaged
+        raise ValueError(
+            f"{option} {repo}: {name} is damaged, it is not what the Hub has; delete {stored} to fetch it anew"
+        )
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
+def check_folder(folder: Path) -> None:
+    """Raise ValueError for a folder without a config and weights that belong together.
+
+    The message goes on where the folder was named.
+    """
+    if (folder / EXPORT).is_file():
+        raise ValueError(f"has an exported model ({EXPORT}), which generate.py runs and nothing else opens")
+    if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
+        raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
+    fields, stored = read_config(folder), read_headers(folder)
+    if (folder / GENERATION).is_file():
+        check_settings(read_json(folder / GENERATION), GENERATION)
+    check_extent(fields, stored)
+    check_weights(folder, open_config(folder), stored)
+
+
+def _checkpoint(folder: Path) -> str:
+    """Return words on the last checkpoint of an unfinished run, which is a model too."""
+    found = {path.parent for path in folder.glob("checkpoint-*/config.json")}
+    steps = {int(step): path for path in found if (step := path.name.partition("-")[2]).isdigit()}
+    return f"; the last checkpoint of an unfinished run is {steps[max(steps)]}" if steps else ""
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the fields in a folder's config.
+
+    Raises:
+        ValueError: There is none, it is no JSON object, or has sizes, data types or settings that no model has.
+    """
+    if not (folder / CONFIG).is_file():
+        raise ValueError(f"has no {CONFIG}: it holds no (finished) model{_checkpoint(folder)}")
+    fields = read_json(folder / CONFIG)
+    for part in _parts(fields):
+        try:
+            check_limits(part)
+        except ValueError as error:
+            raise ValueError(f"has a {CONFIG} that does not hold: {error}") from error
+        check_settings(part, CONFIG)
+        for name in IMPLEMENTATIONS:
+            value = part.get(name)
+            if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: kernels of the Hub are code, which is not run")
+        for name in ("dtype", "torch_dtype"):
+            value = part.get(name)
+            if isinstance(value, str) and value.removeprefix("torch.") not in FLOATS.values():
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: it must be one of {', '.join(FLOATS.values())}")
+    return fields
+
+
+def check_extent(fields: dict[str, Any], stored: Stored) -> None:
+    """Raise ValueError for a config of a model larger than its weights: what is missing would take memory.
+
+    Works on the fields of any architecture, for it looks at what all of them call alike.
+    """
+    sizes = [(name, size) for part in _parts(fields) for name, size in part.items() if type(size) is int]
+    for name, size in sizes:
+        if name in LAYERS and size > len(stored.shapes):
+            raise ValueError(f"has {name}={size:,} in config.json, but weights of {len(stored.shapes):,} tensors")
+        if name in WIDTHS and size > stored.numbers:
+            raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
+
+
+LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer")
+LAYERS += ("n_layers",)
+WIDTHS = ("hidden_size", "vocab_size", "intermediate_size", "d_model", "d_ff", "n_embd", "encoder_hidden_size")
+WIDTHS += ("decoder_vocab_size", "encoder_intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")
+
+
+def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a config and the configs in it, which native models with several parts have."""
+    waiting = [fields]
+    while waiting:
+        yield (part := waiting.pop())
+        waiting += [value for name, value in part.items() if isinstance(value, dict) and name != "label2id"]
+
+
+def open_config(folder: Path) -> PreTrainedConfig:
+    """Return the config of a folder, whatever model it is of.
+
+    Raises:
+        ValueError: Its fields do not hold, or its type is unknown or code of its own.
+    """
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever a stranger's fields make transformers stumble over
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
+                "once you have read it"
+            ) from error
+        raise ValueError(f"has a {CONFIG} that does not hold: {one_line(error)}") from error
+
+
+def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> Any:
+    """Return the model of a folder from `saved_folder`, from safetensors and without code of its own.
+
+    Args:
+        model_class: The class or Auto class that loads it.
+        folder: The folder.
+        where: What the user named it by.
+        **options: Passed on to `from_pretrained`.
+
+    Raises:
+        ValueError: Config and weights do not belong together, or cannot be read.
+    """
+    try:
+        return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
+    except Exception as error:  # whatever a stranger's files make transformers stumble over
+        raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}") from error

@@ -1,0 +1,294 @@
+"""Putting saved models on the Hub: what is uploaded and what never is, checked before, and repeatable."""
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import get_token, validate_repo_id
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .card_merging import card_to_push, keep_edited_card, lines_by_people
+from .errors import LOGIN, HubError, hub_errors
+from .file_names import (
+    CARD,
+    CONFIG,
+    EXPORT,
+    GENERATION,
+    INDEX,
+    LICENSES,
+    OF_EXPORTS,
+    PICTURES,
+    SHARDS,
+    TOKENIZERS,
+    WEIGHTS,
+)
+from .loading import check_folder, read_config
+from .remote_code import saved_code
+from .reporting import report
+from .weights import weight_files
+
+# Besides weights: what loading needs, and what people read
+PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
+# Files of an earlier push that would be loaded with the new ones, or in their place, where those have no such file
+STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
+STALE_WITH_TOKENIZER = (
+    *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
+    *("special_tokens_map.json", "added_tokens.json"),
+)
+
+
+class Pushed(NamedTuple):
+    """What a push did: the repository, where its commit (or pull request) is, and the files."""
+
+    repo: str
+    url: str
+    files: list[str]
+    commit: str
+
+
+# -------------------------------------------------------------------------------------------------------- which files
+def files_to_push(folder: Path) -> dict[str, Path]:
+    """Return the files of a saved model that belong on the Hub, by the path that they have there.
+
+    Left out is all that is not named here: optimizers, checkpoints, records that hold paths of this machine, pickles.
+
+    Raises:
+        ValueError: The folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder")
+    if (folder / EXPORT).is_file():
+        more = [path for pattern in (EXPORT, *OF_EXPORTS) for path in folder.glob(pattern)]
+    else:
+        try:
+            check_folder(folder)
+        except ValueError as error:
+            raise ValueError(f"{folder} {error}") from error
+        more = [*checked_weights(folder), *code_files(folder)]
+    return dict(sorted((named_files(folder, PUSHED) | by_name(folder, more)).items()))
+
+
+def checked_weights(folder: Path) -> list[Path]:
+    """Return the files of weights that loading reads and `check_folder` has looked at, with their index."""
+    files = weight_files(folder)
+    return files if files == [folder / WEIGHTS] else [*files, folder / INDEX]
+
+
+def named_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a folder that have these names, by the path that they have there."""
+    return by_name(folder, (path for name in names for path in folder.glob(name)))
+
+
+def by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """Return files by the path that they have in a folder.
+
+    Raises:
+        ValueError: One is a link that leads out of the folder, to what nobody may have meant to publish.
+    """
+    files, root = {}, folder.resolve()
+    # In the Hub's cache all files are links to here
+    places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    for path in filter(Path.is_file, paths):
+        name, real = path.relative_to(folder).as_posix(), path.resolve()
+        if not any(real.is_relative_to(place) for place in places):
+            raise ValueError(f"{folder}: {name} leads out of the folder, to {real}: to publish that, put a copy there")
+        files[name] = path
+    return files
+
+
+def code_files(folder: Path) -> list[Path]:
+    """Return the modules that a folder's config names, with those that they import, and the copies of ours."""
+    auto_map = read_config(folder).get("auto_map")
+    entries = auto_map.values() if isinstance(auto_map, dict) else ()
+    modules = {entry.split(".")[0] for entry in entries if isinstance(entry, str)}
+    # Identifiers: neither a path that leads elsewhere nor another repository's module
+    named = [folder / f"{module}.py" for module in modules if module.isidentifier()]
+    named = [path for path in named if path.is_file()]
+    needed = [Path(path) for module in named for path in get_relative_import_files(module)]
+    return sorted({*named, *needed, *saved_code(folder)})
+
+
+def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
+    """Return what else lies in a folder, folders with a slash."""
+    tops = {name.split("/")[0] for name in files}
+    return sorted(
+        f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name not in tops
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+def check_name(repo: str) -> None:
+    """Raise HubError for what cannot be the name of a repository."""
+    with hub_errors(repo):
+        validate_repo_id(repo)
+    if repo.count("/") > 1:
+        raise HubError(f"{repo!r} is no name of a repository: write user/name, or name for one of your own")
+
+
+def api_for(token: str | None) -> HfApi:
+    """Return a client of the Hub.
+
+    Raises:
+        HubError: There is no token.
+    """
+    if token is None:
+        with hub_errors("the Hub"):
+            token = get_token()
+    if not token:
+        raise HubError(f"there is no token: {LOGIN}")
+    return HfApi(token=token, library_name="vanillaformer")
+
+
+def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
+    """Make sure that there is a repository that the token may write to, and return its whole name.
+
+    Args:
+        api: The client.
+        repo: Its name, with or without the user's.
+        private: Whether a new one is private.
+
+    Raises:
+        HubError: The token is not valid, or has no right to write; or the repository is public already.
+    """
+    check_name(repo)
+    with hub_errors(repo):
+        user = api.whoami()
+        repo = repo if "/" in repo else f"{user['name']}/{repo}"
+        if user.get("auth", {}).get("accessToken", {}).get("role") == "read":
+            raise HubError(f"the token may only read, to push to {repo} it needs to be one that may write: {LOGIN}")
+    with hub_errors(repo):
+        api.create_repo(repo, private=private, exist_ok=True)
+        api.auth_check(repo, write=True)  # an existing one may be somebody else's
+        if private and not api.repo_info(repo).private:
+            raise HubError(f"{repo} exists already and is public: make it private on its page, or choose another name")
+    return repo
+
+
+# -------------------------------------------------------------------------------------------------------------- push
+def push_folder(
+    folder: Path,
+    repo: str,
+    *,
+    token: str | None = None,
+    revision: str | None = None,
+    private: bool | None = None,
+    pull_request: bool = False,
+    claimed: bool = False,
+    message: str = "Upload model",
+    files: dict[str, Path] | None = None,
+) -> Pushed:
+    """Put a saved model into a repository, in one commit; what is there already is not sent again.
+
+    A person's edits of the card there stay (`card_edits`), and the card in the folder becomes the one that was pushed.
+
+    Args:
+        folder: The folder.
+        repo: The repository; it is made if there is none, but for a pull request.
+        token: A token; by default that of HF_TOKEN or `hf auth login`.
+        revision: A branch, made if there is none.
+        private: Whether a new repository is private.
+        pull_request: Open a pull request; the repository may be somebody else's.
+        claimed: `claim` has found already that the token may write there; the Hub does not like to be asked often.
+        message: The commit's.
+        files: The files by their path there. Default: `files_to_push(folder)`.
+
+    Raises:
+        ValueError: The folder holds no model.
+        HubError: The Hub does not take it.
+    """
+    files = files_to_push(folder) if files is None else files
+    check_name(repo)
+    api = api_for(token)
+    if not (pull_request or claimed):
+        repo = claim(api, repo, private)
+    with hub_errors(repo, revision):
+        head = head_of(api, repo, revision, make=not pull_request)
+        there = api.list_repo_files(repo, revision=head)
+        card = new_card(api, repo, head, files.get(CARD), CARD in there)
+        additions = [
+            CommitOperationAdd(name, card.encode() if name == CARD and card is not None else path)
+            for name, path in files.items()
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the card's metadata: a card is written by the run
+            done = api.create_commit(
+                repo,
+                [*additions, *(CommitOperationDelete(name) for name in stale(there, files))],
+                commit_message=message,
+                revision=revision,
+                create_pr=pull_request,
+                parent_commit=head,
+            )
+    if card is not None:
+        write_card(files[CARD], card)
+    return Pushed(repo, done.pr_url or done.commit_url, list(files), done.oid)
+
+
+def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
+    """Return the commit that a branch is at; a branch that is not there starts from main.
+
+    Raises:
+        HubError: The revision is a tag or a commit, to which nothing can be added.
+    """
+    try:
+        head = str(api.repo_info(repo, revision=revision).sha)
+    except RevisionNotFoundError:
+        if not make or revision is None or revision.startswith("refs/"):
+            raise
+        api.create_branch(repo, branch=revision)
+        return str(api.repo_info(repo, revision=revision).sha)
+    if revision is not None and not revision.startswith("refs/"):
+        branches = [branch.name for branch in api.list_repo_refs(repo).branches]
+        if revision not in branches:
+            raise HubError(f"{revision!r} is a tag or commit of {repo}: push to a branch ({', '.join(branches)})")
+    return head
+
+
+def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: bool) -> str | None:
+    """Return the card to upload, with what people wrote in the one that is there; `None` without one of ours."""
+    if path is None:
+        return None
+    remote = None
+    if there:
+        try:
+            remote = read_card(Path(api.hf_hub_download(repo, CARD, revision=revision)), f"of {repo}")
+        except (EntryNotFoundError, RepositoryNotFoundError):
+            remote = None
+    return card_to_push(read_card(path, f"in {path.parent}"), remote, repo)
+
+
+def read_card(path: Path, where: str) -> str:
+    """Return the text of a card; raise ValueError if it is none."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"the {CARD} {where} is not UTF-8 text: {error}") from error
+
+
+def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
+    """Return what an earlier push left that does not belong to the model that is pushed."""
+    patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
+    return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def write_card(path: Path, text: str) -> None:
+    """Replace the card in a folder, in one piece, if it is another one; a link, as in the Hub's cache, stays one.
+
+    A card with words of a person that are not in the new one is kept beside it.
+    """
+    part = path.with_name(f".{path.name}.part")
+    try:
+        old = path.read_text(encoding="utf-8")
+        if path.is_symlink() or old == text:
+            return
+        part.write_text(text, encoding="utf-8")
+        if lines_by_people(old) - lines_by_people(text):  # people have edited both, and the Hub's card has won
+            keep_edited_card(path.parent)
+        os.replace(part, path)
+    except OSError as error:  # the push is done
+        report(f"The card that was pushed could not be written to {path}: {error}")

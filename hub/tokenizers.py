@@ -1,0 +1,81 @@
+"""Opening the tokenizers of a model from somewhere else: no code of its own runs, and its tokens fit the model."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, load_pair
+
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+LARGEST_GROWTH = 1000  # characters that replacements make of one
+
+
+def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where: str = "the model") -> Pair:
+    """Return the tokenizers of source and target in the folder of a model.
+
+    Args:
+        folder: The folder.
+        config: The model's config; `None` where the model checks its tokens itself.
+        where: What the user named the model by.
+
+    Raises:
+        ValueError: They cannot be read, make far more of a text than it is, or tokens that the model has no row for.
+    """
+    for path in (folder / "tokenizer.json", folder / TARGET_SUBFOLDER / "tokenizer.json"):
+        if path.is_file() and (growth := largest_growth(path)) > LARGEST_GROWTH:
+            raise ValueError(
+                f"{where}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
+                f"{LARGEST_GROWTH:,} are allowed"
+            )
+    with tokenizer_errors(f"{where}: the tokenizer cannot be loaded"):
+        source, target = load_pair(folder, trust_remote_code=False)
+    if config is not None:
+        check_tokenizers(config, source, target, where)
+    return source, target
+
+
+@contextmanager
+def tokenizer_errors(what: str) -> Iterator[None]:
+    """Turn whatever the library behind tokenizers raises into a ValueError, the panics of its Rust code included."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # an interruption
+        raise ValueError(f"{what}: {' '.join(str(error).split())[:600]}") from error
+
+
+def largest_growth(path: Path) -> float:
+    """Return how many characters the normalizer of a tokenizer.json can make of one by its replacements."""
+    try:
+        waiting, growth = [json.loads(path.read_text(encoding="utf-8"))["normalizer"]], 1.0
+        while waiting:
+            step = waiting.pop() or {}
+            waiting += step.get("normalizers", [])
+            if step.get("type") == "Replace":
+                growth *= max(1.0, len(step["content"]) / _shortest(step["pattern"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0.0  # whoever loads it says what is wrong
+    return growth
+
+
+def _shortest(pattern: dict[str, Any]) -> int:
+    """Return the characters that a pattern replaces at least; of a regular expression, one."""
+    return max(1, len(pattern.get("String", "")))
+
+
+def check_tokenizers(
+    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, where: str
+) -> None:
+    """Raise ValueError when a tokenizer makes tokens that the model has no row for."""
+    sizes = {"vocab_size": config.vocab_size}
+    sizes["decoder_vocab_size"] = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+    for (name, size), tokenizer in zip(sizes.items(), (source, target)):
+        largest = max(tokenizer.get_vocab().values(), default=-1) + 1
+        if largest > size:
+            raise ValueError(f"{where}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}")

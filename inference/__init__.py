@@ -1,0 +1,1 @@
+"""What the programs share that use a trained model."""

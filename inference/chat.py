@@ -1,0 +1,130 @@
+"""Talking with a language model of dialogues: the history, the reply, and the choice among several of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.training.data.dialogue import SEPARATOR, separator_id
+
+TOKENS = 64  # of a reply, where nothing else is said
+
+
+@dataclass
+class Chat:
+    """A dialogue with a model trained on `--turns_column`.
+
+    Args:
+        model: The language model.
+        tokenizer: Its tokenizer.
+        max_history: So many turns are seen by the model, the latest; None for as many as fit.
+        candidates: So many replies are drawn, of which the reranking model chooses.
+        reranker: A model trained on `--reverse_turns`, with the same tokens. The reply is the candidate y with the
+            highest p(history | y): maximum mutual information (Li et al. 2016), as DialoGPT does (Zhang et al. 2020).
+        options: For `model.generate`.
+    """
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    max_history: int | None = None
+    candidates: int = 1
+    reranker: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    history: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.separator = separator_id(self.tokenizer)
+        self.text_tokenizer = text_tokenizer(self.tokenizer, [SEPARATOR])
+        self.room: int = self.options.get("max_new_tokens") or TOKENS
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        if limit is not None and self.room > limit - 3:  # <s>, a token and its separator
+            if self.options.get("max_new_tokens"):
+                raise ValueError(f"--max_new_tokens {self.room} leaves no room for a turn in {limit} positions")
+            self.room = limit // 2
+        self.limit = None if limit is None else limit - self.room
+
+    def reset(self) -> None:
+        """Forget what was said."""
+        self.history.clear()
+
+    def reply(self, text: str) -> str:
+        """Return the answer to a turn, and remember both."""
+        self.history.append(text)
+        replies = self.draw()
+        best = replies[0]
+        if self.reranker is not None and len(replies) > 1:
+            losses = self.backward_losses(replies)
+            best = replies[losses.index(min(losses))]
+        answer = str(self.tokenizer.decode(best, skip_special_tokens=True)).strip()
+        self.history.append(answer)
+        return answer
+
+    def draw(self) -> list[list[int]]:
+        """Return the tokens of the candidates, without what ends them."""
+        prompt = self.prompt()
+        inputs = torch.tensor([prompt], device=self.model.device)
+        ends = [self.separator, *([self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id is not None else [])]
+        with torch.inference_mode():
+            output = self.model.generate(
+                inputs,
+                attention_mask=torch.ones_like(inputs),
+                **{**self.options, "max_new_tokens": self.room, "min_new_tokens": 1, "max_length": None},
+                num_return_sequences=self.candidates,
+                eos_token_id=ends,
+                pad_token_id=self.separator if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id,
+            )
+        return [_until(ids, ends) for ids in output[:, len(prompt) :].tolist()]
+
+    def prompt(self) -> list[int]:
+        """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, of a single one that does not its end."""
+        start, turns = self._start(), self._turns()
+        room = None if self.limit is None else self.limit - len(start)
+        kept = _latest(turns, room)
+        if room is not None and len(kept) > room:
+            kept = kept[-room:]
+        return [*start, *kept]
+
+    def backward_losses(self, replies: Sequence[Sequence[int]]) -> list[float]:
+        """Return -log p(history | reply) of the backward model, for which the latest turn comes first."""
+        start, turns = self._start(), self._turns()[::-1]
+        limit = getattr(self.reranker.config, "max_position_embeddings", None)
+        longest = max(map(len, replies))
+        told = [token for turn in turns for token in turn]
+        if limit is not None:  # the same tokens for every candidate: sums over more would not compare
+            told = told[: max(1, limit - len(start) - longest - 1)]
+        losses = []
+        for reply in replies:
+            known = [*start, *reply, self.separator]
+            ids = torch.tensor([[*known, *told]], device=self.reranker.device)
+            with torch.inference_mode():
+                logits = self.reranker(ids).logits[0, len(known) - 1 : -1].float()
+            losses.append(torch.nn.functional.cross_entropy(logits, ids[0, len(known) :], reduction="sum").item())
+        return losses
+
+    def _start(self) -> list[int]:
+        same = self.tokenizer.bos_token_id == self.tokenizer.eos_token_id
+        return [] if self.tokenizer.bos_token_id is None or same else [self.tokenizer.bos_token_id]
+
+    def _turns(self) -> list[list[int]]:
+        """Return the tokens of the turns that the model may see, each with its separator."""
+        seen = self.history if self.max_history is None else self.history[-self.max_history :]
+        encoded = self.text_tokenizer(seen, add_special_tokens=False)["input_ids"]
+        return [[*(token for token in ids if token != self.separator), self.separator] for ids in encoded]
+
+
+def _latest(turns: list[list[int]], room: int | None) -> list[int]:
+    """Return the last turns that fit, one at least."""
+    kept = list(turns[-1])
+    for turn in reversed(turns[:-1]):
+        if room is not None and len(kept) + len(turn) > room:
+            break
+        kept = [*turn, *kept]
+    return kept
+
+
+def _until(ids: list[int], ends: list[int]) -> list[int]:
+    """Return the tokens before the first of those that end a reply."""
+    return ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]

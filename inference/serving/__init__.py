@@ -1,0 +1,1 @@
+"""Serving a language model by the OpenAI protocol."""

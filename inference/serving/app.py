@@ -1,0 +1,159 @@
+"""The server of one model: transformers' handlers behind checks of what a client asks for, and no other endpoints."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from jinja2 import TemplateError
+from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers.cli.serving.chat_completion import ChatCompletionHandler
+from transformers.cli.serving.completion import CompletionHandler
+from transformers.cli.serving.server import build_server
+
+from .requests import Limits, RequestError, check_chat, check_completion, message_of, new_tokens, parsed
+
+KEPT = ("/health",)  # of transformers' endpoints, as they are
+LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
+
+BODY: ContextVar[dict[str, Any]] = ContextVar("body")
+GONE: ContextVar[threading.Event] = ContextVar("gone")
+
+
+class ClientGone(StoppingCriteria):
+    """Stops generating once nobody waits for the answer."""
+
+    def __init__(self, gone: threading.Event):
+        self.gone = gone
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        return input_ids.new_full((len(input_ids),), self.gone.is_set()).bool()
+
+
+class Limited:
+    """What the handlers of both endpoints do before they generate: the room for new tokens, and whom it is for."""
+
+    limits: Limits
+
+    def _fit(self, model: Any, inputs: Any, generation_config: Any) -> None:
+        ids = inputs["input_ids"]
+        prompt = len(ids) if isinstance(ids, list) else ids.shape[-1]
+        positions = getattr(model.config, "max_position_embeddings", None)
+        generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
+
+    # Both are given request id, model, processor, model id, inputs, generation config, and more
+    def _streaming(self, *given: Any, **named: Any) -> Any:
+        _, model, _, _, inputs, generation_config, *_ = given
+        self._fit(model, inputs, generation_config)
+        return super()._streaming(*given, **named)  # type: ignore[misc]
+
+    async def _non_streaming(self, *given: Any, **named: Any) -> Any:
+        request_id, model, processor, model_id, inputs, generation_config, *more = given
+        self._fit(model, inputs, generation_config)
+        if not isinstance(inputs["input_ids"], list):  # as of continuous batching, which takes no criteria
+            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList([ClientGone(GONE.get())])}
+        given = (request_id, model, processor, model_id, inputs, generation_config, *more)
+        return await super()._non_streaming(*given, **named)  # type: ignore[misc]
+
+
+class LimitedChat(Limited, ChatCompletionHandler):
+    """Answers /v1/chat/completions."""
+
+
+class LimitedCompletion(Limited, CompletionHandler):
+    """Answers /v1/completions."""
+
+
+def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
+    """Return what builds the app in place of transformers' `build_server`, with the same arguments.
+
+    Args:
+        limits: What a request may take.
+        host: The address that the server listens on. On one of this machine's, other names are refused, so that no
+            web page reaches the server by a name that it has made an address of this machine.
+    """
+
+    def build(manager: Any, chat_handler: Any, *handlers: Any, **named: Any) -> FastAPI:
+        app = build_server(manager, chat_handler, *handlers, **named)
+        app.router.routes = [route for route in app.router.routes if getattr(route, "path", None) in KEPT]
+        chat = LimitedChat(manager, chat_handler.generation_state, chat_handler.chat_template_kwargs)
+        completion = LimitedCompletion(manager, chat_handler.generation_state)
+        chat.limits = completion.limits = limits
+        add_endpoint(app, "/v1/chat/completions", chat, check_chat)
+        add_endpoint(app, "/v1/completions", completion, check_completion)
+        started = int(time.time())
+
+        @app.get("/v1/models")
+        def models() -> dict[str, Any]:
+            return {"object": "list", "data": [
+                {"id": manager.force_model, "object": "model", "created": started, "owned_by": "local"}
+            ]}  # fmt: skip
+
+        app.add_exception_handler(RequestError, lambda _, error: refusal(message_of(error), error.status))
+        app.add_exception_handler(HTTPException, lambda _, error: refusal(str(error.detail), error.status_code))
+        app.add_exception_handler(Exception, lambda *_: refusal("the server failed, its log says how", 500))
+        if host in LOCAL:
+            app.add_middleware(TrustedHostMiddleware, allowed_hosts=list(LOCAL), www_redirect=False)
+        return app
+
+    return build
+
+
+def refusal(message: str, status: int) -> JSONResponse:
+    """Return an error in the form of the protocol."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return JSONResponse({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
+
+
+def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[str, Any], Limits], None]) -> None:
+    """Add an endpoint whose requests are checked before the handler sees them."""
+
+    @app.post(path)
+    async def endpoint(request: Request) -> Response:
+        body = parsed(await content(request, handler.limits.max_body_bytes))
+        check(body, handler.limits)
+        BODY.set(body)
+        try:
+            return await answered(request, handler.handle_request(body, request.state.request_id))
+        except RequestError:
+            raise
+        except (ValueError, TemplateError) as error:  # of a template that takes no such messages, or is not there
+            raise RequestError(message_of(error)) from error
+
+
+async def content(request: Request, largest: int) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        RequestError: It is too large, or not declared as JSON, as what a web page sends without asking is not.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(f"content-type {kind!r}: it must be application/json", 415)
+    collected = bytearray()
+    async for part in request.stream():
+        collected += part
+        if len(collected) > largest:
+            raise RequestError(f"the body has more than {largest:,} bytes", 413)
+    return bytes(collected)
+
+
+async def answered(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """Return a handler's answer; should the client go before that, have the handler stop generating."""
+    gone = threading.Event()
+    GONE.set(gone)
+    task = asyncio.create_task(work)
+    watch = asyncio.ensure_future(request.receive())  # of a request that was read to its end: that the client has gone
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            gone.set()  # and wait: the thread that generates reports to the task
+        return await task
+    finally:
+        watch.cancel()

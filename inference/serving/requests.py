@@ -1,0 +1,175 @@
+"""What clients of the server may ask for: types and limits of a request, each with an error that names the field."""
+
+import inspect
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.hub.generation_settings import BOOLEAN, Setting, integer, is_list, is_number
+
+# Arguments of the template's function, which a request would otherwise replace: the template itself among them
+TEMPLATE_ARGUMENTS = frozenset(inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters)
+
+
+class RequestError(ValueError):
+    """A request that cannot be served, and the status of the answer."""
+
+    def __init__(self, message: str, status: int = 400):
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take: tokens written, tokens read, and bytes of its body."""
+
+    max_tokens: int
+    max_prompt_tokens: int
+    max_body_bytes: int
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is a text with something in it."""
+    return isinstance(value, str) and value != ""
+
+
+def number(smallest: float, largest: float) -> Setting:
+    """Return the setting that is a number within bounds."""
+    return Setting(
+        lambda value: is_number(value) and smallest <= value <= largest, f"a number from {smallest:g} to {largest:g}"
+    )
+
+
+TEXT = Setting(lambda value: isinstance(value, str), "a text")
+OBJECTS = Setting(lambda value: is_list(value, lambda item: isinstance(item, dict)), "a list of objects")
+FIELDS: dict[str, Setting] = {
+    "model": TEXT,
+    "stream": BOOLEAN,
+    "temperature": number(0, 100),
+    "top_p": number(0, 1),
+    # 1 + this is the repetition penalty, which is above 0
+    "frequency_penalty": Setting(lambda v: is_number(v) and -1 < v <= 2, "a number above -1, at most 2"),
+    "seed": integer(0, 2**63 - 1),
+    "stop": Setting(lambda v: is_text(v) or (is_list(v, is_text) and 0 < len(v) <= 16), "a text or up to 16 of them"),
+    "logit_bias": Setting(
+        lambda v: isinstance(v, dict) and all(key.isdecimal() and is_number(bias) for key, bias in v.items()),
+        "an object of numbers by token id",
+    ),
+    "suffix": TEXT,
+    "tools": OBJECTS,
+    "chat_template_kwargs": Setting(lambda value: isinstance(value, dict), "an object"),
+}
+LENGTHS = ("max_tokens", "max_completion_tokens")
+
+
+def parsed(content: bytes) -> dict[str, Any]:
+    """Return the fields of a body.
+
+    Raises:
+        RequestError: It is not a JSON object.
+    """
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {str(error)[:200]}") from error
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, got a {type(body).__name__}")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def check_fields(body: dict[str, Any], limits: Limits) -> None:
+    """Raise RequestError for a field of the wrong type or outside its limits.
+
+    Fields that are not known here are transformers' to refuse or to pass over.
+    """
+    if "generation_config" in body:
+        raise RequestError(f"generation_config is not taken from clients: use {', '.join((*LENGTHS, *FIELDS))}")
+    length = integer(1, limits.max_tokens)
+    for name, setting in (FIELDS | dict.fromkeys(LENGTHS, length)).items():
+        if name in body and not setting.holds(body[name]):
+            raise RequestError(f"{name}={body[name]!r:.80}: it must be {setting.allowed}")
+    if taken := sorted(TEMPLATE_ARGUMENTS & body.get("chat_template_kwargs", {}).keys()):
+        raise RequestError(f"chat_template_kwargs: {', '.join(taken)} cannot be set by a request")
+
+
+def check_completion(body: dict[str, Any], limits: Limits) -> None:
+    """Raise RequestError for a request of /v1/completions that cannot be served."""
+    check_fields(body, limits)
+    if not is_text(body.get("prompt")):
+        raise RequestError(f"prompt={body.get('prompt')!r:.80}: it must be a text, and not an empty one")
+
+
+def check_chat(body: dict[str, Any], limits: Limits) -> None:
+    """Raise RequestError for a request of /v1/chat/completions that cannot be served."""
+    check_fields(body, limits)
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise RequestError(f"messages={messages!r:.80}: it must be a list of messages, and not an empty one")
+    for place, message in enumerate(messages):
+        if reason := fault(message):
+            raise RequestError(f"messages[{place}]: {reason}")
+
+
+def fault(message: Any) -> str | None:
+    """Return what is wrong with a message, `None` if nothing is."""
+    if not isinstance(message, dict) or not is_text(message.get("role")):
+        return "it must be an object with a role"
+    if "tool_calls" in message:
+        return (
+            None if is_list(message["tool_calls"], is_call) else "tool_calls must be functions with name and arguments"
+        )
+    content = message.get("content")
+    if isinstance(content, str):
+        return None
+    if is_list(content, lambda part: isinstance(part, dict) and part.get("type") == "text" and _has_text(part)):
+        return None
+    return f"content={content!r:.80}: it must be a text, or a list of parts of type text"
+
+
+def _has_text(part: dict[str, Any]) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def is_call(call: Any) -> bool:
+    """Whether a value is the call of a function, as an assistant's message has it."""
+    function = call.get("function") or call if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not is_text(function.get("name")):
+        return False
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        return True
+    try:
+        return isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits: Limits) -> int:
+    """Return how many tokens are written after a prompt: those asked for, or as many as the model and limits allow.
+
+    Args:
+        body: The request.
+        prompt: Tokens of its prompt.
+        positions: The model's length, `None` if it has none.
+        limits: The server's limits.
+
+    Raises:
+        RequestError: The prompt is empty or too long, or what is asked for does not fit after it.
+    """
+    longest = limits.max_prompt_tokens if positions is None else min(limits.max_prompt_tokens, positions - 1)
+    if not 1 <= prompt <= longest:
+        raise RequestError(f"the prompt has {prompt:,} tokens, it must be from 1 to {longest:,}")
+    room = limits.max_tokens if positions is None else min(limits.max_tokens, positions - prompt)
+    name = next((name for name in reversed(LENGTHS) if name in body), None)  # as transformers chooses
+    if name is None:
+        return room
+    if body[name] > room:
+        raise RequestError(f"{name}={body[name]}: after {prompt:,} tokens of prompt at most {room:,} fit")
+    return body[name]
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says to a client, in one line."""
+    return " ".join(str(error).split())[:600] or type(error).__name__

@@ -1,0 +1,232 @@
+"""Multi-head attention: one class, and the variant whose keys and values come from another stack.
+
+Shape letters: B batch, T query length, S key length, D model width, H query heads, G key/value heads, K head width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+
+from vanillaformer.configuration import BlockConfig, layer_types
+
+from .norms import NormPerHead, build_norm
+
+Rotation = tuple[torch.Tensor, torch.Tensor]
+Rotate = Callable[[torch.Tensor, torch.Tensor, Rotation | None], tuple[torch.Tensor, torch.Tensor]]
+
+
+def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
+    """Return keys or values (B, G, S, K) with each head standing `repeats` times in a row, (B, G·repeats, S, K)."""
+    return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
+
+
+def eager_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention as the paper writes it: `softmax(QKᵀ · scaling + bias + mask) V`.
+
+    With a soft cap c (Gemma 2) the scores before bias and mask are `c tanh(QKᵀ · scaling / c)`.
+
+    Shapes: query (B, H, T, K), key and value (B, G, S, K), bias (1, H, T, S), mask additive (B, 1, T, S) → output
+    (B, T, H, K) and probabilities (B, H, T, S).
+    """
+    key = repeat_heads(key, module.num_key_value_groups)
+    value = repeat_heads(value, module.num_key_value_groups)
+    scores = torch.matmul(query, key.transpose(2, 3)) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if position_bias is not None:
+        scores = scores + position_bias
+    # A mask's smallest number of float16 plus a score would be -inf, and a row of those no number
+    scores = scores.to(torch.promote_types(query.dtype, torch.float32))
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    probabilities = nn.functional.softmax(scores, dim=-1).to(query.dtype)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    output = torch.matmul(probabilities, value).transpose(1, 2).contiguous()
+    return output, probabilities
+
+
+def split_heads(x: torch.Tensor, head_dim: int, norm: nn.Module | None = None) -> torch.Tensor:
+    """Return (B, T, H·K) as (B, H, T, K)."""
+    return x.view(*x.shape[:-1], -1, head_dim).transpose(1, 2)
+
+
+def split_and_normalize(x: torch.Tensor, head_dim: int, norm: nn.Module) -> torch.Tensor:
+    """Return (B, T, H·K) as (B, H, T, K), each head normalised (Qwen 3)."""
+    return norm(split_heads(x, head_dim))
+
+
+def normalize_and_split(x: torch.Tensor, head_dim: int, norm: nn.Module) -> torch.Tensor:
+    """Return (B, T, H·K), normalised over all heads, as (B, H, T, K) (OLMo 2)."""
+    return split_heads(norm(x), head_dim)
+
+
+# How queries and keys become heads
+QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
+    "none": split_heads,
+    "head": split_and_normalize,
+    "each_head": split_and_normalize,
+    "full": normalize_and_split,
+}
+
+
+def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
+    """Return the norm on queries or keys of `heads` heads, `None` where the config has none."""
+    if config.qk_norm == "each_head":
+        return NormPerHead(config, heads)
+    widths = {"none": None, "head": config.head_dim, "full": heads * config.head_dim}
+    width = widths[config.qk_norm]
+    return None if width is None else build_norm(config, width)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with shared key/value heads if asked for.
+
+    Each head attends with `softmax(QKᵀ / √K) V`; how it is computed is transformers' choice of
+    `attn_implementation`: eager, sdpa, flash or flex attention.
+
+    Args:
+        config: The block's config.
+        layer_idx: The layer's place in the stack, and in the cache.
+        is_causal: Whether a token sees only itself and those before it.
+        rotate: Turns queries and keys by position (`modeling/parts/positions.py`).
+        key_value_width: Width of what keys and values are made from. Default D.
+
+    Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
+    """
+
+    def __init__(
+        self,
+        config: BlockConfig,
+        layer_idx: int,
+        is_causal: bool,
+        rotate: Rotate,
+        key_value_width: int | None = None,
+    ):
+        super().__init__()
+        # transformers' attention functions read these attributes by name
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.head_dim = config.head_dim
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self.dropout = config.attention_dropout
+        self.rotate = rotate
+        self.to_heads = QUERY_KEY_NORMS[config.qk_norm]
+        self.options = self.attention_options(config)
+
+        source_width = key_value_width or config.hidden_size
+        query_width = config.num_attention_heads * config.head_dim
+        key_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.has_attention_bias("q_proj"))
+        self.k_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("k_proj"))
+        self.v_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("v_proj"))
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
+        self.q_norm = build_query_key_norm(config, config.num_attention_heads)
+        self.k_norm = build_query_key_norm(config, config.num_key_value_heads)
+
+    def attention_options(self, config: BlockConfig) -> dict[str, Any]:
+        """Return what the attention function is told besides tensors: soft cap and window, where there are any."""
+        options = {} if config.attn_logit_softcapping is None else {"softcap": config.attn_logit_softcapping}
+        if layer_types(config)[self.layer_idx] == "sliding_attention":
+            # Flash attention counts the token itself, transformers' mask of an encoder does not
+            options["sliding_window"] = config.sliding_window + (not self.is_causal)
+        return options
+
+    def query_key_value(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None,
+        rotation: Rotation | None,
+        past_key_values: Cache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Project, turn by position and append to the cache."""
+        query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
+        key = self.to_heads(self.k_proj(hidden_states), self.head_dim, self.k_norm)
+        value = split_heads(self.v_proj(hidden_states), self.head_dim)
+        query, key = self.rotate(query, key, rotation)
+        # an encoder-decoder's cache holds two, any other cache is its own
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+        return query, key, value
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rotation: Rotation | None = None,
+        past_key_values: Cache | None = None,
+        position_bias: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        query, key, value = self.query_key_value(hidden_states, key_value_states, rotation, past_key_values)
+        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        output, probabilities = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            dropout=self.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            position_bias=position_bias,
+            **self.options,
+            **kwargs,
+        )
+        output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
+        return self.o_proj(output), probabilities
+
+
+class CrossAttention(Attention):
+    """Attention from the decoder to the encoder's output, whose keys and values are computed once per sentence.
+
+    Source and target positions have no distance between them: nothing is turned, nothing is biased, and every token
+    sees the whole source.
+
+    Shapes: (B, T, D) and encoder states (B, S, D') → (B, T, D) and probabilities (B, H, T, S).
+    """
+
+    def attention_options(self, config: BlockConfig) -> dict[str, Any]:
+        options = super().attention_options(config)
+        options.pop("sliding_window", None)
+        return options
+
+    def query_key_value(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None,
+        rotation: Rotation | None,
+        past_key_values: Cache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Project the queries, and the keys and values unless the cache holds them already."""
+        query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
+        # a cache that is not a pair of caches is that of self-attention
+        cache = past_key_values if isinstance(past_key_values, EncoderDecoderCache) else None
+        if cache is not None and cache.is_updated.get(self.layer_idx):
+            layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
+            return query, layer.keys, layer.values
+        key = self.to_heads(self.k_proj(key_value_states), self.head_dim, self.k_norm)
+        value = split_heads(self.v_proj(key_value_states), self.head_dim)
+        if cache is not None:
+            key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
+            cache.is_updated[self.layer_idx] = True
+        return query, key, value

@@ -1,0 +1,111 @@
+"""The card of a run: the facts that it knows, and the file, in which a person's edits stay."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from vanillaformer.configuration import BlockConfig
+from vanillaformer.hub.card_merging import keep_edited_card, merged_card
+from vanillaformer.hub.file_names import PICTURES
+from vanillaformer.hub.remote_code import OFF, SWITCH
+
+from ..data.arguments import DataArguments
+from ..models import HEADS, Job
+from ..run_folder.files import CARD
+from ..run_folder.run import Run
+from ..trainer.trainer import RunTrainer
+from .card import model_card
+from .facts import CardFacts, hardware
+from .sources import data_source
+
+
+def write_card(run: Run, facts: CardFacts) -> Path:
+    """Write the card of a run into its folder; what a person wrote in one that is there stays."""
+    path = run.folder / CARD
+    try:
+        old = path.read_text(encoding="utf-8") if path.exists() else None
+    except UnicodeDecodeError:  # what stands there can be kept, but nothing can be taken over
+        old = None
+        keep_edited_card(run.folder)
+    part = path.with_suffix(".part")
+    part.write_text(merged_card(model_card(facts), old), encoding="utf-8")
+    os.replace(part, path)  # in one piece: a person's words are in it
+    return path
+
+
+def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
+    """Return what only the training itself knows of a model, for the record and the card."""
+    model: Any = trainer.model
+    return {
+        "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__,
+        "parameters": _parameters(model),
+        "epochs": trainer.state.epoch,
+        "resumed": run.checkpoint.name if run.checkpoint else None,
+        "hardware": hardware(trainer.args.world_size, trainer.args.device),
+        "separate_target": trainer.target_tokenizer is not None,
+    }
+
+
+def card_options(training: Any, data: DataArguments) -> dict[str, Any]:
+    """Return the options that change nothing but the card."""
+    repo = training.hub_model_id if training.push_to_hub else None
+    return {
+        "license": training.license,
+        "data_license": data.data_license,
+        "data_description": data.data_description,
+        "card_example": data.card_example,
+        "repository": repo,
+    }
+
+
+def run_facts(
+    run: Run, job: Job, training: Any, data: DataArguments, *, config: Any, source: str, example: str
+) -> CardFacts:
+    """Return what a finished run knows about its model.
+
+    Args:
+        run: The run, whose details hold `training_facts`.
+        job: What the model does.
+        training: The training arguments.
+        data: The data arguments.
+        config: The model's config.
+        source: What to call the data.
+        example: An input for the model.
+    """
+    trained, repo = run.details["training"], run.details["card"]["repository"]
+    choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
+    choices["training"] = training.to_dict() | choices["training"]
+    if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
+        choices["model"]["preset"] = HEADS[job].preset
+    return CardFacts(
+        job=job,
+        config=config,
+        model_class=trained["model_class"],
+        parameters=trained["parameters"],
+        name=repo.rpartition("/")[2] if repo else run.folder.resolve().name,
+        place=repo or str(run.folder),
+        command=run.command,
+        example=example,
+        source=data_source(data, job, source),
+        data=run.details.get("data", {}),
+        rows=run.details.get("rows", {}),
+        choices=choices,
+        metrics=run.metrics,
+        signatures=run.details.get("signatures", {}),
+        steps=run.details["steps"],
+        epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else trained["epochs"],
+        resumed=trained["resumed"],
+        hardware=trained["hardware"],
+        separate_target=trained["separate_target"],
+        pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
+        license=training.license,
+        has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
+    )
+
+
+def _parameters(model: Any) -> int:
+    """Return the parameters of the model that is saved: low-rank adapters are merged into it."""
+    added = ("lora_", "original_module")
+    return sum(
+        parameter.numel() for name, parameter in model.named_parameters() if not any(word in name for word in added)
+    )

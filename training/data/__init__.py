@@ -1,0 +1,1 @@
+"""Data of a task, always with the same columns: embedded, from the Hub, or from local files."""

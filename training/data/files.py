@@ -1,0 +1,147 @@
+"""The user's data files: which they are, and their rows as a `Dataset` that lies on disk."""
+
+import glob
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+from datasets import Dataset, concatenate_datasets
+from datasets import IterableDataset as Stream
+from datasets.fingerprint import get_temporary_cache_files_directory
+from datasets.utils import tqdm
+
+from vanillaformer.hub.reporting import report
+
+from . import csv_files, json_files, opening, readers
+from .bad_rows import FILE
+from .opening import ReadOptions, Source, format_of
+from .readers import FORMATS, features_of, read_batches, read_tables
+
+FOLDER = "vanillaformer"
+REPORTED_ROWS = 1_000_000
+"""After so many rows of a file a line is printed where there are no progress bars."""
+
+
+def find_files(option: str, names: Sequence[str]) -> list[Path]:
+    """Return the data files that names and patterns (`part-*.csv.gz`) stand for; a name that exists is no pattern.
+
+    Raises:
+        ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
+    """
+    paths = [path for name in names for path in _matches(option, name)]
+    for path, count in Counter(path.resolve() for path in paths).items():
+        if count > 1:
+            raise ValueError(f"--{option}: {path} is named {count} times")
+    for path in paths:
+        if format_of(path) not in readers.READERS and path.suffix.lower() != ".parquet":
+            raise ValueError(f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(FORMATS)}")
+        if path.stat().st_size == 0:
+            raise ValueError(f"--{option} '{path}': the file is empty")
+    return paths
+
+
+def named(sources: Sequence[Source]) -> str:
+    """Return what to call files in messages."""
+    more = len(sources) - 1
+    return str(sources[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+
+
+def load_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+    """Return the rows of files, one after the other, with the columns that `readers` adds.
+
+    Where there are several files the column `FILE` names each row's.
+
+    Args:
+        sources: Files, or pairs of parallel text files.
+        columns: The columns needed, by the option that names each: {"source_column": "en"}.
+        options: How text files are read.
+
+    Raises:
+        ValueError: Naming the file, the line where possible, and why it cannot be read.
+    """
+    parts = [_load(source, columns, options) for source in sources]
+    if len(parts) == 1:
+        return parts[0]
+    parts = [part.add_column(FILE, [str(source[0])] * len(part)) for source, part in zip(sources, parts)]
+    try:
+        return concatenate_datasets(parts)
+    except ValueError as error:  # .parquet files have types of their own
+        raise ValueError(f"{named(sources)} do not have the same types of columns: {error}") from error
+
+
+def stream_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Stream:
+    """Return the same rows as a stream; its shuffling reads the files in any order."""
+    known = features_of(sources[0], columns) if format_of(sources[0][0]) == ".parquet" else None
+    several = len(sources) > 1
+    if known is not None and several:
+        known[FILE] = datasets.Value("string")
+    keywords = {"sources": list(sources), "columns": dict(columns), "options": options, "several": several}
+    return Stream.from_generator(_stream_rows, features=known, gen_kwargs=keywords)
+
+
+def _stream_rows(
+    sources: list[Source], columns: Mapping[str, str], options: ReadOptions, several: bool
+) -> Iterator[dict[str, Any]]:
+    for source in sources:
+        more = {FILE: str(source[0])} if several else {}
+        if format_of(source[0]) == ".parquet":
+            for table in read_tables(source, columns, options):
+                yield from (row | more for row in table.to_pylist())
+        else:
+            for batch in read_batches(source, columns, options):
+                yield from (dict(zip(batch, cells)) | more for cells in zip(*batch.values()))
+
+
+def _matches(option: str, name: str) -> list[Path]:
+    if Path(name).is_file():
+        return [Path(name)]
+    found = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
+    if not found:
+        raise ValueError(
+            f"--{option} {name!r}: there is no such file{', nor one that matches' * glob.has_magic(name)}"
+        )
+    return found
+
+
+def _load(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+    """Return the rows of a file from the cache of `datasets`, where they are known by what the file holds."""
+    caching = datasets.is_caching_enabled()
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if caching else None
+    folder = folder or Path(get_temporary_cache_files_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"rows-{_key(source, columns, options)}.arrow"
+    if not path.is_file():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        try:
+            _write(unfinished, source, columns, options)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return Dataset.from_file(str(path))
+
+
+def _key(source: Source, columns: Mapping[str, str], options: ReadOptions) -> str:
+    """Return a hash of what the rows depend on."""
+    code = [Path(module.__file__ or "").read_bytes() for module in (opening, csv_files, json_files, readers)]
+    asked = repr((datasets.__version__, columns, options, [format_of(path) for path in source]))
+    digest = hashlib.blake2b(b"".join([*code, asked.encode()]), digest_size=16)
+    for path in source:
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+def _write(path: Path, source: Source, columns: Mapping[str, str], options: ReadOptions) -> None:
+    schema, count = features_of(source, columns).arrow_schema, 0
+    with pa.ipc.new_stream(str(path), schema) as file, tqdm(unit=" rows", desc=f"Reading {source[0].name}") as bar:
+        for table in read_tables(source, columns, options):
+            file.write_table(table)
+            bar.update(len(table))
+            if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
+                report(f"{source[0]}: {count + len(table):,} rows read.")
+            count += len(table)

@@ -1,0 +1,231 @@
+"""Which rows are for training, which for validation and which for the test."""
+
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from vanillaformer.hub.reporting import report
+
+from .arguments import DataArguments
+from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name, text_numbers
+from .opening import ROW, check_columns
+
+# What splits are called by data sets on the Hub, and in a column.
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+
+def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[str, Dataset]:
+    """Return the splits of rows whose column says which split they belong to.
+
+    Args:
+        check: What to do about rows that name no split.
+        where: What the rows are from, in words.
+        rows: The rows.
+        column: The column.
+
+    Raises:
+        ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
+    """
+    feature, cells = rows.features[column], texts_of(rows, column)
+    if isinstance(feature, ClassLabel):
+        cells = [feature.names[cell] for cell in cells]
+    split_of = {name: split for split, names in SPLITS.items() for name in names}
+    found = [split_of.get(cell.strip().lower()) if isinstance(cell, str) else None for cell in cells]
+    known = ", ".join(split_of)
+    rows = check.drop(
+        "train",
+        where,
+        rows,
+        np.array([split is None for split in found]),
+        lambda index: f"{cells[index]!r} in --split_column {column!r} names no split (known are {known})",
+    )
+    found = [split for split in found if split is not None]
+    if "train" not in found:
+        raise ValueError(f"{where}: no row has 'train' in --split_column {column!r}")
+    numbers = {split: np.flatnonzero([each == split for each in found]) for split in SPLITS}
+    return {split: rows.select(chosen) for split, chosen in numbers.items() if len(chosen)}
+
+
+def in_order(where: str, rows: Dataset, column: str) -> Dataset:
+    """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
+
+    Raises:
+        ValueError: Naming a row whose cell is empty.
+    """
+    check_columns(where, [name for name in rows.column_names if name not in (ROW, FILE)], {"order_column": column})
+    cells = texts_of(rows, column)
+    for index, cell in enumerate(cells):
+        if cell is None or cell == "":
+            raise ValueError(f"{where}, {row_name(rows, index)}: --order_column {column!r} is empty")
+    try:
+        keys = np.array(cells, dtype=np.float64)
+    except (ValueError, TypeError):
+        keys = np.array([str(cell) for cell in cells])
+    return rows.select(np.argsort(keys, kind="stable"))
+
+
+def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
+    """Take validation data, where there is none, and `test_fraction` out of the training split.
+
+    `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
+    test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
+    every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
+    has put them in), the test's last of all. Of a single text it is always the last characters that are held out.
+
+    Raises:
+        ValueError: There is too little, or test data already.
+    """
+    if arguments.test_fraction and "test" in dataset:
+        raise ValueError(f"--test_fraction {arguments.test_fraction}: there is test data already")
+    fractions = {} if "validation" in dataset else {"validation": arguments.validation_fraction}
+    if arguments.test_fraction:
+        fractions["test"] = arguments.test_fraction
+    if not fractions:
+        return dataset
+    take = _at_random if arguments.hold_out == "random" else _from_the_end
+    if take is _at_random and _is_one_text(dataset["train"], column) and arguments.turns_column is None:
+        report(f"The data is a single text: its last characters are held out ({', '.join(fractions)}).")
+        take = _from_the_end
+    return DatasetDict({**dataset, **take(dataset["train"], column, fractions, arguments.split_seed)})
+
+
+def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
+    number_of = text_numbers(rows, column)
+    size = int(number_of.max(initial=-1)) + 1
+    if size <= len(fractions):
+        given = " or ".join(f"--{split}_file" for split in fractions)
+        raise ValueError(
+            f"a {' and a '.join(fractions)} part cannot be split from {size} distinct {column}: give {given}"
+        )
+    left, parts = np.arange(size), np.full(size, "train", dtype=object)
+    labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
+    for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
+        rng = Random(seed if split == "validation" else f"test-{seed}")
+        count = min(max(1, round(size * fractions[split])), len(left) - 1)
+        if labels is None:
+            held_out = np.array(rng.sample(left.tolist(), count))
+        else:
+            held_out = _drawn_by_class(left, number_of, labels, count, rng)
+        if not len(held_out):
+            raise ValueError(
+                f"a {split} part cannot be split from {len(left)} distinct {column} in which no class has two: give "
+                f"--{split}_file"
+            )
+        parts[held_out] = split
+        left = np.setdiff1d(left, held_out)
+    return {split: rows.select(np.flatnonzero((parts == split)[number_of])) for split in ("train", *fractions)}
+
+
+def _drawn_by_class(
+    left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
+) -> np.ndarray:
+    """Draw texts evenly from the classes, none of which loses its last text; fewer where that needs it.
+
+    Args:
+        left: The numbers of the texts to draw from.
+        number_of: The number of each row's text.
+        labels: The class of each row.
+        count: How many to draw.
+        rng: Decides which.
+    """
+    here = np.isin(number_of, left)
+    count_of_labels = int(labels.max()) + 1
+    codes = np.unique(number_of[here].astype(np.int64) * count_of_labels + labels[here])
+    pairs = np.stack([codes // count_of_labels, codes % count_of_labels], axis=1)
+    starts = np.searchsorted(pairs[:, 0], left)  # a text has one class as a rule
+    ends = np.append(starts[1:], len(pairs))
+    random = np.random.default_rng(rng.getrandbits(64))
+    turns = np.empty(len(left))
+    for label in np.unique(pairs[starts, 1]):  # the n-th text of a class comes when that share of each has been drawn
+        members = random.permutation(np.flatnonzero(pairs[starts, 1] == label))
+        turns[members] = (random.random() + np.arange(len(members))) / len(members)
+    remaining, drawn = np.bincount(pairs[:, 1]), []
+    for index in np.argsort(turns, kind="stable"):
+        classes = pairs[starts[index] : ends[index], 1]
+        if (remaining[classes] > 1).all():
+            remaining[classes] -= 1
+            drawn.append(left[index])
+        if len(drawn) == count:
+            break
+    return np.array(drawn, dtype=np.int64)
+
+
+def _from_the_end(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
+    one_text = _is_one_text(rows, column)
+    text = rows[0][column] if one_text else ""
+    size, unit = (len(text), "characters") if one_text else (len(rows), "rows")
+    taken = list(fractions.values())
+    bounds = [0, *(int(size * (1 - sum(taken[number:]))) for number in range(len(taken))), size]
+    parts = {}
+    for split, start, end in zip(("train", *fractions), bounds, bounds[1:]):
+        if end <= start or (one_text and not text[start:end].strip()):
+            raise ValueError(f"--hold_out end leaves nothing for {split} of {size} {unit}: change the fractions")
+        parts[split] = _piece(rows, column, text[start:end]) if one_text else rows.select(range(start, end))
+    return parts
+
+
+def _is_one_text(rows: Dataset, column: str) -> bool:
+    return len(rows) == 1 and column == "text" and "label" not in rows.column_names
+
+
+def _piece(rows: Dataset, column: str, text: str) -> Dataset:
+    cells = {name: [text if name == column else rows[0][name]] for name in rows.column_names}
+    return Dataset.from_dict(cells, features=rows.features)
+
+
+# ------------------------------------------------------------------------------------------------------ duplicates
+def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts) -> DatasetDict:
+    """Report which validation and test rows occur, by source or text, in the training split too.
+
+    Args:
+        dataset: The splits.
+        column: The source or text.
+        drop: Take such rows out of the training split.
+        facts: Where to note how many there are.
+
+    Raises:
+        ValueError: Nothing would be left to train on.
+    """
+    texts = arrow_column(dataset["train"], column)
+    leaked = np.zeros(len(texts), dtype=bool)
+    for split in ("validation", "test"):
+        if split not in dataset:
+            continue
+        held_out = arrow_column(dataset[split], column).cast(texts.type)
+        found = pc.is_in(texts, value_set=held_out)
+        shared = pc.sum(pc.is_in(held_out, value_set=texts.filter(found))).as_py() or 0
+        if shared:
+            dropped = "" if drop else " (--drop_leaked_rows takes them out of it)"
+            report(
+                f"{split} data: the {column} of {shared:,} of {len(dataset[split]):,} rows also occurs in the "
+                f"training data{dropped}."
+            )
+        facts.setdefault(split, {})["also in train"] = shared
+        leaked |= np.asarray(found)
+    if not (drop and leaked.any()):
+        return dataset
+    kept = np.flatnonzero(~leaked)
+    if not len(kept):
+        raise ValueError(f"--drop_leaked_rows: every {column} of the training data also occurs in the other splits")
+    report(f"train data: {len(texts) - len(kept):,} of {len(texts):,} rows occur in the other splits: left out.")
+    facts.setdefault("train", {})["leaked rows left out"] = len(texts) - len(kept)
+    return DatasetDict({**dataset, "train": dataset["train"].select(kept)})
+
+
+def texts_of(rows: Dataset, column: str) -> list[str]:
+    """Return a column of texts: all at once, which `datasets` does not do when asked for a list."""
+    return arrow_column(rows, column).to_pylist()
+
+
+def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
+    """Keep `count` rows drawn by the seed, in their order."""
+    if count is None or count >= len(rows):
+        return rows
+    return rows.select(_drawn(len(rows), count, seed))
+
+
+def _drawn(size: int, count: int, seed: int) -> Sequence[int]:
+    return sorted(Random(seed).sample(range(size), count))

@@ -1,0 +1,1 @@
+"""Scores, predictions and pictures of a trained model."""

@@ -1,0 +1,162 @@
+"""What a finished model makes of held-out data: predictions beside references, and where a classifier errs."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+from transformers.trainer_utils import PredictionOutput
+
+from vanillaformer.hub.reporting import optional
+from vanillaformer.modeling.heads import IGNORED
+
+from ..models import Job
+from ..preprocessing.batching import evaluation_order
+from ..run_folder.run import Run
+from ..trainer.trainer import RunTrainer
+from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
+from .plots import confusion_picture
+
+SAMPLES, SAMPLE_TOKENS = 8, 64
+PREFIXES = {"validation": "eval", "test": "test"}
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def score_and_predict(
+    run: Run, job: Job, trainer: RunTrainer, rows: DatasetDict, tokenizers: Pair, **options: Any
+) -> None:
+    """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
+
+    That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
+    order of the data, with texts and references as they stand in the data. A classifier's errors are in
+    `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and `confusion_matrix.png` too. A causal
+    language model continues some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate
+    False`) there is no file.
+
+    Args:
+        run: The run.
+        job: What the model does.
+        trainer: The trainer, done.
+        rows: Tokenised splits.
+        tokenizers: Those of source and target.
+        **options: For the test split alone (`num_beams`).
+    """
+    splits = [split for split in PREFIXES if split in rows]
+    for split in splits:
+        prefix, given = PREFIXES[split], options if split == "test" else {}
+        if split != splits[-1] or trainer.compute_metrics is None:
+            run.metrics |= trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+            continue
+        output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+        run.metrics |= output.metrics or {}
+        trainer.log(output.metrics or {})
+        if trainer.is_world_process_zero() and job != "causal":
+            order = np.argsort(evaluation_order(rows[split]), kind="stable")
+            output = PredictionOutput(_taken(output.predictions, order), _taken(output.label_ids, order), {})
+            with optional(f"predictions_{split}.jsonl"):
+                _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
+    if job == "causal" and "validation" in rows:
+        with optional("samples.jsonl"):
+            _write_samples(run, trainer, rows["validation"], tokenizers[0])
+
+
+# -------------------------------------------------------------------------------------------------- the file's lines
+def _records(
+    run: Run, job: Job, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
+) -> Iterator[dict[str, Any]]:
+    if job == "translation":
+        return _translations(rows, output, tokenizers)
+    if job == "classification":
+        return _classes(run, trainer, rows, output)
+    return _filled(output, tokenizers[0])
+
+
+def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
+    ids = _pair(output)[1]
+    ids = np.where(ids == IGNORED, tokenizers[1].pad_token_id, ids)
+    predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
+    for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
+        yield {"source": source, "reference": reference, "prediction": prediction}
+
+
+def _pair(output: PredictionOutput) -> tuple[Any, Any]:
+    predictions: Any = output.predictions
+    return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
+
+
+def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput) -> Iterator[dict[str, Any]]:
+    labels, logits = _pair(output)
+    model: Any = trainer.model
+    names = [model.config.id2label[number] for number in range(logits.shape[-1])]
+    probabilities = torch.as_tensor(logits).float().softmax(dim=-1)
+    chosen = logits.argmax(axis=-1)
+    run.details["classes"] = class_scores(labels, chosen, names)
+    drawn = pictured_classes(labels, chosen, len(names))
+    matrix = confusion_counts(labels, chosen, drawn)
+    if len(drawn) == len(names):
+        run.details["confusion_matrix"] = matrix.tolist()
+    with optional("confusion_matrix.png"):
+        confusion_picture(
+            matrix,
+            [names[number] for number in drawn],
+            run.folder / "confusion_matrix.png",
+            numbers=drawn.tolist(),
+            totals=np.bincount(labels, minlength=len(names))[drawn],
+            title=part_in_words(len(names)),
+        )
+    for text, label, own, probability in zip(rows["text"], labels, chosen, probabilities.max(dim=-1).values.tolist()):
+        yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
+
+
+def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:
+    """Yield, for rows with masked tokens, the tokens wanted and those predicted, position by position."""
+    scores: Any = output.predictions
+    labels: Any = output.label_ids
+    labels = labels[0] if isinstance(labels, tuple) else labels
+    for wanted, predicted in zip(labels, scores[0]):
+        kept = wanted != IGNORED
+        pieces = [tokenizer.convert_ids_to_tokens(ids[kept].tolist()) for ids in (wanted, predicted)]
+        yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
+
+
+# ----------------------------------------------------------------------------------------------------- continuations
+def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Continue the first half of some rows greedily; parts of a model, as FSDP has them, cannot do this alone."""
+    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
+    records = []
+    for row in rows.select(range(min(SAMPLES, len(rows)))):
+        starts = [place for place, number in enumerate(row.get("position_ids", [])) if place and not number]
+        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
+        if not rest:
+            continue
+        inputs = torch.tensor([prompt], device=model.device)
+        with torch.inference_mode():
+            options = {"max_new_tokens": len(rest), "max_length": None, "do_sample": False}
+            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
+        texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
+        records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
+    _lines(run.folder / "samples.jsonl", records)
+
+
+# ----------------------------------------------------------------------------------------------------------- details
+def _taken(values: Any, order: np.ndarray) -> Any:
+    """Return collected arrays in another order."""
+    return tuple(_taken(each, order) for each in values) if isinstance(values, tuple) else values[order]
+
+
+def _write(run: Run, split: str, records: Iterable[dict[str, Any]]) -> None:
+    _lines(run.folder / f"predictions_{split}.jsonl", records)
+
+
+def _lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8") as stream:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False), file=stream)

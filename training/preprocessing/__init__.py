@@ -1,0 +1,1 @@
+"""From texts to rows of token ids, and from rows to batches."""

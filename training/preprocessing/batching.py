@@ -1,0 +1,210 @@
+"""Orders and batches that depend on the seed, the epoch and the data alone, on any number of processes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+from datasets import Dataset
+from torch.utils.data import Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
+
+from ..data.text_stream import order_seed
+
+COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
+POOL = 100  # batches whose rows are sorted together
+
+
+@dataclass
+class BatchArguments:
+    """How many tokens make a batch."""
+
+    tokens_per_batch: int | None = field(
+        default=None,
+        metadata={
+            "help": "Make batches of about so many tokens, source and target together, from rows of similar length "
+            "(Vaswani et al. 2017, section 5.1). This is the batch of one optimizer step: it is divided among the "
+            "processes and the accumulated steps. Takes the place of --per_device_train_batch_size."
+        },
+    )
+
+    def check(self) -> None:
+        """Raise ValueError for a number out of range."""
+        if self.tokens_per_batch is not None and self.tokens_per_batch < 1:
+            raise ValueError(f"--tokens_per_batch {self.tokens_per_batch}: it must be at least 1")
+
+
+class RandomEpochs(Sampler[int]):
+    """Rows in an order drawn anew for every epoch from seed and epoch.
+
+    Args:
+        count: Number of rows.
+        seed: Seed of all the orders.
+    """
+
+    def __init__(self, count: int, seed: int):
+        self.count, self.seed, self.epoch = count, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order that the next iteration follows."""
+        self.epoch = epoch
+
+    def order(self, generator: torch.Generator) -> list[int]:
+        """Draw the order of one epoch."""
+        return torch.randperm(self.count, generator=generator).tolist()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.order(self.generator()))
+
+    def generator(self) -> torch.Generator:
+        """Return the epoch's source of random numbers."""
+        return torch.Generator().manual_seed(mixed(self.seed, self.epoch))
+
+
+class LengthGroupedEpochs(RandomEpochs):
+    """The same, with rows of similar length together, and the batches in random order.
+
+    Args:
+        lengths: Length of each row.
+        batch_size: Rows in one step of all processes together.
+        seed: Seed of all the orders.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
+        super().__init__(len(lengths), seed)
+        self.lengths, self.batch_size = lengths, batch_size
+
+    def order(self, generator: torch.Generator) -> list[int]:
+        # transformers groups rows by hundreds of batches, sorted: left so, all long rows would be followed by all
+        # short ones, again and again, and the loss would swing with them.
+        rows = get_length_grouped_indices(self.lengths, self.batch_size, generator=generator)
+        whole = len(rows) // self.batch_size * self.batch_size
+        batches = torch.tensor(rows[:whole]).view(-1, self.batch_size)
+        shuffled = batches[torch.randperm(len(batches), generator=generator)]
+        return shuffled.flatten().tolist() + rows[whole:]
+
+
+class TokenBatches(Sampler[list[int]]):
+    """Batches of about equal numbers of tokens, from rows of similar length, in random order.
+
+    The rows of an epoch are shuffled, sorted by their lengths within pools of `POOL` batches, and cut where the
+    running sum of tokens passes a multiple of the batch's share: a batch differs from the others by no more than one
+    row, and every epoch has the same number of batches. A batch is the work of one optimizer step; every process
+    gets `accumulation` parts of it.
+
+    Args:
+        lengths: Tokens of each row, one column for each side that is padded: (rows, 1 or 2).
+        tokens: Tokens in a batch.
+        seed: Seed of all the orders.
+        accumulation: Parts that one process works on in turn.
+        processes: Number of processes.
+        process: Which of them this is.
+
+    Raises:
+        ValueError: A batch would not have a row for every part.
+    """
+
+    def __init__(
+        self,
+        lengths: np.ndarray,
+        tokens: int,
+        seed: int,
+        *,
+        accumulation: int = 1,
+        processes: int = 1,
+        process: int = 0,
+    ):
+        self.lengths = np.asarray(lengths)
+        self.totals = self.lengths.sum(axis=1)
+        self.epochs = RandomEpochs(len(self.totals), seed)
+        self.accumulation, self.processes, self.process = accumulation, processes, process
+        self.batches = max(1, round(int(self.totals.sum()) / tokens))
+        share, longest, parts = self.totals.sum() / self.batches, int(self.totals.max()), accumulation * processes
+        if share < (parts + 1) * longest and (parts > 1 or share < longest):
+            raise ValueError(
+                f"--tokens_per_batch {tokens}: the longest row has {longest} tokens, and a batch is divided into "
+                f"{parts} parts ({processes} processes x {accumulation} accumulated steps): give at least "
+                f"{(parts + 1) * longest if parts > 1 else longest}, or cut the rows"
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the batches that the next iteration gives."""
+        self.epochs.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return self.batches * self.accumulation
+
+    def __iter__(self) -> Iterator[list[int]]:
+        parts = self.accumulation * self.processes
+        for rows in self.epoch_batches():
+            for turn in range(self.accumulation):
+                yield rows[turn * self.processes + self.process :: parts].tolist()
+
+    def epoch_batches(self) -> list[np.ndarray]:
+        """Return the rows of each batch of the epoch, for all processes together."""
+        generator = self.epochs.generator()
+        order = np.asarray(self.epochs.order(generator))
+        pools = -(-self.batches // POOL)
+        bounds = [0, *np.linspace(0, self.batches, pools + 1)[1:].round().astype(int).tolist()]
+        rows = [self._sorted(pool) for pool in self._cut(order, np.asarray(bounds))]
+        batches = self._cut(np.concatenate(rows), np.arange(self.batches + 1))
+        return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def _cut(self, order: np.ndarray, bounds: np.ndarray) -> list[np.ndarray]:
+        """Cut an order of all rows where its running sum of tokens passes the given multiples of a batch's share."""
+        sums = np.cumsum(self.totals[order])
+        ends = np.searchsorted(sums, bounds[1:-1] * sums[-1] // self.batches, side="right")
+        return np.split(order, ends)
+
+    def _sorted(self, rows: np.ndarray) -> np.ndarray:
+        """Sort rows by the first length, and by the second up and down in turn, so that neither of them leaps."""
+        first, last = self.lengths[rows, 0], self.lengths[rows, -1]
+        return rows[np.lexsort((np.where(first % 2, -last, last), first))]
+
+
+def token_batches(lengths: np.ndarray, arguments: Any) -> TokenBatches:
+    """Return the batches of `--tokens_per_batch` for this process."""
+    return TokenBatches(
+        lengths,
+        arguments.tokens_per_batch,
+        order_seed(arguments),
+        accumulation=arguments.gradient_accumulation_steps,
+        processes=arguments.world_size,
+        process=arguments.process_index,
+    )
+
+
+def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
+    """Return the order of `--train_sampling_strategy`, None where that is left to transformers."""
+    if arguments.train_sampling_strategy == "random":
+        return RandomEpochs(len(lengths), order_seed(arguments))
+    if arguments.train_sampling_strategy == "group_by_length":
+        step = arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+        return LengthGroupedEpochs(lengths.sum(axis=1).tolist(), step, order_seed(arguments))
+    return None
+
+
+def evaluation_order(rows: Dataset) -> np.ndarray:
+    """Return the order in which held-out rows are evaluated: the longest first, so that batches have little padding.
+
+    It depends on the rows alone, so that what is predicted can be put beside what the rows hold.
+    """
+    return np.argsort(-row_lengths(rows).sum(axis=1), kind="stable")
+
+
+def row_lengths(rows: Dataset) -> np.ndarray:
+    """Return the number of tokens of each row, a column for the source and one for the target where there is one."""
+    columns = [name for name in COLUMNS if isinstance(rows[0].get(name), list)]
+    tables = rows.select_columns(columns).with_format("arrow")
+    return np.stack([pc.list_value_length(tables[column]).to_numpy() for column in columns], axis=1).astype(np.int64)
+
+
+def mixed(seed: int, epoch: int) -> int:
+    """Return one seed for the pair, unlike `seed + epoch`, which other runs would share."""
+    return crc32(b"%d %d" % (seed, epoch))

@@ -1,0 +1,99 @@
+"""Tokenised rows kept where `datasets` keeps its own, so that the next run on the same data does not make them again.
+
+`datasets.map` knows a function by its pickle, which a fast tokenizer changes with its first call, and keeps nothing of
+data that lies in memory. Here rows are known by what they hold, the tokenizer by its file, the function by its module.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import tokenizers
+import transformers
+from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ..progress import Advance, stage
+
+FOLDER = "vanillaformer"
+ORIGIN = ("name_or_path", "is_local", "local_files_only")
+"""What a tokenizer says of where it was loaded from."""
+
+
+def cached_map(
+    rows: Dataset, function: Callable[..., Any], *, desc: str, num_proc: int | None = None, **options: Any
+) -> Dataset:
+    """Apply a function to batches of rows, or return what it returned for such rows before.
+
+    Args:
+        rows: The rows.
+        function: A function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
+        desc: What is done, for the progress.
+        num_proc: Processes to work with, at most one per row.
+        **options: More of `Dataset.map`.
+    """
+    settings = options.get("remove_columns"), repr(options.get("features"))
+    fingerprint = _hash(_rows_key(rows), _function_key(function), *settings)
+    workers = None if num_proc is None else min(num_proc, len(rows))
+    if datasets.is_caching_enabled():
+        folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        options["cache_file_name"] = str(folder / f"{fingerprint}.arrow")
+    with stage(desc, len(rows), bar=True) as advance:
+        # `datasets` copies the function to workers, which cannot count here.
+        function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)
+        return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, desc=desc, **options)
+
+
+def _counted(function: Callable[..., Any], advance: Advance, batch: Any) -> Any:
+    made = function(batch)
+    advance(len(next(iter(batch.values()))))
+    return made
+
+
+def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are as many as the cores, and threads were not forked
+    return function(batch)
+
+
+def _rows_key(rows: Dataset) -> str:
+    digest = hashlib.blake2b(repr(rows.features).encode(), digest_size=16)
+    for table in rows.with_format("arrow").iter(batch_size=10_000):
+        for batch in table.combine_chunks().to_batches():
+            digest.update(batch.serialize())
+    return digest.hexdigest()
+
+
+def _function_key(function: Callable[..., Any]) -> str:
+    inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
+    module = Path(inspect.getsourcefile(inner) or "").read_bytes()
+    return _hash(inner.__qualname__, module.hex(), {name: _plain(value) for name, value in keywords.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return tokenizer_key(value) if isinstance(value, PreTrainedTokenizerBase) else value
+
+
+def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return what the ids that a tokenizer gives depend on, as a hash; how it pads and cuts is no part of it."""
+    if tokenizer.is_fast:
+        content = json.loads(tokenizer.backend_tokenizer.to_str())
+        content |= {"truncation": None, "padding": None}
+    else:
+        content = sorted(tokenizer.get_vocab().items())
+    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in ORIGIN}
+    versions = (transformers.__version__, tokenizers.__version__)
+    return _hash(type(tokenizer).__name__, content, settings, tokenizer.special_tokens_map, versions)
+
+
+def _hash(*parts: Any) -> str:
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

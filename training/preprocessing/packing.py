@@ -1,0 +1,156 @@
+"""Short texts packed into rows, none of which sees another: no padding, and nothing learned across texts.
+
+The model tells the texts of a row by their positions, which start anew with each: transformers makes the masks of
+that, where no `attention_mask` is given. So the collators here give none, and padding is one more text without labels.
+"""
+
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, Value
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanillaformer.hub.reporting import report
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
+from ..data.bad_rows import Facts
+from .tokenizing import IDS, Batch, LongTexts, check_encoder_tokenizer, flat_values, judge_long, map_splits, token_ids
+
+SEPARATING = ("eager", "sdpa", "flex_attention")
+"""Attention that is given a mask of the texts in each row of a batch."""
+
+
+def packed_rows(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    masked: bool = False,
+    num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+    facts: Facts | None = None,
+) -> DatasetDict:
+    """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}.
+
+    Args:
+        dataset: Splits with the column `text`.
+        tokenizer: The tokenizer.
+        block_size: Tokens in one row, at most.
+        masked: For a masked language model.
+        num_proc: Processes to tokenise with.
+        long_texts: Whether texts longer than a row are cut into several, left out, or an error.
+        facts: Where to note how many there are.
+
+    Raises:
+        ValueError: A row has no room for a text, or the tokenizer has no tokens to tell texts apart.
+    """
+    start, end = _frame(tokenizer, masked)
+    room = block_size - len(start) - len(end) if masked else block_size
+    if block_size < 2 or room < 1:
+        raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
+    text = text_tokenizer(tokenizer)
+    batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
+    columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
+    tokenised = map_splits(dataset, batch, num_proc, features=columns)
+    how = "cut into pieces of"
+    tokenised = judge_long(dataset, tokenised, {"text": block_size}, long_texts, facts, how)
+    packed = {}
+    for split, rows in tokenised.items():
+        packed[split] = _rows(rows, block_size)
+        count, total = len(packed[split]), len(flat_values(rows, "input_ids"))
+        report(
+            f"{split} data: {len(rows):,} texts packed into {count:,} rows, {1 - total / count / block_size:.1%} free."
+        )
+    return DatasetDict(packed)
+
+
+def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
+    """Return which items share a bin of `size`, by best-fit decreasing (Johnson 1973).
+
+    The longest go first, each where the least room is left. Items of a bin, and bins by their first item, are in the
+    order of the items.
+    """
+    bins: list[list[int]] = []
+    open_bins: list[list[int]] = [[] for _ in range(size + 1)]  # by the room that is left
+    rooms = 0  # the bit `room` is set where there is such a bin
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            number = open_bins[room].pop()
+            rooms &= ~(0 if open_bins[room] else 1 << room)
+        else:
+            room, number = size, len(bins)
+            bins.append([])
+        bins[number].append(item)
+        if left := room - length:
+            open_bins[left].append(number)
+            rooms |= 1 << left
+    return sorted(map(sorted, bins))
+
+
+def check_attention(model: PreTrainedModel) -> None:
+    """Raise ValueError for a model whose attention would not keep the texts of a row apart."""
+    implementation = model.config._attn_implementation
+    if implementation not in SEPARATING:
+        raise ValueError(
+            f"--packing: {implementation} attention does not keep the texts of a batch of rows apart; "
+            f"--attn_implementation {', '.join(SEPARATING)} does"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ collators
+
+
+# ----------------------------------------------------------------------------------------------------------- rows
+def _frame(tokenizer: PreTrainedTokenizerBase, masked: bool) -> tuple[list[int], list[int]]:
+    """Return what stands before and behind each text."""
+    if masked:
+        check_encoder_tokenizer(tokenizer)
+        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no eos_token, which a causal language model needs behind a text")
+    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
+    return start, [tokenizer.eos_token_id]
+
+
+def _text_batch(
+    batch: Batch,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    start: list[int],
+    end: list[int],
+    longest: int,
+    reframe: bool,
+) -> Batch:
+    """Return the pieces of each text, in one list with their lengths; `reframe` frames each piece, else the text."""
+    rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}
+    for ids in token_ids(tokenizer, batch["text"]):
+        framed = ids if reframe else [*start, *ids, *end]
+        pieces = [framed[place : place + longest] for place in range(0, len(framed), longest)]
+        if reframe:
+            pieces = [[*start, *piece, *end] for piece in pieces]
+        rows["input_ids"].append(list(chain.from_iterable(pieces)))
+        rows["lengths"].append(list(map(len, pieces)))
+        rows["text_cut"].append(len(pieces) > 1)
+    return rows
+
+
+def _rows(texts: Dataset, size: int) -> Dataset:
+    """Pack the pieces of texts into rows."""
+    tokens, lengths = flat_values(texts, "input_ids"), flat_values(texts, "lengths").to_numpy()
+    starts = np.cumsum(lengths) - lengths
+    bins = pack(lengths, size)
+    order = np.fromiter(chain.from_iterable(bins), dtype=np.int64)
+    counts = lengths[order]
+    ends = np.cumsum(counts)
+    within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)  # each token's place in its piece
+    places = np.repeat(starts[order], counts) + within
+    offsets = np.concatenate([[0], ends[np.cumsum([len(items) for items in bins]) - 1]])
+    columns = {"input_ids": pc.take(tokens, pa.array(places)), "position_ids": pa.array(within.astype(np.int32))}
+    bounds = pa.array(offsets, pa.int64())
+    return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))

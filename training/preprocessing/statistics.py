@@ -1,0 +1,127 @@
+"""What is printed on the data before training, and kept in the record of a run."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.hub.reporting import report
+
+from ..data.bad_rows import Facts
+from .batching import row_lengths, row_order, token_batches
+from .tokenizing import flat_values
+
+BATCHES = 200
+"""So many batches tell how much of them is padding."""
+UNREACHABLE = "references that cannot be produced exactly"
+IDS_AT_ONCE = 1_000_000
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: Any, *, sample: bool = False) -> Facts:
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all that is known.
+
+    Args:
+        facts: What is known already, by split: rows left out, cut, or in the training data too.
+        rows: Tokenised rows.
+        tokenizers: Those of source and target, or the same twice.
+        arguments: The training arguments, which say what makes a batch.
+        sample: Whether the training rows are the first of a stream alone.
+    """
+    if sample:
+        report("Streaming: what is said of the training data is true of its first rows.")
+    told = {split: {"rows": len(part), **facts.get(split, {})} for split, part in rows.items()}
+    sides = {"input_ids": tokenizers[0]}
+    if "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
+        sides["labels"] = tokenizers[1]
+    used: dict[int, np.ndarray] = {}
+    for split, part in rows.items():
+        words = []
+        for column, tokenizer in sides.items():
+            name = {"input_ids": "source ", "labels": "target "}[column] if len(sides) == 2 else ""
+            counts = token_counts(part, column, len(tokenizer))
+            if split == "train":
+                used[id(tokenizer)] = used.get(id(tokenizer), 0) + counts
+            found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
+            told[split] |= {f"{name}{what}": value for what, value in found.items()}
+            words.append(_words(name, found))
+        if split != "train" and "target" in part.column_names:
+            told[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+        words += shortfalls(told[split])
+        report(f"{split.capitalize()} data: {told[split]['rows']:,} rows; {'; '.join(words)}.")
+    for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
+        if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
+            name = name if tokenizers[0] is not tokenizers[1] else ""
+            size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
+            told["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
+            report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
+    told["train"]["padding"] = padding_share(rows["train"], arguments)
+    report(f"Padding: {told['train']['padding']:.1%} of a training batch.")
+    if sample:
+        told["train"]["sampled rows"] = told["train"].pop("rows")
+    return told
+
+
+def shortfalls(told: Mapping[str, Any]) -> list[str]:
+    """Return what a split's scores suffer from, in words: texts that were cut, references that no output can equal."""
+    count = told.get("rows") or 1
+    cut = {name.removesuffix(" cut"): number for name, number in told.items() if name.endswith(" cut") and number}
+    words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
+    if unreachable := told.get(UNREACHABLE):
+        words.append(
+            f"{unreachable / count:.1%} of the references cannot be produced exactly, because the tokenizer or "
+            "--max_target_length changes them"
+        )
+    return words
+
+
+def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
+    """Return how often each of `size` tokens occurs in a column."""
+    ids, counts = flat_values(rows, column), np.zeros(size, dtype=np.int64)
+    for start in range(0, len(ids), IDS_AT_ONCE):
+        part = ids.slice(start, IDS_AT_ONCE).to_numpy()
+        counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
+    return counts
+
+
+def padding_share(rows: Dataset, arguments: Any) -> float:
+    """Return what part of the first batches of the first epoch is padding."""
+    lengths, size = row_lengths(rows), arguments.train_batch_size
+    parts = arguments.gradient_accumulation_steps * arguments.world_size
+    if getattr(arguments, "tokens_per_batch", None) is not None:
+        whole = token_batches(lengths, arguments).epoch_batches()[:BATCHES]
+        batches = [batch[part::parts] for batch in whole for part in range(parts)]
+    else:
+        order = list(row_order(lengths, arguments) or range(len(lengths)))
+        numbers = np.asarray(order[: size * BATCHES])
+        batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+    padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded
+
+
+def _lengths(rows: Dataset, column: str) -> dict[str, float]:
+    cells = rows.with_format("arrow")[column]
+    lengths = pc.list_value_length(cells)
+    return {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
+
+
+def _unreachable(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many targets differ from what their tokens are decoded to."""
+    found = 0
+    for batch in rows.select_columns(["labels", "target"]).iter(1_000):
+        decoded = tokenizer.batch_decode(batch["labels"], skip_special_tokens=True)
+        found += sum(text != target for text, target in zip(decoded, batch["target"]))
+    return found
+
+
+def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
+    unknown = tokenizer.unk_token_id
+    return 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
+
+
+def _words(name: str, found: dict[str, float]) -> str:
+    text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
+    return text + (f", {found['unknown tokens']:.2%} unknown" if found["unknown tokens"] else "")

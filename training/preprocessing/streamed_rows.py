@@ -1,0 +1,134 @@
+"""Training data that is read while training: never whole in memory, nor on disk where it comes from the Hub.
+
+Every process reads all of the stream and takes its part of each batch, so that the batches are the same on any number
+of processes. A stream begins anew, in another order, when it has ended; a run that goes on reads past what it has
+seen.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+from transformers import PreTrainedTokenizerBase
+
+from ..data.text_stream import TextStream
+from .tokenizing import Batch, LongTexts, check_stride, encode_causal, encode_masked
+
+CHUNK = 1_000
+"""Texts that are tokenised together."""
+
+
+class StreamedRows(IterableDataset):
+    """Tokenised rows without an end: the epochs of a stream one behind the other.
+
+    Args:
+        texts: The stream.
+        encode: From a batch of texts to rows, or to pieces of the stream that `blocks` cuts.
+        blocks: How to cut blocks, if rows are blocks.
+        long_texts: What to do about rows whose texts had to be cut.
+    """
+
+    def __init__(
+        self,
+        texts: TextStream,
+        encode: Callable[[Batch], Batch],
+        blocks: "Blocks | None" = None,
+        long_texts: LongTexts = "cut",
+    ):
+        self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        workers = get_worker_info()
+        if workers is not None and workers.num_workers > 1:
+            raise ValueError(
+                f"--dataloader_num_workers {workers.num_workers}: a stream can be read by one worker only"
+            )
+        for epoch in count():
+            empty = True
+            for row in self.epoch_rows(epoch):
+                empty = False
+                yield row
+            if empty:
+                raise ValueError(f"{self.texts.where}: --streaming finds no rows to train on")
+
+    def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one epoch."""
+        made = (row for chunk in _chunks(self.texts.rows(epoch)) for row in self._encoded(chunk))
+        return made if self.blocks is None else self.blocks.cut(made)
+
+    def _encoded(self, chunk: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+        columns = {name: [cells[name] for _, cells in chunk] for name in chunk[0][1]}
+        encoded = dict(self.encode(columns))
+        if "label" in columns:
+            encoded["labels"] = [self.texts.label_id(label) for label in columns["label"]]
+        cuts = [name for name in encoded if name.endswith("_cut")]
+        for place, (row_name, _) in enumerate(chunk):
+            long = [name.removesuffix("_cut") for name in cuts if encoded[name][place]]
+            if long and self.long_texts == "error":
+                raise ValueError(
+                    f"{self.texts.where}, {row_name}: the {long[0]} has too many tokens; --long_texts cut "
+                    "or skip, or a larger --max_length, --max_source_length, --max_target_length"
+                )
+            if not (long and self.long_texts == "skip"):
+                yield {name: values[place] for name, values in encoded.items() if name not in cuts}
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Cuts the stream of all tokens to blocks, as `causal_blocks` and `masked_blocks` do.
+
+    Attributes:
+        size: Tokens of the stream in a block.
+        stride: Tokens from the start of one block to that of the next.
+        smallest: Tokens that an epoch's last block needs.
+        start: What is put before each block.
+        end: What is put behind it.
+    """
+
+    size: int
+    stride: int
+    smallest: int = 2
+    start: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+
+    def cut(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield blocks of the `input_ids` of rows."""
+        held: list[int] = []
+        old = 0  # how many of those held have been in a block
+        for row in rows:
+            held += row["input_ids"]
+            starts = range(0, len(held) - self.size + 1, self.stride)
+            for place in starts:
+                yield self._framed(held[place : place + self.size])
+            if starts:
+                held = held[starts[-1] + self.stride :]
+                old = self.size - self.stride
+        if len(held) > old and len(held) >= self.smallest:
+            yield self._framed(held)
+
+    def _framed(self, ids: list[int]) -> dict[str, Any]:
+        return {"input_ids": [*self.start, *ids, *self.end]}
+
+
+def stream_blocks(
+    texts: TextStream,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    block_stride: int | None = None,
+    masked: bool,
+) -> StreamedRows:
+    """Return the blocks of a language model, made while training."""
+    if not masked:
+        encode = encode_causal(tokenizer, block_size)
+        return StreamedRows(texts, encode, Blocks(block_size, check_stride(block_stride, block_size)))
+    encode, size = encode_masked(tokenizer, block_size), block_size - 2
+    frame = {"start": (tokenizer.cls_token_id,), "end": (tokenizer.sep_token_id,)}
+    return StreamedRows(texts, encode, Blocks(size, check_stride(block_stride, size), smallest=1, **frame))
+
+
+def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    while chunk := list(islice(rows, CHUNK)):
+        yield chunk

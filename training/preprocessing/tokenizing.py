@@ -1,0 +1,358 @@
+"""From texts to token ids, for each task: the rows that the data collators and the Trainer take."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, concatenate_datasets
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.hub.reporting import report
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
+from ..data.bad_rows import Facts, RowCheck
+from .caching import cached_map
+
+Batch = dict[str, list[Any]]
+IDS = List(Value("int32"))
+"""Token ids, in half the memory and disk that `datasets` would take for them."""
+LongTexts = Literal["cut", "skip", "error"]
+RAW_TEXTS = ("source", "target", "text")
+"""Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
+
+
+def translation_rows(
+    dataset: DatasetDict,
+    source_tokenizer: PreTrainedTokenizerBase,
+    target_tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    max_source_length: int,
+    max_target_length: int,
+    num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+    facts: Facts | None = None,
+) -> DatasetDict:
+    """Tokenise `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
+
+    Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
+
+    Args:
+        dataset: Splits with the columns `source` and `target`.
+        source_tokenizer: Tokenizer of the source.
+        target_tokenizer: Tokenizer of the target; the source's when None.
+        max_source_length: Longest source in tokens, special tokens included.
+        max_target_length: Longest target, likewise.
+        num_proc: Processes to work with.
+        long_texts: Whether longer ones are cut, left out with their row, or an error. How many there are is reported.
+        facts: Where to note it.
+    """
+    rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
+    tokenised = map_splits(dataset, rows, num_proc)
+    tokenised = with_raw_texts(tokenised, dataset)
+    longest = {"source": max_source_length, "target": max_target_length}
+    return judge_long(dataset, tokenised, longest, long_texts, facts)
+
+
+def classification_rows(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+    facts: Facts | None = None,
+) -> DatasetDict:
+    """Tokenise `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
+
+    They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
+    many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
+    """
+    encode = encode_texts(tokenizer, max_length)
+    for split, rows in dataset.items():
+        if not isinstance(rows.features["label"], ClassLabel):
+            raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
+    dataset = dataset.rename_column("label", "labels")
+    tokenised = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
+    return judge_long(dataset, tokenised, {"text": max_length}, long_texts, facts)
+
+
+def causal_blocks(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    num_proc: int | None = None,
+) -> DatasetDict:
+    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
+
+    No token is lost: the end of the stream is a shorter block (which BlockCollator pads). A tokenizer
+    whose one token both starts and ends a text (GPT-2's) has it at the end only.
+
+    Args:
+        dataset: Splits with the column `text`.
+        tokenizer: A decoder's one.
+        block_size: Tokens in a block.
+        block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
+            block has, blocks overlap and each token is seen in several contexts. None: no overlap.
+        num_proc: Processes to work with.
+    """
+    encode = encode_causal(tokenizer, block_size)
+    strides = _strides(dataset, block_stride, block_size)
+    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
+    return DatasetDict({split: _cut(rows, block_size, strides[split], 2) for split, rows in tokenised.items()})
+
+
+def masked_blocks(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    num_proc: int | None = None,
+) -> DatasetDict:
+    """Join the texts to one stream, each ended by [SEP], and cut it to `[CLS] ... [SEP]` blocks of `block_size`.
+
+    No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). The
+    arguments are those of `causal_blocks`.
+    """
+    encode = encode_masked(tokenizer, block_size)
+    strides = _strides(dataset, block_stride, block_size - 2)
+    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
+    cut = {split: _cut(rows, block_size - 2, strides[split], 1) for split, rows in tokenised.items()}
+    frame = tokenizer.cls_token_id, tokenizer.sep_token_id
+    return DatasetDict({split: _framed(rows, *frame) for split, rows in cut.items()})
+
+
+# ------------------------------------------------------------------------------------- what to do to batches of texts
+def encode_pairs(
+    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
+) -> Callable[[Batch], Batch]:
+    """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
+    _check_length("max_source_length", source_length, source)
+    _check_length("max_target_length", target_length, target)
+    tokenizers = text_tokenizer(source), text_tokenizer(target)
+    return partial(_translation_batch, tokenizers=tokenizers, lengths=(source_length, target_length))
+
+
+def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
+    """Say at which end a tokenizer cuts a text that is too long; it is saved with it."""
+    tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to rows, with the flag `text_cut`."""
+    _check_length("max_length", length, tokenizer)
+    return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
+
+
+def encode_causal(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to the pieces of the stream that causal blocks are cut from."""
+    if block_size < 2:
+        raise ValueError(f"block_size={block_size}: a block needs two tokens, one to see and one to predict")
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
+    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
+    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=start, end=[tokenizer.eos_token_id])
+
+
+def encode_masked(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to the pieces of the stream that masked blocks are cut from."""
+    if block_size < 3:
+        raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
+    check_encoder_tokenizer(tokenizer)
+    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[], end=[tokenizer.sep_token_id])
+
+
+def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise ValueError, naming them, when the tokenizer lacks tokens that masked rows are made with."""
+    missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
+    if missing:
+        raise ValueError(
+            f"the tokenizer has no {', '.join(missing)}: masked language modelling needs an encoder's one"
+        )
+
+
+# --------------------------------------------------------------------------------------------- one batch of texts
+def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
+    """Return the encodings of texts and, for each, whether it had to be cut."""
+    encoded = tokenizer(**{side: texts}, verbose=False)
+    too_long = [len(ids) > length for ids in encoded["input_ids"]]
+    if any(too_long):
+        rows = [number for number, cut in enumerate(too_long) if cut]
+        shorter = tokenizer(**{side: [texts[row] for row in rows]}, truncation=True, max_length=length)
+        for name, values in shorter.items():
+            for row, value in zip(rows, values):
+                encoded[name][row] = value
+    return encoded, too_long
+
+
+def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
+    source, source_cut = _encode(batch["source"], tokenizers[0], lengths[0])
+    target, target_cut = _encode(batch["target"], tokenizers[1], lengths[1], side="text_target")
+    rows = {
+        "input_ids": source["input_ids"],
+        "attention_mask": source["attention_mask"],
+        "labels": target["input_ids"],
+    }
+    return {**rows, "source_cut": source_cut, "target_cut": target_cut}
+
+
+def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int) -> Batch:
+    encoded, cut = _encode(batch["text"], tokenizer, length)
+    return {**encoded, "text_cut": cut}
+
+
+def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int]) -> Batch:
+    return {"input_ids": [[*start, *ids, *end] for ids in token_ids(tokenizer, batch["text"])]}
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts of any length, without special tokens around them."""
+    if not tokenizer.is_fast:
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return encoded["input_ids"]
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+# --------------------------------------------------------------------------------------------------- whole splits
+def map_splits(
+    dataset: DatasetDict,
+    function: Callable[[Batch], Batch],
+    num_proc: int | None,
+    keep: list[str] | None = None,
+    features: dict[str, Any] | None = None,
+) -> DatasetDict:
+    """Apply a function to batches of every split, dropping the columns it was given but those to `keep`."""
+    options = {} if features is None else {"features": Features(features)}
+    mapped = {}
+    for split, rows in dataset.items():
+        old = [name for name in rows.column_names if name not in (keep or [])]
+        mapped[split] = cached_map(
+            rows, function, num_proc=num_proc, remove_columns=old, desc=f"Tokenizing {split} data", **options
+        )
+    return DatasetDict(mapped)
+
+
+def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
+    """Return rows that have the texts they were made of beside them, except the training rows.
+
+    Scores and predictions are on these: what a tokenizer gives back may be cut, normalized or lack characters.
+    """
+    held_out = {}
+    for split, part in rows.items():
+        columns = [name for name in RAW_TEXTS if name in texts[split].column_names and split != "train"]
+        raw = [texts[split].select_columns(columns)] if columns else []
+        held_out[split] = concatenate_datasets([part, *raw], axis=1)
+    return DatasetDict(held_out)
+
+
+def flat_values(rows: Dataset, column: str) -> pa.Array:
+    """Return the values of a column of lists, one list behind the other."""
+    return pa.concat_arrays([chunk.flatten() for chunk in rows.with_format("arrow")[column].chunks])
+
+
+def check_stride(stride: int | None, size: int) -> int:
+    """Return how far the starts of two blocks of `size` tokens are apart.
+
+    Raises:
+        ValueError: Tokens would be left out, or no block would follow.
+    """
+    if stride is not None and not 1 <= stride <= size:
+        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
+    return size if stride is None else stride
+
+
+def _strides(dataset: DatasetDict, stride: int | None, size: int) -> dict[str, int]:
+    """Return the stride of each split: a score is on every token once, so only training blocks overlap."""
+    overlapping = check_stride(stride, size)
+    return {split: overlapping if split == "train" else size for split in dataset}
+
+
+def _cut(rows: Dataset, size: int, stride: int, smallest: int) -> Dataset:
+    """Cut the concatenation of all `input_ids` to blocks; only the last may be shorter, but not below `smallest`."""
+    stream = flat_values(rows, "input_ids")
+    starts = np.arange(0, max(len(stream) - size, 0) + stride, stride)
+    ends = (starts + size).clip(max=len(stream))
+    if len(starts) > 1 and ends[-1] - starts[-1] < smallest:
+        starts, ends = starts[:-1], ends[:-1]
+    if stride < size:  # without an overlap the blocks are views of the stream
+        stream = stream.take(pa.array(np.concatenate([np.arange(*block) for block in zip(starts, ends)])))
+        ends = np.cumsum(ends - starts)
+    blocks = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends]), pa.int64()), stream)
+    return Dataset(pa.table({"input_ids": blocks}))
+
+
+def _framed(rows: Dataset, start: int, end: int) -> Dataset:
+    """Put a token before and one after each of the `input_ids`."""
+    blocks = rows.with_format("arrow")["input_ids"].combine_chunks()
+    values, bounds = blocks.flatten().to_numpy(), np.concatenate([[0], np.cumsum(pc.list_value_length(blocks))])
+    bounds = bounds + 2 * np.arange(len(bounds))
+    framed = np.empty(bounds[-1], values.dtype)
+    inside = np.ones(bounds[-1], dtype=bool)
+    inside[bounds[:-1]] = inside[bounds[1:] - 1] = False
+    framed[inside], framed[bounds[:-1]], framed[bounds[1:] - 1] = values, start, end
+    return Dataset(pa.table({"input_ids": pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), framed)}))
+
+
+def judge_long(
+    texts: DatasetDict,
+    rows: DatasetDict,
+    longest: dict[str, int],
+    long_texts: LongTexts,
+    facts: Facts | None,
+    how: str = "cut to",
+) -> DatasetDict:
+    """Report how many texts of each split were too long, as the flag `<column>_cut` of a row says, and drop the flags.
+
+    Args:
+        texts: The texts, one for each row.
+        rows: The rows made of them, cut.
+        longest: Tokens that a text may have, by its column.
+        long_texts: Keep the rows, leave them out, or raise an error.
+        facts: Where to note how many.
+        how: What cutting them means.
+
+    Raises:
+        ValueError: Naming the first such text, if it is an error; or when no row is left.
+    """
+    check = RowCheck(facts={} if facts is None else facts)
+    judged = {}
+    for split, part in rows.items():
+        cuts = {column: np.asarray(part.with_format("arrow")[f"{column}_cut"], dtype=bool) for column in longest}
+        for column, cut in cuts.items():
+            if long_texts == "error" and cut.any():
+                raise ValueError(_first_long(texts[split], split, column, cut, longest[column]))
+            if cut.any():
+                what = "left out, having more than" if long_texts == "skip" else how
+                report(f"{split} data: {cut.sum()} of {len(part)} {column}s were {what} {longest[column]} tokens.")
+            check.note(split, f"{column}s {'left out as too long' if long_texts == 'skip' else 'cut'}", int(cut.sum()))
+        kept = ~np.logical_or.reduce(list(cuts.values()))
+        if long_texts == "skip" and not kept.any():
+            raise ValueError(f"{split} data: --long_texts skip leaves no row")
+        chosen = part.select(np.flatnonzero(kept)) if long_texts == "skip" and not kept.all() else part
+        judged[split] = chosen.remove_columns([f"{column}_cut" for column in longest])
+    return DatasetDict(judged)
+
+
+def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longest: int) -> str:
+    first = int(cut.argmax())
+    start = texts[first][column][:40]
+    return (
+        f"{split} data, row {first + 1} ({start!r} ...): the {column} has more than {longest} tokens "
+        f"({cut.sum()} such rows); --long_texts cut or skip, or more tokens (--max_length, --max_source_length, "
+        "--max_target_length, --block_size)"
+    )
+
+
+def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    special = tokenizer.num_special_tokens_to_add(pair=False)
+    if length <= special:
+        raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")

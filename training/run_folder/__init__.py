@@ -1,0 +1,1 @@
+"""The folder of a training run: its files, record, checkpoints and lock."""

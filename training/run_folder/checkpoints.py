@@ -1,0 +1,63 @@
+"""The checkpoints in the folder of a run."""
+
+import json
+import shutil
+from pathlib import Path
+from zipfile import is_zipfile
+
+from .files import (
+    CHECKPOINT,
+)
+
+EXTRA = ".extra"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the latest checkpoint that was written to its end, or None."""
+    return next((path for _, path in sorted(checkpoints(folder).items(), reverse=True)), None)
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Return the checkpoints that were written to their end, by step."""
+    found = {int(match[1]): path for path in folder.glob("checkpoint-*") if (match := CHECKPOINT.fullmatch(path.name))}
+    return {step: path for step, path in found.items() if is_complete(path)}
+
+
+def extra_checkpoints(folder: Path) -> set[Path]:
+    """Return the checkpoints that a run has only because it was stopped: the next one takes their place."""
+    return {path.parent for path in folder.glob(f"checkpoint-*/{EXTRA}")}
+
+
+def drop_extra(folder: Path) -> None:
+    """Delete the checkpoints that a run has only because it was stopped."""
+    for path in extra_checkpoints(folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def mark_extra(checkpoint: Path) -> None:
+    """Mark a checkpoint, before it is written, as one that a run has only because it was stopped."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / EXTRA).touch()
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Tell whether a checkpoint was written to its end: the Trainer's state, which comes last, and each file whole."""
+    try:
+        if "global_step" not in json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")):
+            return False
+        return all(map(_is_whole, checkpoint.iterdir()))
+    except (OSError, ValueError):
+        return False
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether the end of a file is there: a power failure can leave its name without its content."""
+    if path.suffix == ".safetensors":
+        with path.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+            header.pop("__metadata__", None)
+            end = max((entry["data_offsets"][1] for entry in header.values()), default=0)
+            return path.stat().st_size == stream.tell() + end
+    if path.suffix == ".json":
+        json.loads(path.read_text(encoding="utf-8"))
+    return path.suffix not in (".pt", ".pth", ".bin") or is_zipfile(path)  # a zip file ends with its directory

@@ -1,0 +1,205 @@
+"""The files of a run: their names, how they are written as a whole, and moved aside for those of another run."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
+from vanillaformer.hub.remote_code import saved_code
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+RECORD = "run.json"
+ADAPTER = "adapter"
+NAMES = (
+    *(RECORD, CARD, "all_results.json", "trainer_state.json", "training_args.bin"),
+    *("predictions_validation.jsonl", "predictions_test.jsonl", "samples.jsonl"),
+    *("loss_curve.png", "confusion_matrix.png"),
+    *(CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS),
+    *(f"{ADAPTER}/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", CARD)),
+    "runs/*/events.out.tfevents.*",
+)
+CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+# Folders of work that is under way; what a kill leaves in them is deleted or put back by the next run
+PUSHING = ".pushing"
+SAVING = ".saving"
+PREVIOUS = ".previous_run"
+DISCARDED = ".discarded_run"
+LOCK = ".lock"
+
+
+def files_of_run(folder: Path) -> list[Path]:
+    """Return the files and checkpoint folders in a folder that a run writes, and nothing that a person put there."""
+    found = [path for name in NAMES for path in folder.glob(name) if path.is_file()]
+    found += [path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
+    return [*found, *saved_code(folder)]  # code by what is in it, not by its name
+
+
+# ------------------------------------------------------------------------------------------------ written in one piece
+def flush(path: Path) -> None:
+    """Have a file, or the names in a folder, on the disk before this returns."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:  # Windows opens no folder
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # which some file systems do not flush
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def flush_all(folder: Path) -> None:
+    """Have everything in a folder on the disk before this returns."""
+    for path in folder.rglob("*"):
+        flush(path)
+    flush(folder)
+    flush(folder.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by another text, as a whole even if the power fails."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    flush(part)
+    os.replace(part, path)
+    flush(path.parent)
+
+
+@contextmanager
+def written_aside(folder: Path, name: str = "", *, writes: bool = True) -> Iterator[Path]:
+    """Let files be written into an empty folder, and put them into a folder once all of them are on the disk.
+
+    Args:
+        folder: The folder of the run.
+        name: The folder in it that the files are for; by default itself.
+        writes: Whether this process is the one that writes.
+    """
+    part = folder / SAVING
+    if writes:
+        shutil.rmtree(part, ignore_errors=True)
+        (part / name).mkdir(parents=True)
+    yield part / name
+    if writes:
+        _put(part, folder)
+
+
+def _put(part: Path, folder: Path) -> None:
+    flush_all(part)
+    names = [path.relative_to(part).as_posix() for path in part.rglob("*") if path.is_file()]
+    for name in sorted(names, key=lambda name: (name == CONFIG, name)):  # last what makes it a model
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(part / name, folder / name)
+    stale = {path for name in (WEIGHTS, INDEX, SHARDS) for path in folder.glob(name) if path.name not in names}
+    if {WEIGHTS, INDEX} & set(names):
+        for path in stale:  # of a model in other shards
+            path.unlink()
+    flush(folder)
+    shutil.rmtree(part)
+
+
+# -------------------------------------------------------------------------------------------------------- moved aside
+def move_aside(folder: Path) -> Path:
+    """Move the files of a run into a folder in its folder; the record, last, tells that all of them are there."""
+    aside = folder / PREVIOUS
+    aside.mkdir()
+    _move([path for path in files_of_run(folder) if path.name != RECORD or path.parent != folder], folder, aside)
+    _move([folder / RECORD], folder, aside)
+    return aside
+
+
+def put_back(folder: Path) -> bool:
+    """Undo `move_aside`, finished or not, deleting what a new run has written; return whether there was any."""
+    aside = folder / PREVIOUS
+    if not aside.is_dir():
+        return False
+    if (aside / RECORD).is_file():
+        for path in files_of_run(folder):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        _move([aside / RECORD], aside, folder)  # first: from now on what lies in the folder is the earlier run's
+    _move(files_of_run(aside), aside, folder)
+    shutil.rmtree(aside)
+    return True
+
+
+def discard_previous(folder: Path) -> None:
+    """Delete the run that was moved aside; a kill leaves nothing of it that could be put back."""
+    shutil.rmtree(folder / DISCARDED, ignore_errors=True)
+    with suppress(FileNotFoundError):
+        os.replace(folder / PREVIOUS, folder / DISCARDED)
+        shutil.rmtree(folder / DISCARDED)
+
+
+def _move(paths: list[Path], source: Path, target: Path) -> None:
+    for path in paths:
+        new = target / path.relative_to(source)
+        new.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, new)
+        parent = path.parent
+        while parent != source:  # a folder that is empty now
+            with suppress(OSError):
+                parent.rmdir()
+            parent = parent.parent
+    flush(target)
+    flush(source)
+
+
+# ------------------------------------------------------------------------------------------------------------- locked
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep the folder of a run to this process: the system takes the lock from one that dies, however it does.
+
+    Where the file system knows no locks, or the folder cannot be written to, there is none.
+
+    Raises:
+        ValueError: Another process has it.
+    """
+    path, new = folder / LOCK, not folder.exists()
+    with suppress(OSError):  # there is a better message for it, once it is to be written to
+        folder.mkdir(parents=True, exist_ok=True)
+    stream = _lock(path)
+    try:
+        yield
+    finally:
+        if stream is not None:
+            path.unlink(missing_ok=True)
+            stream.close()
+        with suppress(OSError):  # there is something in it
+            if new:
+                folder.rmdir()
+
+
+def _lock(path: Path) -> Any:
+    while fcntl is not None:
+        try:
+            stream = path.open("ab+", buffering=0)
+        except OSError:
+            return None
+        try:
+            fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            stream.seek(0)
+            holder = stream.read().decode("ascii", "replace").strip()
+            stream.close()
+            if not isinstance(error, BlockingIOError | PermissionError):
+                return None
+            raise ValueError(
+                f"--output_dir {path.parent} is in use by another process{f' ({holder})' if holder else ''}: "
+                "wait for it to end, or choose another folder"
+            ) from None
+        if path.exists() and os.path.samestat(os.fstat(stream.fileno()), path.stat()):  # not deleted meanwhile
+            with suppress(OSError):  # a full disk
+                stream.truncate(0)
+                stream.write(f"process {os.getpid()}".encode())
+            return stream
+        stream.close()
+    return None

@@ -1,0 +1,1 @@
+"""Trainers, and what is plugged into them: losses, optimizers, averages, guards, pushing."""

@@ -1,0 +1,89 @@
+"""What a training run prints while it works, and what it saves beside the weights."""
+
+import sys
+import time
+from typing import Any
+
+from tqdm.auto import tqdm
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from ..metrics.scores import SCORES
+from ..run_folder.run import Run, discard
+
+# What is printed of a report, in this order: (its name, how it is written).
+TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
+
+
+def scores_text(metrics: dict[str, float], prefix: str) -> str:
+    """Return the known scores among the metrics of a split, as one line."""
+    found = ((score.text, metrics.get(f"{prefix}_{name}")) for name, score in SCORES.items())
+    return " · ".join(text.format(value) for text, value in found if text is not None and value is not None)
+
+
+def line(state: Any, logs: dict[str, Any], seconds: float) -> str | None:
+    """Return the line for a report of the Trainer; None for its final summary, which the run prints itself."""
+    start = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
+    if any(name.startswith("eval_") for name in logs):
+        return f"{start} · {seconds:4.0f} s · validation: {scores_text(logs, 'eval') or 'no token to predict'}"
+    if "loss" not in logs:
+        return None
+    parts = (text.format(float(logs[name])) for name, text in TRAINING_PARTS if name in logs)
+    return f"{start} · {seconds:4.0f} s · {' · '.join(parts)}"
+
+
+class Lines(TrainerCallback):
+    """Prints reports as lines, without progress bars."""
+
+    started: float | None = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = time.perf_counter()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.started = None  # what is evaluated later is the run's to print
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and self.started is not None:
+            text = line(state, logs or {}, time.perf_counter() - self.started)
+            if text is not None:
+                tqdm.write(text)  # above the bars, if there are any
+                sys.stdout.flush()
+
+
+class Bars(ProgressCallback):
+    """The Trainer's progress bars; `Lines` prints the reports."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Print nothing."""
+
+
+class EvaluateAtEnd(TrainerCallback):
+    """Evaluates after the last step too: otherwise it could not be the best one."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step >= state.max_steps and args.eval_strategy != "no":
+            control.should_evaluate = True
+            control.should_save = args.save_strategy != "no"
+
+
+class RecordProgress(TrainerCallback):
+    """Writes the record of a run with its first checkpoint, and deletes the run that it replaces."""
+
+    def __init__(self, run: Run):
+        self.run, self.written = run, False
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero and not self.written:
+            self.run.write()
+            discard(self.run.folder)
+            self.written = True
+
+
+def replace_callbacks(trainer: Trainer) -> None:
+    """Put these callbacks in place of the Trainer's own."""
+    bars = not trainer.args.disable_tqdm
+    for callback in (PrinterCallback, ProgressCallback):
+        trainer.remove_callback(callback)
+    for added in ([Bars] if bars else []) + [Lines, EvaluateAtEnd]:
+        trainer.add_callback(added)

@@ -1,0 +1,191 @@
+"""Trainers whose batches depend on the seed, the epoch and the data alone.
+
+With transformers' own length grouping and token masking, what a run sees after an interruption, or on several
+processes, is not what it would have seen: both draw from the global random state. Here an epoch's order and masks are
+the same on any number of processes, and a resumed run ends at the same weights as one that was never interrupted.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.data_loader import prepare_data_loader
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader, Sampler
+from transformers import Seq2SeqTrainer, TrainerCallback
+
+from ..preprocessing.batching import (
+    RandomEpochs,
+    TokenBatches,
+    evaluation_order,
+    row_lengths,
+    row_order,
+    token_batches,
+)
+from ..preprocessing.collators import RowMasking
+from ..preprocessing.tokenizing import RAW_TEXTS
+from .adaptation import AdaptingTrainer
+from .averaging import AveragingTrainer
+from .guards import GuardedTrainer
+from .held_out_loss import HeldOutLossTrainer
+from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
+from .optimizers import OPTIMIZERS, decaying_names
+from .pushing import PushingTrainer
+from .sharding import ShardingTrainer
+
+
+class RunTrainer(
+    PushingTrainer, GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrainer, HeldOutLossTrainer
+):
+    """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self.sampler: RandomEpochs | TokenBatches | None = None
+        self.evaluated: Any = None  # the rows that are scored now, or were last
+        super().__init__(*arguments, **keywords)
+        self.label_smoother = None  # `compute_loss` smooths, and in training only
+        self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
+        self.add_callback(_SetEpoch(self))
+
+    # ------------------------------------------------------------------------------------------------------ batches
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the order and the masks of an epoch."""
+        if self.sampler is not None:
+            self.sampler.set_epoch(epoch)
+        if isinstance(self.data_collator, RowMasking):
+            self.data_collator.set_epoch(epoch)
+
+    def get_train_dataloader(self) -> DataLoader:
+        if self.args.tokens_per_batch is None:
+            return super().get_train_dataloader()
+        rows: Any = self._remove_unused_columns(self.train_dataset, description="training")
+        self.sampler = token_batches(row_lengths(rows), self.args)
+        loader: DataLoader = DataLoader(
+            rows,
+            batch_sampler=self.sampler,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory,
+            persistent_workers=self.args.dataloader_persistent_workers,
+            prefetch_factor=self.args.dataloader_prefetch_factor,
+        )
+        # The batches are this process's already: told of one process, accelerate does not divide them again.
+        return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        order = row_order(row_lengths(rows), self.args)
+        if order is None:
+            return super()._get_train_sampler(train_dataset)
+        self.sampler = order
+        return order
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
+        with self._all_rows():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        self.evaluated = test_dataset
+        with self._all_rows():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextlib.contextmanager
+    def _all_rows(self) -> Iterator[None]:
+        """Keep --dataloader_drop_last, which is for training, from leaving rows out of a score."""
+        dropped, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = dropped
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        if isinstance(eval_dataset, Dataset):
+            return evaluation_order(eval_dataset).tolist()
+        return super()._get_eval_sampler(eval_dataset)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        texts = [name for name in RAW_TEXTS if name in dataset.column_names]
+        return super()._remove_unused_columns(dataset.remove_columns(texts), description)
+
+    # --------------------------------------------------------------------------------------- optimizer and loss
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        return decaying_names(model, super().get_decay_parameter_names(model))
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        build = OPTIMIZERS.get(self.args.optim)
+        if self.optimizer is None and build is not None:
+            trained: Any = self.model if model is None else model
+            self.optimizer = build(trained, set(self.get_decay_parameter_names(trained)), self.args)
+        return super().create_optimizer(model)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        if return_outputs or not model.training or num_items_in_batch is None:
+            return super().compute_loss(model, inputs, return_outputs)
+        inputs = with_hidden_tokens(inputs, self.args.token_dropout)
+        inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
+        loss = training_loss(
+            model,
+            inputs,
+            label_smoothing=self.args.label_smoothing_factor,
+            r_drop=self.args.r_drop,
+            lm_loss_weight=self.args.lm_loss_weight,
+            items=torch.as_tensor(num_items_in_batch).clamp(min=1),  # without any target the loss is 0
+        )
+        return loss * self._parts() if self.args.average_tokens_across_devices else loss
+
+    def _parts(self) -> int:
+        """Return of how many parts of the sum torch takes the mean: the processes' that have rows of their own."""
+        return self.accelerator.num_processes // self.get_tp_size() if self.args.n_gpu <= 1 else self.args.n_gpu
+
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        masks = self.data_collator
+        with masks.evaluation() if isinstance(masks, RowMasking) else contextlib.nullcontext():
+            return super().evaluation_loop(*arguments, **keywords)
+
+    # -------------------------------------------------------------------------------------------------------- others
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # A saved model has each shared tensor once, under one of its names: the others are not missing.
+        model: Any = self.model
+        tied = model.all_tied_weights_keys
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
+        """Leave the card alone: the run has written one that says more."""
+
+
+class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
+    """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
+
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        # Seq2SeqTrainer's own choice keeps the rows that accelerate repeats to give each process as many
+        self.gather_function = self.accelerator.gather_for_metrics
+        compute: Any = self.compute_metrics
+        rows = self.evaluated
+        if compute is not None and isinstance(rows, Dataset) and "target" in rows.column_names:
+            targets = rows.select(evaluation_order(rows))["target"]
+            self.compute_metrics = partial(compute, references=list(targets))
+        try:
+            return super().evaluation_loop(*arguments, **keywords)
+        finally:
+            self.compute_metrics = compute
+
+
+class _SetEpoch(TrainerCallback):
+    """Tells a trainer which epoch begins."""
+
+    def __init__(self, trainer: RunTrainer):
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.set_epoch(int(state.epoch or 0))

@@ -1,0 +1,350 @@
+"""Settings of the training programs: transformers' own, with defaults for models trained from scratch."""
+
+import json
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from transformers import Seq2SeqTrainingArguments, TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
+
+from vanillaformer.hub.reporting import report
+
+from .limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
+from .machine import warn_of_emulation
+from .metrics.scores import ranking_names, ranking_score
+from .preprocessing.batching import BatchArguments
+from .trainer.adaptation import AdaptationArguments
+from .trainer.averaging import AveragingArguments
+from .trainer.guards import GuardArguments
+from .trainer.losses import LossArguments
+from .trainer.optimizers import OPTIMIZERS, OptimizerArguments
+from .trainer.sharding import ShardingArguments
+
+TOPICS = (
+    *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
+    AdaptationArguments,
+)
+
+# What each number has to be, checked before anything is loaded.
+LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), POSITIVE_INT
+    ),
+    **dict.fromkeys(("eval_accumulation_steps", "save_total_limit"), POSITIVE_INT),
+    **dict.fromkeys(("adam_epsilon", "num_train_epochs"), POSITIVE),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "warmup_steps", "eval_delay"), NOT_NEGATIVE),
+    **dict.fromkeys(("adam_beta1", "adam_beta2", "label_smoothing_factor"), BELOW_ONE),
+    **dict.fromkeys(("seed", "data_seed"), SEED),
+    "neftune_noise_alpha": NOT_NEGATIVE,
+    "max_steps": ("at least 1, or -1 for as many as --num_train_epochs has", lambda value: value == -1 or value >= 1),
+    "dataloader_num_workers": NOT_NEGATIVE,
+}
+STRATEGIES = {
+    "eval_strategy": ("steps", "epoch", "no"),
+    "save_strategy": ("steps", "epoch", "best", "no"),
+}
+
+JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
+
+Objective = Literal["causal", "masked", "mlm+nsp"]
+AS_EVALUATION = "as_evaluation"
+FOLLOWING = ("reduce_lr_on_plateau", "greedy")
+"""Schedules that follow the score of --metric_for_best_model."""
+
+
+def best_of(job: str) -> str:
+    """Return the help text of --metric_for_best_model."""
+    return f"Score that chooses the best checkpoint, with equal scores the loss: {', '.join(ranking_names(job))}."
+
+
+@dataclass
+class RunDefaults(
+    ShardingArguments,
+    AveragingArguments,
+    BatchArguments,
+    LossArguments,
+    OptimizerArguments,
+    GuardArguments,
+    AdaptationArguments,
+):
+    """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
+
+    To be put before it among the bases. Evaluation, saving and logging are given as fractions of the run, so that
+    they fit a run of any length; saving follows evaluation, because the best checkpoint is kept.
+    """
+
+    output_dir: str | None = field(
+        default=None, metadata={"help": "Folder of the run. An unfinished run in it is continued."}
+    )
+    overwrite_output_dir: bool = field(
+        default=False,
+        metadata={"help": "Replace the run in the folder, which is deleted at the new one's first checkpoint."},
+    )
+    license: str | None = field(
+        default=None, metadata={"help": "Licence of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
+    )
+    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per step and process."})
+    per_device_eval_batch_size: int = field(default=128, metadata={"help": "Rows per evaluation step and process."})
+    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
+    warmup_steps: float = field(
+        default=0.05, metadata={"help": "Steps of linear warm-up; below 1 a fraction of all steps."}
+    )
+    weight_decay: float = field(default=0.01, metadata={"help": "Decoupled weight decay of the matrices."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "Decay of Adam's second moment (Vaswani et al. 2017)."})
+    logging_steps: float = field(default=0.02, metadata={"help": "Log so often; below 1 a fraction of all steps."})
+    eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: steps, epoch or no."})
+    eval_steps: float | None = field(
+        default=None,
+        metadata={
+            "help": "Steps between evaluations; below 1 a fraction of all steps (default: --save_steps, or 0.1)."
+        },
+    )
+    save_strategy: str = field(
+        default=AS_EVALUATION,
+        metadata={
+            "help": f"When to save: steps, epoch, best, no or {AS_EVALUATION}. With no the last weights become the "
+            "model, not the best."
+        },
+    )
+    save_steps: float = field(
+        default=0, metadata={"help": "Steps between checkpoints; below 1 a fraction of all steps, 0 for --eval_steps."}
+    )
+    save_total_limit: int | None = field(
+        default=2, metadata={"help": "Checkpoints kept: the best and the last at least."}
+    )
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
+    use_cache: bool = field(
+        default=True, metadata={"help": "Written to the saved configuration; training itself never fills a cache."}
+    )
+    disable_tqdm: bool | None = field(
+        default=None, metadata={"help": "No progress bars (default: only on a terminal)."}
+    )
+
+    def __post_init__(self) -> None:
+        self.plan_evaluations()
+        check_limits(self, LIMITS)
+        for name in JSON_OPTIONS:
+            check_json(name, getattr(self, name))
+        if self.disable_tqdm is None:
+            self.disable_tqdm = not sys.stderr.isatty()
+        for topic in TOPICS:
+            topic.check(self)
+        if self.bf16 and not torch.accelerator.is_available():  # type: ignore[attr-defined]
+            self.use_cpu = True  # transformers wants to be told
+        optimizer = self.optim
+        if optimizer in OPTIMIZERS:
+            self.optim = "adamw_torch"  # transformers accepts only its own
+        super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
+        self.follow_score()
+        if optimizer in OPTIMIZERS:
+            self.optim = optimizer
+        check_reports(self.report_to)  # type: ignore[attr-defined]
+        self.check_processes()
+        if self.device.type == "cpu":  # type: ignore[attr-defined]
+            self.dataloader_pin_memory = False
+            if self.bf16:  # type: ignore[attr-defined]
+                warn_of_emulation("--bf16", "cpu")
+            if self.fp16:  # type: ignore[attr-defined]
+                raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
+
+    def plan_evaluations(self) -> None:
+        """Set when to save and to evaluate: each as the other, where only one is given.
+
+        Raises:
+            ValueError: A strategy or a number of steps is not allowed, or they do not fit each other.
+        """
+        if self.save_strategy == AS_EVALUATION:
+            self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
+        for name, allowed in STRATEGIES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"--{name} {getattr(self, name)}: choose from {', '.join(allowed)}")
+        following = self.save_steps == 0
+        if self.eval_steps is None:
+            self.eval_steps = self.save_steps or 0.1
+        checked = [what for what in ("save", "eval", "logging") if getattr(self, f"{what}_strategy") == "steps"]
+        check_limits(self, {f"{what}_steps": STEPS for what in checked if not (following and what == "save")})
+        if following:
+            self.save_steps = self.eval_steps
+        if self.eval_strategy == "no":
+            self.load_best_model_at_end = False
+        if self.save_strategy == "no" and self.load_best_model_at_end:
+            self.load_best_model_at_end = False
+            report("--save_strategy no: without checkpoints, the last weights become the model, not the best.")
+        if self.load_best_model_at_end and self.save_strategy != "best":
+            self.check_best()
+
+    def check_best(self) -> None:
+        """Raise ValueError if checkpoints are not saved where the model is evaluated, so that no best can be kept."""
+        remedy = "or give --load_best_model_at_end false"
+        if self.save_strategy != self.eval_strategy:
+            raise ValueError(
+                f"--save_strategy {self.save_strategy} and --eval_strategy {self.eval_strategy}: the best checkpoint "
+                f"is one that was evaluated, so make them equal, {remedy}"
+            )
+        evaluated, saved = self.eval_steps or 0.1, self.save_steps
+        given = f"--save_steps {saved:g} and --eval_steps {evaluated:g}"
+        if self.eval_strategy != "steps":
+            return
+        if (evaluated < 1) != (saved < 1):
+            raise ValueError(f"{given}: give both in steps or both as fractions of the run, {remedy}")
+        if abs(saved / evaluated - round(saved / evaluated)) > 1e-6:
+            raise ValueError(f"{given}: the first must be a multiple of the second, {remedy}")
+
+    def follow_score(self) -> None:
+        """Tell a schedule that follows the score of the best checkpoint in which direction it is better."""
+        fields: Any = self  # with those of TrainingArguments
+        if fields.greater_is_better and fields.lr_scheduler_type in FOLLOWING:
+            fields.lr_scheduler_kwargs = {"mode": "max", **(fields.lr_scheduler_kwargs or {})}
+
+    def choose_by(self, job: str) -> None:
+        """Set the score that chooses the best checkpoint by its plain name, and its direction.
+
+        Raises:
+            ValueError: The job has no such score, or `greater_is_better` contradicts its direction.
+        """
+        fields: Any = self  # with those of TrainingArguments
+        if fields.metric_for_best_model is None:
+            return
+        score = ranking_score(fields.metric_for_best_model, job)
+        if fields.greater_is_better not in (None, score.greater_is_better):
+            raise ValueError(
+                f"--greater_is_better {fields.greater_is_better}: of {score.name} a "
+                f"{'greater' if score.greater_is_better else 'lower'} value is better; leave the option out"
+            )
+        fields.metric_for_best_model, fields.greater_is_better = score.name, score.greater_is_better
+
+
+@dataclass
+class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
+    """Settings of `train_translation`."""
+
+    output_dir: str | None = field(default="runs/translation", metadata={"help": "Folder of the run."})
+    metric_for_best_model: str | None = field(default="bleu", metadata={"help": best_of("translation")})
+    predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation data to score it."})
+    generation_num_beams: int | None = field(
+        default=1, metadata={"help": "Beams while training (the saved model and the test use --num_beams)."}
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beams of the saved model."})
+    length_penalty: float = field(
+        default=1.0,
+        metadata={
+            "help": "Beams, saved with the model: scores are divided by length to this power; more for longer output."
+        },
+    )
+    early_stopping: bool = field(
+        default=False,
+        metadata={"help": "Beams, saved with the model: stop as soon as as many outputs are complete as there are."},
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+    )
+
+    def __post_init__(self) -> None:
+        _check_no_classifier(self)
+        beams = ("num_beams", "generation_num_beams", "generation_max_length")
+        check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
+        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
+            name = "early_stopping" if self.early_stopping else "length_penalty"
+            raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")
+        if not self.predict_with_generate:
+            if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
+                raise ValueError(
+                    f"--metric_for_best_model {self.metric_for_best_model} needs translations: not "
+                    "--predict_with_generate False, with which loss is the only score"
+                )
+            self.metric_for_best_model = "loss"
+        self.choose_by("translation")
+        super().__post_init__()
+
+    def search(self) -> dict[str, Any]:
+        """Return how the saved model searches, as its generation config has it."""
+        return {name: getattr(self, name) for name in ("num_beams", "length_penalty", "early_stopping")}
+
+
+@dataclass
+class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
+    """Settings of `train_language_model`."""
+
+    objective: Objective = field(
+        default="causal",
+        metadata={
+            "help": "causal: predict the next token; masked: predict hidden tokens; mlm+nsp: predict hidden tokens "
+            "and whether the second segment of a pair follows the first (BERT)."
+        },
+    )
+    mlm_probability: float = field(
+        default=0.15, metadata={"help": "masked and mlm+nsp: part of the tokens to predict."}
+    )
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the training data."})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per step and process."})
+    metric_for_best_model: str | None = field(
+        default="loss",
+        metadata={
+            "help": f"{best_of('masked')} causal also: perplexity_per_character, perplexity_per_byte, bits_per_byte; "
+            "mlm+nsp also: next_sentence_accuracy."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        _check_no_classifier(self)
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
+        if self.scheduled_sampling != "none" and self.objective != "causal":
+            raise ValueError(
+                f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
+            )
+        if self.token_dropout:
+            raise ValueError(f"--token_dropout {self.token_dropout}: a language model predicts every token it reads")
+        if self.output_dir is None:
+            self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
+        self.choose_by(self.objective)
+        super().__post_init__()
+
+
+@dataclass
+class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
+    """Settings of `train_classifier`."""
+
+    output_dir: str | None = field(default="runs/classifier", metadata={"help": "Folder of the run."})
+    metric_for_best_model: str | None = field(default="accuracy", metadata={"help": best_of("classification")})
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+    )
+
+    def __post_init__(self) -> None:
+        if self.scheduled_sampling != "none":
+            raise ValueError(f"--scheduled_sampling {self.scheduled_sampling}: a classifier feeds itself no tokens")
+        self.choose_by("classification")
+        super().__post_init__()
+
+
+def _check_no_classifier(arguments: LossArguments) -> None:
+    """Raise ValueError for what only a classifier's training has."""
+    if arguments.lm_loss_weight:
+        raise ValueError(f"--lm_loss_weight {arguments.lm_loss_weight}: only train_classifier has a second loss")
+
+
+def check_json(name: str, value: Any) -> None:
+    """Raise ValueError for an option of several values that is not a JSON object."""
+    if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ValueError(f"--{name} {value}: it must be a JSON object, such as '{{\"name\": 0.1}}'")
+
+
+def check_reports(names: Iterable[str]) -> None:
+    """Raise ValueError for a tracker of experiments that transformers does not know or that is not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
+        if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # two it does not look for
+            raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")
