@@ -3,7 +3,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PACKAGES := configuration modeling tokenization conversion training scripts
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-contract test-engines check clean
@@ -29,13 +28,13 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
-check: $(STAMP) .typing ## Lint, format and types.
+check: $(STAMP) ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=.typing $(BIN)/mypy -p vanillaformer
+	MYPYPATH=src $(BIN)/mypy -p vanillaformer
 
 clean: ## Delete what was made here, but not the runs.
-	rm -rf $(VENV) .typing .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 
 # transformers imports torchao and bitsandbytes wherever they are installed, and both write warnings then: they stay in
 # a folder that only their tests look into.
@@ -48,8 +47,3 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install -q -c constraints.txt --no-deps --upgrade --target $(VENV)/quantizers torchao bitsandbytes
 	@touch $@
-
-# A type checker does not see an editable install that maps folders: it gets a tree of links with the import names.
-.typing: Makefile
-	@rm -rf $@ && mkdir -p $@/vanillaformer
-	@ln -s $(foreach file,__init__.py py.typed,../../src/vanillaformer/$(file)) $(PACKAGES:%=../../%) $@/vanillaformer/

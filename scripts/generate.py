@@ -9,31 +9,17 @@ With `--chat`, a model of dialogues answers turn by turn, each line of input bei
 A folder that `vanillaformer-export` has made runs on the engine that it was made for, with the same options.
 """
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from huggingface_hub.utils import disable_progress_bars
-from tqdm.auto import tqdm
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerBase,
-    set_seed,
-)
-from transformers.utils import logging
+from transformers import set_seed
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
-from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
-from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
+from vanillaformer.conversion.exports import EngineModel
 from vanillaformer.inference.arguments import GenerateArguments, check_arguments
 from vanillaformer.inference.chat import Chat
+from vanillaformer.inference.tasks import continue_prompts, load, run
 from vanillaformer.inference.text_files import (
     STANDARD_INPUT,
     at_terminal,
@@ -44,172 +30,10 @@ from vanillaformer.inference.text_files import (
     standard_input,
 )
 from vanillaformer.scripts.console import program
-from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.training.machine import inference_dtype, use_machine_well
+from vanillaformer.training.machine import use_machine_well
 from vanillaformer.training.parsing import parse
 
-TORCH = "torch"
 RESET, QUIT = "/reset", "/quit"
-SORTED = 20  # batches
-
-
-@dataclass
-class Loaded:
-    """A model with its tokenizers, ready to use."""
-
-    model: Any
-    tokenizer: PreTrainedTokenizerBase
-    target_tokenizer: PreTrainedTokenizerBase
-    architecture: str
-
-    def __post_init__(self) -> None:
-        fills = task_of(self.architecture, "")[1] is fill_masks
-        self.tokenizer = text_tokenizer(self.tokenizer, [str(self.tokenizer.mask_token)] if fills else [])
-
-    def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
-        """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens.
-
-        Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
-        Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.
-        """
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        length = None if limit is None else limit - room
-        self.tokenizer.padding_side = side or "right"
-        self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
-        truncation = {} if length is None else {"truncation": True, "max_length": length}
-        with tokenizer_errors("the model's tokenizer cannot encode these texts"):
-            batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
-        for text, encoding in zip(texts, batch.encodings or []):
-            if encoding.overflowing:
-                print(f"cut to {length} tokens: {text[:60]!r} ...", file=sys.stderr)
-        return batch.to(self.model.device)
-
-
-def translate(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
-    """Return the translations of texts."""
-    output = loaded.model.generate(**loaded.encode(texts), **options)
-    return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
-
-
-def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
-    """Return prompts with what the model makes follow them."""
-    inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
-    output = loaded.model.generate(**inputs, **options)
-    return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
-
-
-def classify(loaded: Loaded, texts: list[str]) -> list[str]:
-    """Return the likeliest label of each text and its probability, separated by a tab."""
-    probabilities = loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
-    best = probabilities.max(dim=-1)
-    names = loaded.model.config.id2label
-    return [f"{names[label]}\t{value:.4f}" for label, value in zip(best.indices.tolist(), best.values.tolist())]
-
-
-def fill_masks(loaded: Loaded, texts: list[str]) -> list[str]:
-    """Return texts with the likeliest token in place of each mask token."""
-    mask = loaded.tokenizer.mask_token
-    missing = [text for text in texts if mask not in text]
-    if missing:
-        raise ValueError(f"a masked language model fills in {mask}, which is not in {missing[0]!r}")
-    inputs = loaded.encode(texts)
-    likeliest = loaded.model(**inputs).logits.argmax(dim=-1)
-    filled = torch.where(inputs["input_ids"] == loaded.tokenizer.mask_token_id, likeliest, inputs["input_ids"])
-    return loaded.tokenizer.batch_decode(filled, skip_special_tokens=True)
-
-
-# By the end of the architecture's name: the Auto class, what it does, and whether it generates.
-TASKS: dict[str, tuple[Any, Callable[..., list[str]], bool]] = {
-    "ForConditionalGeneration": (AutoModelForSeq2SeqLM, translate, True),
-    "MTModel": (AutoModelForSeq2SeqLM, translate, True),
-    "ForCausalLM": (AutoModelForCausalLM, continue_prompts, True),
-    "LMHeadModel": (AutoModelForCausalLM, continue_prompts, True),
-    "ForMaskedLM": (AutoModelForMaskedLM, fill_masks, False),
-    "ForPreTraining": (AutoModelForMaskedLM, fill_masks, False),  # BERT's: its token head is a masked LM's
-    "ForSequenceClassification": (AutoModelForSequenceClassification, classify, False),
-}
-
-
-def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]], bool]:
-    """Return the model with its tokenizers, the function that uses it, and whether that takes generation options.
-
-    Raises:
-        ValueError: The folder does not exist or holds no model, or one that does none of these things.
-    """
-    path = arguments.model_name_or_path
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-        disable_progress_bars()
-    folder = saved_folder(path, arguments.revision, exported=True)
-    if is_export(folder):
-        return load_export(arguments, folder)
-    if arguments.engine not in (None, TORCH):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} is no folder made by vanillaformer-export")
-    config = open_config(folder)
-    architecture = next(iter(config.architectures or []), "none")
-    auto_class, function, generates = task_of(architecture, path)
-    check_options(arguments, config, architecture, function, generates)
-    device = usable_device(arguments.device)
-    model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
-    tokenizers = open_tokenizers(folder, config, f"--model {path}")
-    return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
-
-
-def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
-    """Return the entry of `TASKS` for an architecture."""
-    task = next((entry for ending, entry in TASKS.items() if architecture.endswith(ending)), None)
-    if task is None:
-        raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
-    return task
-
-
-def check_options(
-    arguments: GenerateArguments, config: Any, architecture: str, function: Any, generates: bool
-) -> None:
-    """Raise ValueError for options of generation that the model has no use or no room for."""
-    options = arguments.options()
-    if options and not generates and not arguments.chat:
-        raise ValueError(f"{', '.join(f'--{name}' for name in options)}: {architecture} generates nothing")
-    new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)
-    if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
-        raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
-
-
-def usable_device(name: str | None) -> torch.device:
-    """Return the device of this name, by default a GPU if there is one.
-
-    Raises:
-        ValueError: There is no such device here.
-    """
-    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.zeros(1, device=chosen).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"--device {chosen} cannot be used here: {reason}") from error
-    return torch.device(chosen)
-
-
-def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Callable[..., list[str]], bool]:
-    """Return the same for an exported model.
-
-    Raises:
-        ValueError: It was made for another engine or has no tokenizer, or an option does not fit.
-        ImportError: The engine is not installed.
-    """
-    path = arguments.model_name_or_path
-    runtime = exporter_of(read_record(folder)["engine"]).runtime
-    if arguments.engine not in (None, runtime):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
-    if arguments.bf16:
-        raise ValueError("--bf16: an exported model has the precision that it was exported with")
-    if not (folder / "tokenizer_config.json").is_file():
-        raise ValueError(f"--model {path} was exported without a tokenizer")
-    engine = load_engine(folder, arguments.device or "cpu")
-    _, function, generates = task_of(engine.architecture, path)
-    check_options(arguments, engine.config, engine.architecture, function, generates)
-    model = EngineModel(engine, seed=arguments.seed)
-    return Loaded(model, *open_tokenizers(folder, where=f"--model {path}"), engine.architecture), function, generates
 
 
 def read_texts(arguments: GenerateArguments) -> list[str]:
@@ -231,27 +55,6 @@ def read_texts(arguments: GenerateArguments) -> list[str]:
     if not any(text.strip() for text in texts):
         raise ValueError(f"{where} has no text in it")
     return texts
-
-
-def run(
-    loaded: Loaded, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
-) -> Iterator[str]:
-    """Yield the result for each text, an empty one for an empty text.
-
-    Texts of similar length make a batch, among as many as `SORTED` batches hold.
-    """
-    hidden = len(texts) <= batch_size or not sys.stderr.isatty()
-    with torch.inference_mode(), tqdm(total=len(texts), disable=hidden) as bar:
-        for start in range(0, len(texts), SORTED * batch_size):
-            part = texts[start : start + SORTED * batch_size]
-            order = sorted((row for row, text in enumerate(part) if text.strip()), key=lambda row: len(part[row]))
-            results = [""] * len(part)
-            for first in range(0, len(order), batch_size):
-                rows = order[first : first + batch_size]
-                for row, result in zip(rows, function(loaded, [part[row] for row in rows], **options)):
-                    results[row] = result
-                bar.update(len(rows))
-            yield from results
 
 
 def chat_with(arguments: GenerateArguments) -> Chat:

@@ -1,4 +1,4 @@
-"""Imports go one way: scripts → training → (models → block → parts) → configuration, and never back."""
+"""Imports go one way: scripts → inference → training, conversion → hub → modeling → configuration, never back."""
 
 import ast
 
@@ -10,33 +10,46 @@ FOLDERS_BELOW = {
     "configuration": set(),
     "tokenization": set(),
     "modeling": {"configuration"},
-    "training": {"configuration", "modeling", "tokenization"},
-    "conversion": {"configuration", "modeling", "tokenization"},
-    "scripts": {"", "configuration", "modeling", "tokenization", "training", "conversion"},  # "" is the package root
-}
+    "hub": {"configuration", "modeling", "tokenization"},
+    "training": {"configuration", "modeling", "tokenization", "hub"},
+    "conversion": {"configuration", "modeling", "tokenization", "hub"},
+    "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
+    "scripts": {"", *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference")},
+}  # "" is the package root
 
 # The modules of `modeling`, lowest first; one imports from lower rows only, and parts from none of their own row.
 LAYERS = [
-    {"norms", "dropout", "feed_forward", "positions", "attention", "pooling", "initialization", "heads", "adapters"},
-    {"residual", "embeddings", "base"},
+    {
+        *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
+        *("parts.pooling", "parts.initialization", "heads", "adapters"),
+    },
+    {"parts.residual", "parts.embeddings", "base"},
     {"block"},
     {"layer_drop"},
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
     {"auto"},
-    {"remote_code", "hub", "file_names", "generation_settings"},
-    {"weights"},
-    {"loading"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
-    "attention": {"norms"},
-    "feed_forward": {"dropout"},
-    "heads": {"dropout"},
-    "residual": {"dropout", "norms"},
-    "embeddings": {"dropout", "norms", "positions"},
-    "base": {"adapters", "initialization"},
+    "parts.attention": {"parts.norms"},
+    "parts.feed_forward": {"parts.dropout"},
+    "heads": {"parts.dropout"},
+    "parts.residual": {"parts.dropout", "parts.norms"},
+    "parts.embeddings": {"parts.dropout", "parts.norms", "parts.positions"},
+    "base": {"adapters", "parts.initialization"},
 }
+# The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
+TRAINING = [
+    {"limits", "progress", "machine", "parsing"},
+    {"arguments", "data", "run_folder"},
+    {"models", "preprocessing", "metrics"},
+    {"trainer"},
+    {"training_arguments", "evaluation"},
+    {"cards"},
+    {"finishing"},
+    {"run"},
+]
 
 
 def folder_of(module: str) -> str:
@@ -69,6 +82,19 @@ def test_models_are_made_of_blocks_and_blocks_of_parts(module):
     if level <= 1:
         below = COMPOSED.get(inner(module), set())
     used = {inner(target) for target in imports(module) if folder_of(target) == "modeling"}
+    assert used <= below, f"{module} imports {sorted(used - below)}"
+
+
+def room_of(module: str) -> str:
+    """The folder or file of `training` that a module belongs to."""
+    return module.split(".")[2]
+
+
+@pytest.mark.parametrize("module", [name for name in sources() if name.startswith("vanillaformer.training.")])
+def test_the_rooms_of_training_are_in_order(module):
+    level = next(number for number, rooms in enumerate(TRAINING) if room_of(module) in rooms)
+    below = set().union(*TRAINING[:level], {room_of(module)})
+    used = {room_of(target) for target in imports(module) if target.startswith("vanillaformer.training.")}
     assert used <= below, f"{module} imports {sorted(used - below)}"
 
 

@@ -46,6 +46,13 @@ def test_src_holds_the_root_alone():
     assert (ROOT / "src/vanillaformer/py.typed").is_file()
 
 
+def test_links_show_editors_the_mapped_folders():
+    links = {path.name: path for path in (ROOT / "src/vanillaformer").iterdir() if path.is_symlink()}
+    assert sorted(links) == sorted(folder for folder in FOLDERS.values() if "/" not in folder)
+    assert all(link.resolve() == ROOT / name for name, link in links.items())
+    assert all(not link.readlink().is_absolute() for link in links.values())
+
+
 def test_nothing_in_the_root_shadows_the_package():
     assert not (ROOT / "vanillaformer").exists()
     assert not (ROOT / "__init__.py").exists()

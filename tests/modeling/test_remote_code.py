@@ -233,7 +233,7 @@ def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
     assert remote_code.flatten("vanillaformer.modeling.parts.pooling") == (
         "from typing import TYPE_CHECKING\n"
         "from .configuration_block import BlockConfig, layer_types as types\n"
-        "from .modeling_norms import build_norm\n"
+        "from .modeling_parts_norms import build_norm\n"
         "if TYPE_CHECKING:\n    pass\n",
         {"vanillaformer.configuration.block", "vanillaformer.modeling.parts.norms"},
     )
@@ -252,6 +252,6 @@ def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(reco
     assert remote_code.known_commit.__wrapped__() == commit
     monkeypatch.setattr(remote_code, "known_commit", lambda: commit)
     first = remote_code.header("vanillaformer.modeling.parts.norms", "1.2").splitlines()[0]
-    assert first == "# Generated: vanillaformer/modeling/norms.py of vanillaformer 1.2" + (
+    assert first == "# Generated: vanillaformer/modeling/parts/norms.py of vanillaformer 1.2" + (
         f", commit {commit}." if commit else "."
     )

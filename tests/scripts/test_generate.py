@@ -8,6 +8,7 @@ from script_runs import train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
 
+from vanillaformer.inference import tasks
 from vanillaformer.scripts import generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
@@ -41,9 +42,9 @@ def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) ->
     """A byte order mark and the carriage returns of Windows are no text; one within a line separates nothing."""
     seen: list[str] = []
     monkeypatch.setitem(
-        generate.TASKS,
+        tasks.TASKS,
         "ForSequenceClassification",
-        (*generate.TASKS["ForSequenceClassification"][:1], lambda _, texts: seen.extend(texts) or texts, False),
+        (*tasks.TASKS["ForSequenceClassification"][:1], lambda _, texts: seen.extend(texts) or texts, False),
     )
     (tmp_path / "in.txt").write_bytes("\ufefffirst\r\n\nthe old\rship\nlast\u2028one".encode())
     files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
