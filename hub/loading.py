@@ -142,10 +142,11 @@ def check_extent(fields: dict[str, Any], stored: Stored) -> None:
             raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
 
 
-LAYERS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer")
-LAYERS += ("n_layers",)
-WIDTHS = ("hidden_size", "vocab_size", "intermediate_size", "d_model", "d_ff", "n_embd", "encoder_hidden_size")
-WIDTHS += ("decoder_vocab_size", "encoder_intermediate_size", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim")
+LAYERS = set("num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers n_layer n_layers".split())
+WIDTHS = set(
+    "hidden_size encoder_hidden_size d_model n_embd vocab_size decoder_vocab_size intermediate_size "
+    "encoder_intermediate_size d_ff n_inner encoder_ffn_dim decoder_ffn_dim".split()
+)
 
 
 def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:

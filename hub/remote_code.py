@@ -46,7 +46,7 @@ def write_code(config: BlockConfig, folder: Path) -> dict[str, str] | None:
         return None
     if os.environ.get(SWITCH, "").lower() in OFF:
         return {}
-    code = code_of(type(config))
+    code = code_of(type(config))  # type: ignore[arg-type]  # mypy takes a class for its instance, without a hash
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in code.files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -121,7 +121,8 @@ def flattened(modules: tuple[str, ...]) -> dict[str, str]:
 
 @cache
 def source(module: str) -> str:
-    text = find_spec(module).loader.get_source(module)  # type: ignore[attr-defined]
+    loader: Any = getattr(find_spec(module), "loader", None)
+    text = loader.get_source(module)
     if text is None:
         raise ValueError(f"{module} has no source to save with the model: {SWITCH}=0 saves without it")
     return text

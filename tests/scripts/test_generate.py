@@ -198,7 +198,7 @@ def test_results_have_the_order_of_the_texts_whatever_their_lengths(trained, mon
     texts = ["May 6, 2031", "5 PM", "Monday, March 3, 2031", "7", "12,345.6", "June 1", "8:15 AM"]
     common = ["--model", trained("translation"), "--max_new_tokens", "6"]
     alone = [lines_of(*common, "--text", text, capsys=capsys)[0] for text in texts]
-    monkeypatch.setattr(generate, "SORTED", 2)
+    monkeypatch.setattr(tasks, "SORTED", 2)
     assert lines_of(*common, "--batch_size", "2", "--text", *texts, capsys=capsys) == alone
 
 
