@@ -142,11 +142,13 @@ def check_extent(fields: dict[str, Any], stored: Stored) -> None:
             raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
 
 
-LAYERS = set("num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers n_layer n_layers".split())
-WIDTHS = set(
-    "hidden_size encoder_hidden_size d_model n_embd vocab_size decoder_vocab_size intermediate_size "
-    "encoder_intermediate_size d_ff n_inner encoder_ffn_dim decoder_ffn_dim".split()
-)
+LAYERS = {
+    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
+}  # fmt: skip
+WIDTHS = {
+    "hidden_size", "encoder_hidden_size", "d_model", "n_embd", "vocab_size", "decoder_vocab_size", "intermediate_size",
+    "encoder_intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim",
+}  # fmt: skip
 
 
 def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
