@@ -67,7 +67,7 @@ def test_the_seed_decides():
 
 def test_another_process_makes_the_same_corpora():
     code = (
-        "from vanillaformer.training import corpora as c\n"
+        "from vanillaformer.training.data import corpora as c\n"
         "for d in (c.cldr_translation(size=200), c.language_names(), c.standard_library(max_characters=100_000)):\n"
         "    print(d['test'].to_list(), d['train'][-1])"
     )
