@@ -135,3 +135,17 @@ def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path
         datasets.enable_caching()
     assert len(calls) == 2
     assert not (tmp_path / "cache" / "vanillaformer").exists()
+
+
+def lengths(batch):
+    return {"length": [len(text) for text in batch["text"]]}
+
+
+def test_long_texts_are_mapped_a_few_at_a_time(calls):
+    """What a tokenizer makes of a batch takes many times the memory of its text."""
+    found = cached_map(Dataset.from_dict({"text": ["a" * 1_500_000] * 5}), lengths, desc="")
+    assert [len(batch["text"]) for batch in calls] == [2, 2, 1]
+    assert found["length"][:] == [1_500_000] * 5
+    calls.clear()
+    cached_map(Dataset.from_dict({"text": ["a"] * 1_500}), lengths, desc="")
+    assert [len(batch["text"]) for batch in calls] == [1_000, 500]
