@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test test-contract test-engines check clean
@@ -14,18 +16,18 @@ install: $(STAMP) ## Make .venv and install the package in it, with what the tes
 
 # Threads that spin only shortly while they wait: not at all costs a third of the speed on idle cores, and without an
 # end it makes training several times slower on a machine that does other work too.
-demo: $(STAMP) ## Train a translator on this machine (4 minutes on 2 cores), score it, use it, look inside.
+demo: $(BASE) ## Train a translator on this machine (4 minutes on 2 cores), score it, use it, look inside.
 	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-20000} $(BIN)/python -m vanillaformer.scripts.demo
 
 test: $(STAMP) ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests
 
 test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[contract]'
+	$(PIP) -e '.[contract]'
 	OMP_NUM_THREADS=1 $(BIN)/python tests/contract/run.py
 
 test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip builds it: minutes, a C++ compiler).
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[ctranslate2,onnx,gguf,llama-cpp]'
+	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
 check: $(STAMP) ## Lint, format and types.
@@ -36,14 +38,18 @@ check: $(STAMP) ## Lint, format and types.
 clean: ## Delete what was made here, but not the runs.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
 
-# transformers imports torchao and bitsandbytes wherever they are installed, and both write warnings then: they stay in
-# a folder that only their tests look into.
-$(STAMP): pyproject.toml constraints.txt
+# What the programs need. --no-compile: Python compiles the files it imports, a tenth of what is installed.
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "vanillaformer needs Python 3.11 or newer, and $(PYTHON) is $$($(PYTHON) --version 2>&1)."; \
 		echo "Name another one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m pip install -q -c constraints.txt --no-deps --upgrade --target $(VENV)/quantizers torchao bitsandbytes
+	$(PIP) -e .
+	@touch $@
+
+# What the tests need besides. transformers imports torchao and bitsandbytes wherever they are installed, and both write
+# warnings then: they are in a folder that only their tests look into.
+$(STAMP): $(BASE)
+	$(PIP) -e '.[dev]'
+	$(PIP) --no-deps --upgrade --target $(VENV)/quantizers torchao bitsandbytes
 	@touch $@
