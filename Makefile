@@ -17,7 +17,7 @@ install: $(STAMP) ## Make .venv and install the package in it, with what the tes
 # Threads that spin only shortly while they wait: not at all costs a third of the speed on idle cores, and without an
 # end it makes training several times slower on a machine that does other work too.
 demo: $(BASE) ## Train a translator on this machine (4 minutes on 2 cores), score it, use it, look inside.
-	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-20000} $(BIN)/python -m vanillaformer.scripts.demo
+	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-20000} $(BIN)/vanillaformer demo
 
 test: $(STAMP) ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests
@@ -33,7 +33,7 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 check: $(STAMP) ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=src $(BIN)/mypy -p vanillaformer
+	MYPYPATH=src $(BIN)/mypy -p vanillaformer -m vanillaformer_cli
 
 clean: ## Delete what was made here, but not the runs.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info

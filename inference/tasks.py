@@ -121,7 +121,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     if is_export(folder):
         return load_export(arguments, folder)
     if arguments.engine not in (None, TORCH):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} is no folder made by vanillaformer-export")
+        raise ValueError(f"--engine {arguments.engine}: --model {path} is not a folder made by vanillaformer export")
     config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)

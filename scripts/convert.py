@@ -1,11 +1,11 @@
 """Convert a saved model without loss: ours to a native architecture of transformers, or a native one to ours.
 
-convert.py runs/lm gpt2-folder --to gpt2     one of our models becomes a GPT2LMHeadModel
-convert.py runs/lm native-folder             ... or the native model that its config fits, if there is just one
-convert.py gpt2 our-folder --from            a native model, a folder or Hub id, becomes ours
-convert.py ckpt.pt our-folder --from-state-dict nanogpt
-                                             a state dict in a file becomes ours; fields that weights do not tell come
-                                             behind --set: num_attention_heads=8 hidden_act=gelu
+    vanillaformer convert runs/lm gpt2-folder --to gpt2    one of our models becomes a GPT2LMHeadModel
+    vanillaformer convert runs/lm native-folder            ... or the native model that its config fits, if just one
+    vanillaformer convert gpt2 our-folder --from           a native model, a folder or Hub id, becomes ours
+    vanillaformer convert ckpt.pt our-folder --from-state-dict nanogpt --set num_attention_heads=8 hidden_act=gelu
+                                                           a state dict in a file becomes ours; --set gives the fields
+                                                           that weights do not tell
 
 Both models compute logits on the same random input, and only if they agree the new folder appears. Tokenizer,
 generation config and model card come along. A state dict comes without a model to compare with.

@@ -97,10 +97,10 @@ In {run.folder}:
   README.md             the model card: data, settings, scores, how to load it
 
 Next:
-  python -m vanillaformer.scripts.generate --model {run.folder} --text 'May 6, 2031 at 5:04 PM'
-  python -m vanillaformer.scripts.demo --output_dir runs/demo_pre --set norm_placement=pre   # another design
-  python -m vanillaformer.scripts.train_language_model    # a GPT on the source text of Python
-  python -m vanillaformer.scripts.train_translation --help"""
+  vanillaformer generate --model {run.folder} --text 'May 6, 2031 at 5:04 PM'
+  vanillaformer demo --output_dir runs/demo_pre --set norm_placement=pre   # another design
+  vanillaformer train-language-model    # a GPT on the source text of Python
+  vanillaformer train-translation --help"""
     )
 
 

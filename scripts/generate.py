@@ -6,7 +6,7 @@ those of standard input. Several texts make one line of output each (a line brea
 
 With `--chat`, a model of dialogues answers turn by turn, each line of input being a turn, and remembers what was said.
 
-A folder that `vanillaformer-export` has made runs on the engine that it was made for, with the same options.
+A folder that `vanillaformer export` has made runs on the engine that it was made for, with the same options.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """Push a saved model to the Hugging Face Hub: a run's folder, a converted one, an export.
 
-    vanillaformer-push runs/translation user/dates-en-de
-    vanillaformer-push runs/translation user/dates-en-de --dry-run     lists the files, asks nobody
+    vanillaformer push runs/translation user/dates-en-de
+    vanillaformer push runs/translation user/dates-en-de --dry-run     lists the files, asks nobody
 
 The token is that of `hf auth login`, or HF_TOKEN. Uploaded are weights (safetensors), configs, tokenizers, the model's
 code, card, pictures and scores; not optimizers, checkpoints, records or pickles. A push that broke off can be given

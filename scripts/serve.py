@@ -1,10 +1,10 @@
 """Serve a language model by the OpenAI protocol: transformers' own server, for one model and within limits.
 
-    vanillaformer-serve runs/language_model --port 8000
+    vanillaformer serve runs/language_model --port 8000
 
 Then POST to http://localhost:8000/v1/chat/completions (models with a chat template) or /v1/completions, with any
 client of that protocol. Options are those of `transformers serve`, and limits of a request;
-`vanillaformer-serve --help` lists them. No other model is loaded, and transformers' other endpoints are not there.
+`vanillaformer serve --help` lists them. No other model is loaded, and transformers' other endpoints are not there.
 """
 
 import copy
@@ -18,7 +18,7 @@ from transformers.utils.import_utils import is_serve_available
 
 from vanillaformer import modeling
 from vanillaformer.hub.loading import saved_folder
-from vanillaformer.scripts.console import program
+from vanillaformer.scripts.console import name, program
 
 SERVED = modeling.VanillaDecoderForCausalLM
 NEEDED = ("fastapi", "uvicorn", "openai", "pydantic")
@@ -77,7 +77,7 @@ def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
 def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
     """Raise ValueError for no model, or one that the server cannot run as it is asked to."""
     if name is None:
-        raise ValueError("name the model to serve: vanillaformer-serve MODEL, a folder or Hub id")
+        raise ValueError("name the model to serve: vanillaformer serve MODEL, a folder or Hub id")
     if name.endswith(".gguf"):
         return
     path, _, revision = name.partition("@")
@@ -111,10 +111,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = server_command()
     if "--help" not in arguments:
         check_libraries()
-        given = command.make_context("vanillaformer-serve", list(arguments), resilient_parsing=True).params
+        given = command.make_context(name(), list(arguments), resilient_parsing=True).params
         options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
         check_model(given.get("force_model"), *options)
-    command.main(arguments, prog_name="vanillaformer-serve")
+    command.main(arguments, prog_name=name())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ FOLDERS_BELOW = {
     "training": {"configuration", "modeling", "tokenization", "hub"},
     "conversion": {"configuration", "modeling", "tokenization", "hub"},
     "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
+    "__main__": set(),
     "scripts": {"", *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference")},
 }  # "" is the package root
 

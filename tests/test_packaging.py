@@ -41,8 +41,9 @@ def test_the_installed_package_is_this_checkout(package):
     assert Path(module.__file__).resolve().parent == package_folders()[package]
 
 
-def test_src_holds_the_root_alone():
-    assert [path.name for path in sorted((ROOT / "src/vanillaformer").glob("*.py"))] == ["__init__.py"]
+def test_src_holds_the_root_and_the_command_only():
+    assert [path.name for path in sorted((ROOT / "src").glob("*.py"))] == ["vanillaformer_cli.py"]
+    assert [path.name for path in sorted((ROOT / "src/vanillaformer").glob("*.py"))] == ["__init__.py", "__main__.py"]
     assert (ROOT / "src/vanillaformer/py.typed").is_file()
 
 

@@ -271,7 +271,7 @@ def announce(run: Run, job: Job, data: DataArguments, *, example: str) -> Run:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
-    use = f"python -m vanillaformer.scripts.generate --model {shlex.quote(str(run.folder))}"
+    use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
     text = terminal_example(data, job, example)
     report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")
     report(
@@ -290,7 +290,7 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
             words[index] = f"{name}=..." if sign else name
             if not sign and index + 1 < len(words):
                 words[index + 1] = "..."
-    return shlex.join(["python", "-m", f"vanillaformer.scripts.{program}", *words])
+    return shlex.join(["vanillaformer", program.replace("_", "-"), *words])
 
 
 def data_name(data: DataArguments, job: Job) -> str:

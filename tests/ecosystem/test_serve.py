@@ -1,4 +1,4 @@
-"""`vanillaformer-serve` in a process of its own, asked over a loopback port by the client of OpenAI."""
+"""`vanillaformer serve` in a process of its own, asked over a loopback port by the client of OpenAI."""
 
 import json
 import os
@@ -318,7 +318,7 @@ def test_continuous_batching_is_refused_before_the_server_starts(saved):
 
 
 def test_a_model_has_to_be_named():
-    with pytest.raises(SystemExit, match=r"name the model to serve: vanillaformer-serve MODEL"):
+    with pytest.raises(SystemExit, match=r"name the model to serve: vanillaformer serve MODEL"):
         serve.main([])
 
 

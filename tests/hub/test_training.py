@@ -125,7 +125,7 @@ def test_a_failed_push_at_the_end_loses_nothing(client, server, tmp_path):
     server.faults.append(Fault("POST", "/commit/"))
     out = client.ok("train_classifier", *arguments)
     assert "The model could not be pushed to ann/late: the connection to the Hub" in out
-    assert f"It is saved in {folder}; to push it: vanillaformer-push {folder} ann/late" in out
+    assert f"It is saved in {folder}; to push it: vanillaformer push {folder} ann/late" in out
     assert json.loads((folder / "run.json").read_text())["finished"]
     assert server.hub.files("ann/late") == {}
     client.ok("push", folder, "ann/late")

@@ -110,7 +110,7 @@ def test_an_unknown_engine(capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is no folder made by"),
+        (["--model", "{run}", "--engine", "ctranslate2"], "--engine ctranslate2: --model .* is not a folder made by"),
         (["--model", "{export}", "--engine", "torch"], "--engine torch: --model .* was exported for ctranslate2"),
         (["--model", "{export}", "--engine", "llama.cpp"], "--engine llama.cpp: .* was exported for ctranslate2"),
         (["--model", "{export}", "--bf16"], "--bf16: an exported model has the precision"),

@@ -13,9 +13,9 @@ from vanillaformer.training.parsing import parse
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
 PROGRAMS = {
-    "vanillaformer-train-translation": (train_translation, "translation"),
-    "vanillaformer-train-language-model": (train_language_model, None),
-    "vanillaformer-train-classifier": (train_classifier, "classification"),
+    "train-translation": (train_translation, "translation"),
+    "train-language-model": (train_language_model, None),
+    "train-classifier": (train_classifier, "classification"),
 }
 
 
@@ -26,7 +26,7 @@ def test_there_are_recipes() -> None:
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    named = re.search(rf"^#\s+(vanillaformer-train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
+    named = re.search(rf"^#\s+vanillaformer (train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
     assert named, "say in a comment which command runs it"
     program, job = PROGRAMS[named[1]]
     model, _, _, settings = parse(program.ARGUMENTS, [str(path)])

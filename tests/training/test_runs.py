@@ -26,7 +26,7 @@ STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True
 def test_command_line_keeps_secrets(words: list[str]) -> None:
     command = command_line("train_translation", [*words, "--output_dir", "a folder"])
     assert "hf_secret" not in command
-    assert command.startswith("python -m vanillaformer.scripts.train_translation ")
+    assert command.startswith("vanillaformer train-translation ")
     assert command.endswith("--output_dir 'a folder'")
 
 

@@ -89,7 +89,7 @@ class PushingTrainer(Trainer):
 def push_run(training: Any, message: str | None = None) -> Pushed | None:
     """Push the folder of a run whose right to do so has been checked; say how to do it again if that fails."""
     folder, repo = Path(training.output_dir), training.hub_model_id
-    again = shlex.join(["vanillaformer-push", str(folder), str(repo), *_branch(training)])
+    again = shlex.join(["vanillaformer", "push", str(folder), str(repo), *_branch(training)])
     try:
         done = push_folder(folder, repo, message=message or "Model save", **_where(training))
     except (ValueError, OSError) as error:

@@ -1,0 +1,74 @@
+"""The command `vanillaformer`: one subcommand per program of `vanillaformer.scripts`.
+
+This module stands beside the package, not in it: `import vanillaformer` loads torch and transformers, which takes
+seconds, and `vanillaformer --help` needs neither.
+"""
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+PROGRAMS = {
+    "train-translation": "Train an encoder-decoder to translate.",
+    "train-language-model": "Train a decoder (GPT) or an encoder (BERT) on texts.",
+    "train-classifier": "Train a text classifier, from scratch or from a language model.",
+    "generate": "Use a trained model: translate, continue text, classify, chat.",
+    "serve": "Serve a language model by the OpenAI protocol.",
+    "convert": "Convert a model to or from a native architecture of transformers.",
+    "export": "Export a model to CTranslate2, ONNX or GGUF.",
+    "push": "Push a saved model to the Hugging Face Hub.",
+    "demo": "Train, score and use a small translator in a few minutes.",
+}
+"""The subcommands; the program of each is the module of that name, with underscores."""
+
+USAGE = "usage: vanillaformer [-h] [--version] <command> [options]"
+WRONG_USAGE = 2
+
+
+def help_text() -> str:
+    """Return what `vanillaformer --help` prints."""
+    width = max(map(len, PROGRAMS))
+    commands = "\n".join(f"  {name:{width}}  {text}" for name, text in PROGRAMS.items())
+    return f"""{USAGE}
+
+Train, use, convert and deploy Transformers composed by configuration.
+
+commands:
+{commands}
+
+options:
+  -h, --help  Show this help; `vanillaformer <command> --help` lists a command's options.
+  --version   Show the version."""
+
+
+def similar_commands(word: str) -> str:
+    """Return a question with the commands that a word may stand for, empty if there are none."""
+    similar = [name for name in PROGRAMS if name.startswith(word)]
+    similar = similar or difflib.get_close_matches(word, PROGRAMS, n=1, cutoff=0.3)
+    return f"; did you mean {' or '.join(map(repr, similar))}?" if similar else ""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a subcommand.
+
+    Raises:
+        SystemExit: There is no such command (exit status 2), or its program ended with an exit status.
+    """
+    command, *options = (sys.argv[1:] if argv is None else argv) or [""]
+    if command in ("-h", "--help", "help"):
+        print(help_text())
+    elif command == "--version":
+        print(f"vanillaformer {version('vanillaformer')}")
+    elif (name := command.replace("_", "-")) in PROGRAMS:
+        sys.argv = [f"vanillaformer {name}", *options]  # the name that usage and error messages begin with
+        import_module(f"vanillaformer.scripts.{name.replace('-', '_')}").main(options)
+    else:
+        wrong = f"unknown command {command!r}{similar_commands(command)}" if command else "a command is required"
+        print(f"{USAGE}\nvanillaformer: error: {wrong} (vanillaformer --help lists the commands)", file=sys.stderr)
+        raise SystemExit(WRONG_USAGE)
+
+
+if __name__ == "__main__":
+    main()
