@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract test-engines check clean
+.PHONY: help install demo test test-contract test-engines check docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -34,6 +34,10 @@ check: $(STAMP) ## Lint, format and types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=src $(BIN)/mypy -p vanillaformer -m vanillaformer_cli
+
+docs: $(BASE) ## Write the API pages to build/docs, from the docstrings.
+	$(PIP) -e '.[docs]'
+	$(BIN)/python docs/api/make.py build/docs
 
 clean: ## Delete what was made here, but not the runs.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
