@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from huggingface_hub.utils import disable_progress_bars
 from tqdm.auto import tqdm
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerBase,
-)
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
@@ -24,6 +18,7 @@ from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.machine import inference_dtype
+from vanillaformer.training.tasks import TASKS, TaskName
 
 TORCH = "torch"
 
@@ -95,15 +90,11 @@ def fill_masks(loaded: Loaded, texts: list[str]) -> list[str]:
     return loaded.tokenizer.batch_decode(filled, skip_special_tokens=True)
 
 
-# By the end of the architecture's name: the Auto class, what it does, and whether it generates.
-TASKS: dict[str, tuple[Any, Callable[..., list[str]], bool]] = {
-    "ForConditionalGeneration": (AutoModelForSeq2SeqLM, translate, True),
-    "MTModel": (AutoModelForSeq2SeqLM, translate, True),
-    "ForCausalLM": (AutoModelForCausalLM, continue_prompts, True),
-    "LMHeadModel": (AutoModelForCausalLM, continue_prompts, True),
-    "ForMaskedLM": (AutoModelForMaskedLM, fill_masks, False),
-    "ForPreTraining": (AutoModelForMaskedLM, fill_masks, False),  # BERT's: its token head is a masked LM's
-    "ForSequenceClassification": (AutoModelForSequenceClassification, classify, False),
+FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
+    "translation": translate,
+    "causal": continue_prompts,
+    "masked": fill_masks,
+    "classification": classify,
 }
 
 
@@ -133,11 +124,13 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
 
 
 def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
-    """Return the entry of `TASKS` for an architecture."""
-    task = next((entry for ending, entry in TASKS.items() if architecture.endswith(ending)), None)
-    if task is None:
-        raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(TASKS)}")
-    return task
+    """Return an architecture's Auto class, the function that uses its models, and whether they generate."""
+    for name, function in FUNCTIONS.items():
+        task = TASKS[name]
+        if architecture.endswith(task.architectures):
+            return task.auto_class, function, task.generates
+    endings = (ending for task in TASKS.values() for ending in task.architectures)
+    raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(endings)}")
 
 
 def check_options(

@@ -37,7 +37,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
     arguments = settings, model_arguments, data, tokenizer_arguments
     check_preset("classification", model_arguments)
-    with start("train_classifier", argv, *arguments, job="classification", length=data.max_length) as run:
+    with start("train_classifier", argv, *arguments, task="classification", length=data.max_length) as run:
         return _train(run, *arguments)
 
 

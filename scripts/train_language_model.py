@@ -109,16 +109,16 @@ def make_collator(
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     model_arguments, data, tokenizer_arguments, settings = parse(ARGUMENTS, argv, description=__doc__)
-    job, arguments = settings.objective, (settings, model_arguments, data, tokenizer_arguments)
-    check_preset(job, model_arguments)
+    task, arguments = settings.objective, (settings, model_arguments, data, tokenizer_arguments)
+    check_preset(task, model_arguments)
     data.check_dialogue("language_model")
     if data.turns_column is not None:
         prepare_dialogues(data, tokenizer_arguments, settings)
-    data.choose_sampling(job)
-    check_rows(data, job)
-    if data.streaming and job == "mlm+nsp":
+    data.choose_sampling(task)
+    check_rows(data, task)
+    if data.streaming and task == "mlm+nsp":
         raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
-    with start("train_language_model", argv, *arguments, job=job, length=data.block_size) as run:
+    with start("train_language_model", argv, *arguments, task=task, length=data.block_size) as run:
         return _train(run, *arguments)
 
 
@@ -129,14 +129,14 @@ def _train(
     data: DataArguments,
     tokenizer_arguments: TokenizerArguments,
 ) -> Run:
-    job, causal = settings.objective, settings.objective == "causal"
+    task, causal = settings.objective, settings.objective == "causal"
     facts: Facts = {}
     texts, stream = load_texts(data, "language_model", settings, facts)
     example = texts["validation"][0]["text"][:1_000]
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
-        return already_finished(run, job, settings, data, example=example)
-    kind = check_preset(job, model_arguments)
+        return already_finished(run, task, settings, data, example=example)
+    kind = check_preset(task, model_arguments)
     plain: Any = TextColumn(texts["train"], "text")
     if data.turns_column is not None:
         plain = WithoutSeparators(plain)
@@ -154,12 +154,12 @@ def _train(
         train_rows = stream_blocks(stream, tokenizer, size, block_stride=stride, masked=not causal)
         del rows["train"]
     trained = run.folder if run.finished else None
-    model = build_model(job, model_arguments, tokenizer, length=data.block_size, seed=settings.seed, trained=trained)
-    set_generation(model, job, length=data.block_size)
+    model = build_model(task, model_arguments, tokenizer, length=data.block_size, seed=settings.seed, trained=trained)
+    set_generation(model, task, length=data.block_size)
     if data.packing:
         check_attention(model)
     metrics: tuple[Any, Any] = language_model_metrics(tokenizer if causal else None), token_scores(causal=causal)
-    if job == "mlm+nsp":
+    if task == "mlm+nsp":
         metrics = pretraining_metrics(), pretraining_scores
     trainer = RunTrainer(
         model=model,
@@ -171,8 +171,8 @@ def _train(
         compute_metrics=metrics[0],
         preprocess_logits_for_metrics=metrics[1],
     )
-    train_and_save(run, job, trainer, data, rows, example=example, tokenizers=tokenizers)
-    return announce(run, job, data, example=example)
+    train_and_save(run, task, trainer, data, rows, example=example, tokenizers=tokenizers)
+    return announce(run, task, data, example=example)
 
 
 @program

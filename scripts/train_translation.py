@@ -35,7 +35,7 @@ def train(argv: Sequence[str] | None = None) -> Run:
     arguments = settings, model_arguments, data, tokenizer
     check_preset("translation", model_arguments)
     longest = max(data.max_source_length, data.max_target_length)
-    with start("train_translation", argv, *arguments, job="translation", length=longest) as run:
+    with start("train_translation", argv, *arguments, task="translation", length=longest) as run:
         return _train(run, *arguments)
 
 

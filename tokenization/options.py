@@ -5,6 +5,12 @@ from typing import Literal
 
 TokenizerAlgorithm = Literal["byte_level_bpe", "bpe", "unigram", "wordpiece", "word", "character", "chinese_character"]
 ModelKind = Literal["encoder_decoder", "decoder", "encoder"]
+MODEL_KINDS: dict[str, ModelKind] = {
+    "vanilla_encoder_decoder": "encoder_decoder",
+    "vanilla_decoder": "decoder",
+    "vanilla_encoder": "encoder",
+}
+"""The kinds of model by `model_type`."""
 
 
 @dataclass(frozen=True)

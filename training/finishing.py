@@ -10,22 +10,22 @@ from vanillaformer.hub.reporting import optional, report
 from .cards.examples import card_example
 from .cards.run_card import card_options, run_facts, write_card
 from .data.arguments import DataArguments
-from .models import Job
 from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard
+from .tasks import TaskName
 from .trainer.pushing import push_run
 
 # What a generation config that lacks a field means by it
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
 
 
-def finish(run: Run, job: Job, training: Any, data: DataArguments, *, source: str, example: str) -> None:
+def finish(run: Run, task: TaskName, training: Any, data: DataArguments, *, source: str, example: str) -> None:
     """Write search settings, card and record where they differ from those in the folder, and push if asked to.
 
     Args:
         run: The run, whose model is saved and scored.
-        job: What the model does.
+        task: What the model does.
         training: The training arguments.
         data: The data arguments.
         source: What to call the data.
@@ -39,8 +39,8 @@ def finish(run: Run, job: Job, training: Any, data: DataArguments, *, source: st
             run.details["card"] = options
             with optional(CARD):
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
-                text = card_example(data, job, example)
-                write_card(run, run_facts(run, job, training, data, config=config, source=source, example=text))
+                text = card_example(data, task, example)
+                write_card(run, run_facts(run, task, training, data, config=config, source=source, example=text))
         else:
             report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
         run.finished = True

@@ -1,90 +1,57 @@
-"""Models for a job: from a preset, fitted to the tokenizers, or from saved weights."""
+"""Models for a task: from a preset, fitted to the tokenizers, or from saved weights."""
 
 import dataclasses
 import difflib
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     set_seed,
 )
 
-from vanillaformer.configuration import (
-    PRESETS,
-    BlockConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    preset,
-)
+from vanillaformer.configuration import PRESETS, BlockConfig, preset
 from vanillaformer.hub.loading import one_line, open_config, open_model
 from vanillaformer.tokenization import ModelKind
+from vanillaformer.tokenization.options import MODEL_KINDS
 
 from .arguments import ModelArguments
 from .machine import warn_of_emulation
+from .tasks import TASKS, TaskName
 
-Job = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
 Fields = dict[str, Any]
 ORIGIN = "--model_name_or_path"
 
-KINDS: dict[type, ModelKind] = {
-    VanillaEncoderDecoderConfig: "encoder_decoder",
-    VanillaDecoderConfig: "decoder",
-    VanillaEncoderConfig: "encoder",
-}
 
-
-class Head(NamedTuple):
-    """What a job needs: an Auto class, the kinds of model that fit, and the preset used when none is named."""
-
-    auto_class: Any
-    kinds: tuple[ModelKind, ...]
-    preset: str
-
-
-HEADS: dict[Job, Head] = {
-    "translation": Head(AutoModelForSeq2SeqLM, ("encoder_decoder",), "transformer-tiny"),
-    "causal": Head(AutoModelForCausalLM, ("decoder",), "gpt-tiny"),
-    "masked": Head(AutoModelForMaskedLM, ("encoder",), "bert-tiny"),
-    "mlm+nsp": Head(AutoModelForPreTraining, ("encoder",), "bert-tiny"),
-    "classification": Head(AutoModelForSequenceClassification, ("encoder", "decoder"), "bert-tiny"),
-}
-
-
-def check_preset(job: Job, arguments: ModelArguments) -> ModelKind:
+def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
     """Return the kind of model that the arguments ask for.
 
     Raises:
-        ValueError: A preset that does not exist or does not fit the job, or one besides `model_name_or_path`.
+        ValueError: A preset that does not exist or does not fit the task, or one besides `model_name_or_path`.
     """
     if arguments.preset is not None and arguments.model_name_or_path is not None:
         raise ValueError(
             f"--preset {arguments.preset} makes a new model, --model_name_or_path {arguments.model_name_or_path} "
             "starts from a saved one: give one of them"
         )
-    head, name = HEADS[job], arguments.preset or HEADS[job].preset
-    fitting = [known for known, entry in PRESETS.items() if KINDS[entry.config_class] in head.kinds]
+    name = arguments.preset or TASKS[task].preset
+    kinds = {known: MODEL_KINDS[entry.config_class.model_type] for known, entry in PRESETS.items()}
+    fitting = [known for known, kind in kinds.items() if kind in TASKS[task].model_kinds]
     if name not in fitting:
         raise ValueError(f"--preset {name}: choose from {', '.join(fitting)}")
-    return KINDS[PRESETS[name].config_class]
+    return kinds[name]
 
 
-def check_model(job: Job, arguments: ModelArguments, *, length: int) -> None:
+def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> None:
     """Check what is asked of a model's config before anything is loaded: all but what depends on the tokenizers.
 
     Args:
-        job: What the model is for.
+        task: What the model is for.
         arguments: Preset or saved model, and the fields to change.
         length: The longest row in tokens, which has to fit.
 
@@ -93,18 +60,18 @@ def check_model(job: Job, arguments: ModelArguments, *, length: int) -> None:
             too few.
     """
     changes, path = arguments.config_overrides(), arguments.saved
-    name = arguments.preset or HEADS[job].preset
+    name = arguments.preset or TASKS[task].preset
     _check_fields(preset(name) if path is None else open_config(path), changes)
     try:
         config = preset(name, **changes) if path is None else AutoConfig.from_pretrained(path, **changes)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise ValueError(f"--set {' '.join(arguments.overrides)}: {one_line(error)}") from error
     _check_length(config, length)
-    _check_segments(config, job)
+    _check_segments(config, task)
 
 
 def build_model(
-    job: Job,
+    task: TaskName,
     arguments: ModelArguments,
     tokenizer: PreTrainedTokenizerBase,
     target_tokenizer: PreTrainedTokenizerBase | None = None,
@@ -114,10 +81,10 @@ def build_model(
     labels: list[str] | None = None,
     trained: Path | None = None,
 ) -> PreTrainedModel:
-    """Return the model for a job, new or from saved weights, whose vocabulary and special tokens are the tokenizers'.
+    """Return the model for a task, new or from saved weights, whose vocabulary and special tokens are the tokenizers'.
 
     Args:
-        job: What the model is for.
+        task: What the model is for.
         arguments: Preset or saved model, and the fields to change.
         tokenizer: The tokenizer (of the source).
         target_tokenizer: The tokenizer of the target (translation only).
@@ -134,37 +101,39 @@ def build_model(
         warn_of_emulation("--dtype bfloat16", "cpu")
     target = target_tokenizer or tokenizer
     if trained is None:
-        check_model(job, arguments, length=length)
+        check_model(task, arguments, length=length)
     changes = {} if trained is not None else arguments.config_overrides()
     extra = {"id2label": dict(enumerate(labels)), "label2id": {n: i for i, n in enumerate(labels)}} if labels else {}
     common = {"attn_implementation": arguments.attn_implementation, "dtype": arguments.dtype}
-    head, path = HEADS[job], trained or arguments.saved
+    description, path = TASKS[task], trained or arguments.saved
     if path is not None:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **changes, **extra)
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
         _check_sizes(config, tokenizer, target)
         where = str(trained) if trained is not None else f"{ORIGIN} {arguments.model_name_or_path}"
-        return open_model(head.auto_class, path, where, config=config, **common)
-    fields = TOKEN_FIELDS[check_preset(job, arguments)](tokenizer, target)
-    config = preset(arguments.preset or head.preset, **(fields | changes | extra))
+        return open_model(description.auto_class, path, where, config=config, **common)
+    fields = TOKEN_FIELDS[check_preset(task, arguments)](tokenizer, target)
+    config = preset(arguments.preset or description.preset, **(fields | changes | extra))
     _check_sizes(config, tokenizer, target)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
-    return head.auto_class.from_config(config, **common)
+    return description.auto_class.from_config(config, **common)
 
 
-def set_generation(model: PreTrainedModel, job: Job, *, length: int, **search: Any) -> None:
+def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
     """Give a model that generates the limits it is saved with: as long as it was trained for.
 
     Args:
         model: The model.
-        job: What it does.
+        task: What it does.
         length: Tokens of the longest output it was trained for.
         **search: How a translator searches: `num_beams`, `length_penalty`, `early_stopping`.
     """
-    if job == "translation":
+    if not TASKS[task].generates:
+        return
+    if model.config.is_encoder_decoder:
         model.generation_config.update(max_length=length + 1, **search)  # the start token comes on top
-    elif job == "causal":
+    else:
         model.generation_config.max_length = model.config.max_position_embeddings
 
 
@@ -233,10 +202,10 @@ def _check_length(config: PreTrainedConfig, length: int) -> None:
         )
 
 
-def _check_segments(config: PreTrainedConfig, job: Job) -> None:
+def _check_segments(config: PreTrainedConfig, task: TaskName) -> None:
     """Raise ValueError when pairs of segments would have token types that the model has no vectors for."""
     types = getattr(config, "type_vocab_size", 0)
-    if job == "mlm+nsp" and types < 2:
+    if "sentence_pairs" in TASKS[task].predicts and types < 2:
         raise ValueError(
             f"--objective mlm+nsp marks two segments by token types, of which the model has type_vocab_size={types}: "
             "--set type_vocab_size=2"

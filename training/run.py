@@ -25,12 +25,13 @@ from .evaluation.plots import loss_curve
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .finishing import finish, searches_otherwise
 from .machine import free_core_threads, use_machine_well
-from .models import HEADS, Job, check_model
+from .models import check_model
 from .preprocessing.statistics import shortfalls
 from .progress import Advance, stage
 from .run_folder.files import SAVING, locked
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
+from .tasks import TASKS, TaskName
 from .trainer.admin_profile import profile_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
@@ -53,7 +54,7 @@ def start(
     data: DataArguments,
     tokenizer: TokenizerArguments,
     *,
-    job: Job,
+    task: TaskName,
     length: int,
 ) -> Iterator[Run]:
     """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
@@ -67,7 +68,7 @@ def start(
         model: Model arguments.
         data: Data arguments.
         tokenizer: Tokenizer arguments.
-        job: What the model does.
+        task: What the model does.
         length: The longest row in tokens.
 
     Raises:
@@ -78,7 +79,7 @@ def start(
     if training.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
-    card_example(data, job)  # before anything is done
+    card_example(data, task)  # before anything is done
     groups = {"model": model, "data": data, "tokenizer": tokenizer}
     settings = compared_settings(program, training, groups)
     run = Run(Path(training.output_dir), command_line(program, argv), settings)
@@ -86,7 +87,7 @@ def start(
     first = training.process_index == 0
     with run.stopping.handling(), locked(run.folder) if first else nullcontext():
         try:
-            _open(run, training, model, job, length)
+            _open(run, training, model, task, length)
             yield run
         except BaseException as error:
             if first and run.folder.is_dir():
@@ -101,7 +102,7 @@ def start(
             raise SystemExit(128 + run.stopping.number) from None
 
 
-def _open(run: Run, training: Any, model: ModelArguments, job: Job, length: int) -> None:
+def _open(run: Run, training: Any, model: ModelArguments, task: TaskName, length: int) -> None:
     resume = training.resume_from_checkpoint
     with training.main_process_first(local=False, desc="looking at the run's folder"):
         if training.process_index == 0 and run.folder.is_dir():
@@ -112,7 +113,7 @@ def _open(run: Run, training: Any, model: ModelArguments, job: Job, length: int)
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
         if not run.finished:
-            check_model(job, model, length=length)  # a saved one is fetched and looked through
+            check_model(task, model, length=length)  # a saved one is fetched and looked through
         if training.should_save and not run.finished:
             make_writable(run.folder)
         if training.should_save and training.push_to_hub:
@@ -181,7 +182,7 @@ def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str
 
 def train_and_save(
     run: Run,
-    job: Job,
+    task: TaskName,
     trainer: RunTrainer,
     data: DataArguments,
     rows: DatasetDict,
@@ -196,7 +197,7 @@ def train_and_save(
 
     Args:
         run: The run.
-        job: What the model does.
+        task: What the model does.
         trainer: The trainer, ready to train.
         data: The data arguments, for the card.
         rows: Tokenised splits; the test split, if there is one, is scored at the end.
@@ -208,13 +209,13 @@ def train_and_save(
     if tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
-    _describe(trainer, data_name(data, job), sizes)
+    _describe(trainer, data_name(data, task), sizes)
     add_callbacks(run, trainer)
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
         _train(run, trainer)
-    score_and_predict(run, job, trainer, rows, tokenizers, **test_options)
+    score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
     details = {name: run.details[name] for name in MORE & run.details.keys()}
     trainer.save_metrics("all", run.metrics | details, combined=False)
@@ -222,7 +223,7 @@ def train_and_save(
         if not run.finished:
             with optional("loss_curve.png"):
                 loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
-        finish(run, job, trainer.args, data, source=data_name(data, job), example=example)
+        finish(run, task, trainer.args, data, source=data_name(data, task), example=example)
     return run
 
 
@@ -253,30 +254,30 @@ def _train(run: Run, trainer: RunTrainer) -> None:
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def already_finished(run: Run, job: Job, training: Any, data: DataArguments, *, example: str) -> Run:
+def already_finished(run: Run, task: TaskName, training: Any, data: DataArguments, *, example: str) -> Run:
     """Do what a command asks of a finished run that needs no scores: its search, its card, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     if training.process_index == 0:
-        finish(run, job, training, data, source=data_name(data, job), example=example)
-    return announce(run, job, data, example=example)
+        finish(run, task, training, data, source=data_name(data, task), example=example)
+    return announce(run, task, data, example=example)
 
 
-def announce(run: Run, job: Job, data: DataArguments, *, example: str) -> Run:
+def announce(run: Run, task: TaskName, data: DataArguments, *, example: str) -> Run:
     """Print how good the model of a finished run is, where it lies, and how to load it."""
     for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
             report(f"{split.capitalize()}: {scores}")
             cut = shortfalls(run.details.get("data", {}).get(split, {}))
-            if cut and job in ("translation", "classification"):
+            if cut and TASKS[task].whole_texts:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
-    text = terminal_example(data, job, example)
+    text = terminal_example(data, task, example)
     report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")
     report(
         f"The model is in {run.folder}: after `import vanillaformer`, load it with "
-        f"{HEADS[job].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
+        f"{TASKS[task].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
     )
     return run
 
@@ -293,16 +294,16 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
     return shlex.join(["vanillaformer", program.replace("_", "-"), *words])
 
 
-def data_name(data: DataArguments, job: Job) -> str:
+def data_name(data: DataArguments, task: TaskName) -> str:
     """Return where the data is from, in words."""
     if data.train_file is not None:
         names = [Path(name).name for name in data.train_file]
         return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
     if data.dataset != "embedded":
         return " ".join(filter(None, (data.dataset, data.dataset_config)))
-    if job == "translation":
+    if task == "translation":
         return f"Unicode CLDR formats, {data.source_locale} to {data.target_locale}"
-    if job == "classification":
+    if task == "classification":
         return "Unicode CLDR names"
     return "Python standard library"
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -16,6 +16,7 @@ from .limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEE
 from .machine import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
 from .preprocessing.batching import BatchArguments
+from .tasks import Objective, TaskName
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
@@ -49,15 +50,14 @@ STRATEGIES = {
 
 JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
 
-Objective = Literal["causal", "masked", "mlm+nsp"]
 AS_EVALUATION = "as_evaluation"
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 """Schedules that follow the score of --metric_for_best_model."""
 
 
-def best_of(job: str) -> str:
+def best_of(task: TaskName) -> str:
     """Return the help text of --metric_for_best_model."""
-    return f"Score that chooses the best checkpoint, with equal scores the loss: {', '.join(ranking_names(job))}."
+    return f"Score that chooses the best checkpoint, with equal scores the loss: {', '.join(ranking_names(task))}."
 
 
 @dataclass
@@ -200,16 +200,16 @@ class RunDefaults(
         if fields.greater_is_better and fields.lr_scheduler_type in FOLLOWING:
             fields.lr_scheduler_kwargs = {"mode": "max", **(fields.lr_scheduler_kwargs or {})}
 
-    def choose_by(self, job: str) -> None:
+    def choose_by(self, task: TaskName) -> None:
         """Set the score that chooses the best checkpoint by its plain name, and its direction.
 
         Raises:
-            ValueError: The job has no such score, or `greater_is_better` contradicts its direction.
+            ValueError: Models of the task have no such score, or `greater_is_better` contradicts its direction.
         """
         fields: Any = self  # with those of TrainingArguments
         if fields.metric_for_best_model is None:
             return
-        score = ranking_score(fields.metric_for_best_model, job)
+        score = ranking_score(fields.metric_for_best_model, task)
         if fields.greater_is_better not in (None, score.greater_is_better):
             raise ValueError(
                 f"--greater_is_better {fields.greater_is_better}: of {score.name} a "

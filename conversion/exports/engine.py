@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import GenerationConfig
 
-Kind = Literal["encoder_decoder", "decoder", "encoder"]
+from vanillaformer.tokenization import ModelKind
+
 Rows = Sequence[Sequence[int]]
 
 NEW_TOKENS = 20  # how many transformers makes where nobody says
@@ -41,7 +42,7 @@ class Engine:
         ValueError: From every method: the engine cannot do what is asked of it.
     """
 
-    def __init__(self, kind: Kind, architecture: str, config: Any, generation_config: GenerationConfig):
+    def __init__(self, kind: ModelKind, architecture: str, config: Any, generation_config: GenerationConfig):
         self.kind = kind
         self.architecture = architecture
         self.config = config

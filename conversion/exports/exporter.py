@@ -14,14 +14,9 @@ from vanillaformer.hub.new_folder import check_free, new_folder
 from vanillaformer.tokenization import save_pair
 
 from .checks import check
-from .engine import Engine, Kind
+from .engine import Engine
 
 RECORD = "vanillaformer_export.json"
-KINDS: dict[str, Kind] = {
-    "vanilla_encoder_decoder": "encoder_decoder",
-    "vanilla_decoder": "decoder",
-    "vanilla_encoder": "encoder",
-}
 
 
 class Exporter:

@@ -41,11 +41,7 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
 def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:
     """A byte order mark and the carriage returns of Windows are no text; one within a line separates nothing."""
     seen: list[str] = []
-    monkeypatch.setitem(
-        tasks.TASKS,
-        "ForSequenceClassification",
-        (*tasks.TASKS["ForSequenceClassification"][:1], lambda _, texts: seen.extend(texts) or texts, False),
-    )
+    monkeypatch.setitem(tasks.FUNCTIONS, "classification", lambda _, texts: seen.extend(texts) or texts)
     (tmp_path / "in.txt").write_bytes("\ufefffirst\r\n\nthe old\rship\nlast\u2028one".encode())
     files = ["--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")]
     generate.main(["--model", str(trained("classification")), *files])

@@ -15,7 +15,7 @@ from script_runs import (
 )
 from test_processes import ALONE, assert_same_training, train_together
 
-from vanillaformer.training.models import HEADS
+from vanillaformer.training.tasks import TASKS
 
 SHARDED = "--fsdp", "--load_best_model_at_end", "False"
 RECIPES = [
@@ -35,7 +35,7 @@ def test_divided_model(job: str, recipe: str, tmp_path: Path) -> None:
     assert_same_training(tmp_path / "alone", tmp_path / "two")
     saved = weights(tmp_path / "two")
     assert saved.keys() == weights(tmp_path / "alone").keys()
-    loaded = HEADS[job].auto_class.from_pretrained(tmp_path / "two").state_dict()
+    loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "two").state_dict()
     for name, value in saved.items():
         assert torch.equal(loaded[name], value), name
 

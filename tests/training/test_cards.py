@@ -13,11 +13,11 @@ from transformers import GPT2Config
 from vanillaformer import preset
 from vanillaformer.configuration import options
 from vanillaformer.training.cards import architecture as words
-from vanillaformer.training.cards.card import LICENSES, PIPELINES, loading_code, model_card
+from vanillaformer.training.cards.card import LICENSES, loading_code, model_card
 from vanillaformer.training.cards.facts import CardFacts
 from vanillaformer.training.cards.sources import Source, data_source
 from vanillaformer.training.data.arguments import DataArguments
-from vanillaformer.training.models import HEADS
+from vanillaformer.training.tasks import TASKS
 
 METRICS = {
     "eval_loss": 1.5,
@@ -47,7 +47,7 @@ TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vo
 
 def facts(**changes: Any) -> CardFacts:
     known = CardFacts(
-        job="masked",
+        task="masked",
         config=preset("bert-tiny", **TINY),
         model_class="VanillaEncoderForMaskedLM",
         parameters=12345,
@@ -98,7 +98,7 @@ def test_metadata(tmp_path: Path) -> None:
 
 def test_model_index_is_as_the_hub_wants_it(tmp_path: Path) -> None:
     scores = {"eval_bleu": 30.0, "test_bleu": 29.0, "test_gen_len": 7.0}
-    known = facts(job="translation", config=preset("transformer-tiny", **TINY), metrics=scores)
+    known = facts(task="translation", config=preset("transformer-tiny", **TINY), metrics=scores)
     path = tmp_path / "README.md"
     path.write_text(model_card(replace(known, signatures={"bleu": "nrefs:1|tok:13a"})))
     header = metadata_load(path)
@@ -134,9 +134,9 @@ def test_license_the_hub_does_not_know() -> None:
         assert ModelCard(model_card(facts(license=none))).data.license is None
 
 
-@pytest.mark.parametrize("job", HEADS)
-def test_pipeline_tags_are_tasks_of_the_hub(job: str) -> None:
-    assert hasattr(InferenceClient, PIPELINES[job].replace("-", "_"))
+@pytest.mark.parametrize("task", TASKS)
+def test_pipeline_tags_are_tasks_of_the_hub(task: str) -> None:
+    assert hasattr(InferenceClient, TASKS[task].pipeline_tag.replace("-", "_"))
 
 
 # ------------------------------------------------------------------------------------------------------------ text
@@ -204,7 +204,7 @@ def test_started_from(tmp_path: Path) -> None:
 
 def test_model_of_transformers() -> None:
     started = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"block_size": 32}}
-    card = model_card(facts(job="causal", config=GPT2Config(n_layer=1), choices=started, has_code=False))
+    card = model_card(facts(task="causal", config=GPT2Config(n_layer=1), choices=started, has_code=False))
     assert "Weights and architecture of openai-community/gpt2. 12,345 parameters." in card
     assert '"n_layer": 1' in card
     assert "of the package transformers), trained from the weights" in card
@@ -227,12 +227,12 @@ def test_run_that_went_on() -> None:
     assert "tokens per second" not in training
 
 
-@pytest.mark.parametrize("job", HEADS)
-def test_loading_code_is_python(job: str) -> None:
+@pytest.mark.parametrize("task", TASKS)
+def test_loading_code_is_python(task: str) -> None:
     for package in (True, False):
-        separate = job == "translation"
+        separate = task == "translation"
         place, example = Path("runs/it's"), 'l\'exemple "[MASK]"'
-        code = loading_code(job, place, example, separate_target=separate, package=package)
+        code = loading_code(task, place, example, separate_target=separate, package=package)
         compile(code, "card", "exec")
         assert ("import vanillaformer" in code) == package
         assert ("trust_remote_code=True" in code) == (not package)

@@ -2,21 +2,22 @@
 
 import pytest
 
-from vanillaformer.training.cards.examples import MASK, NEUTRAL, card_example, opening, terminal_example
+from vanillaformer.training.cards.examples import card_example, opening, terminal_example
 from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.tasks import MASK, TASKS
 
 OWN = {"train_file": "own.csv"}
 ROW = "a secret   of\nthe data that goes on for longer than is good for a command line, " * 3
 
 
-@pytest.mark.parametrize("job", NEUTRAL)
-def test_own_rows_stay_out_of_the_card(job: str) -> None:
-    example = card_example(DataArguments(**OWN), job, ROW)
+@pytest.mark.parametrize("task", TASKS)
+def test_own_rows_stay_out_of_the_card(task: str) -> None:
+    example = card_example(DataArguments(**OWN), task, ROW)
     assert "secret" not in example
-    assert (MASK in example) == (job in ("masked", "mlm+nsp"))
-    assert card_example(DataArguments(dataset="imdb"), job, ROW) == example
+    assert (MASK in example) == (task in ("masked", "mlm+nsp"))
+    assert card_example(DataArguments(dataset="imdb"), task, ROW) == example
     asked = DataArguments(**OWN, card_example=f"my {MASK} text")
-    assert card_example(asked, job, ROW) == f"my {MASK} text"
+    assert card_example(asked, task, ROW) == f"my {MASK} text"
 
 
 def test_examples_of_the_embedded_data() -> None:
@@ -29,7 +30,7 @@ def test_terminal_shows_the_beginning_of_a_row() -> None:
     data = DataArguments(**OWN)
     assert terminal_example(data, "causal", ROW) == "a secret of the data that goes on for"
     assert terminal_example(data, "masked", "the old ship") == "the old [MASK]"
-    assert terminal_example(data, "masked", "") == NEUTRAL["masked"]
+    assert terminal_example(data, "masked", "") == TASKS["masked"].example
     translation = terminal_example(data, "translation", ROW)
     assert translation is not None
     assert translation.startswith("a secret of the data")
@@ -48,7 +49,7 @@ def test_opening(text: str, wanted: str) -> None:
     assert opening(text, 10) == wanted
 
 
-@pytest.mark.parametrize(("job", "text", "message"), [("masked", "no mask", "needs a"), ("causal", " ", "is empty")])
-def test_examples_that_cannot_be(job: str, text: str, message: str) -> None:
+@pytest.mark.parametrize(("task", "text", "message"), [("masked", "no mask", "needs a"), ("causal", " ", "is empty")])
+def test_examples_that_cannot_be(task: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"--card_example.*{message}"):
-        card_example(DataArguments(card_example=text), job)
+        card_example(DataArguments(card_example=text), task)

@@ -19,7 +19,7 @@ from vanillaformer.training.metrics import (
     token_scores,
     translation_metrics,
 )
-from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_better, ranking_names
+from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_better, ranking_names, scores_of
 from vanillaformer.training.trainer.guards import EarlyStopping, GuardedTrainer
 from vanillaformer.training.training_arguments import (
     ClassifierTrainingArguments,
@@ -164,5 +164,5 @@ def test_every_job_computes_the_scores_of_the_table(translator_tokenizer, decode
         "mlm+nsp": set(pretraining_metrics()(EvalPrediction(predicted, (ids, pairs[1].numpy())))),
         "classification": set(classification_metrics()(EvalPrediction(np.eye(3), np.arange(3)))),
     }
-    table = {job: {score.name for score in ENTRIES if job in score.jobs} - {"loss"} for job in JOBS}
+    table = {job: {score.name for score in ENTRIES if score in scores_of(job)} - {"loss"} for job in JOBS}
     assert computed == table

@@ -10,43 +10,16 @@ from huggingface_hub import EvalResult, ModelCardData
 from vanillaformer.hub.card_merging import USE, generated_card
 
 from ..metrics.scores import ENTRIES, label
-from ..models import HEADS, Job
+from ..tasks import TASKS, TaskName
 from .citations import citations
 from .facts import CardFacts
 from .sections import architecture_text, data_text, introduction, limits, results, training_text
 
-PIPELINES: dict[Job, str] = {
-    "translation": "translation",
-    "causal": "text-generation",
-    "masked": "fill-mask",
-    "mlm+nsp": "fill-mask",
-    "classification": "text-classification",
-}
-# Jobs that a pipeline of transformers does; it has none any more for translation.
-PIPED: tuple[Job, ...] = ("causal", "masked", "classification")
-# The lines after tokenizer and model, by what the model does.
-USES: dict[Job, str] = {
-    "translation": """inputs = tokenizer([{example!r}], return_tensors="pt")
-print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
-    "causal": """inputs = tokenizer([{example!r}], return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
-    "masked": """text = {example!r}
-inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
-logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
-print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
-    "mlm+nsp": """text, second = {example!r}, "the next sentence"
-inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), second, return_tensors="pt")
-outputs = model(**inputs)
-logits = outputs.prediction_logits[inputs["input_ids"] == tokenizer.mask_token_id]
-print(tokenizer.batch_decode(logits.topk(5).indices.T))
-print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
-    "classification": """inputs = tokenizer([{example!r}], return_tensors="pt")
-print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
-}
 CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
 inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
 reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]
 print(tokenizer.decode(reply, skip_special_tokens=True))"""
+CHAT_PIPE = """pipe([{{"role": "user", "content": {example!r}}}], max_new_tokens=32)"""
 LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
 
 folder = {folder!r}
@@ -60,7 +33,7 @@ TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="ta
 PIPE = """from transformers import pipeline
 
 pipe = pipeline({task!r}, model={folder!r}, trust_remote_code=True)
-print(pipe({example}{options}))
+print({call})
 """
 # https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
 LICENSES = frozenset(
@@ -76,7 +49,7 @@ LICENSES = frozenset(
 
 
 def loading_code(
-    job: Job,
+    task: TaskName,
     folder: str | Path,
     example: str,
     *,
@@ -87,27 +60,26 @@ def loading_code(
     """Return a program that loads a saved model and uses it once.
 
     Args:
-        job: What the model does.
+        task: What the model does.
         folder: Where it is saved (a folder or a Hub id).
         example: An input for it.
         separate_target: Whether the target has a tokenizer of its own.
         package: Use this package; otherwise the code that was saved with the model.
         chat: Whether the model answers in dialogues, and the example is what is said to it.
     """
-    if not package and job in PIPED:
-        text = f"{example!r}.replace('[MASK]', pipe.tokenizer.mask_token)" if job == "masked" else repr(example)
-        text = f'[{{"role": "user", "content": {example!r}}}]' if chat else text
-        options = ", max_new_tokens=32" if job == "causal" else ""
-        return PIPE.format(task=PIPELINES[job], folder=str(folder), example=text, options=options)
+    description = TASKS[task]
+    if not package and description.pipe:
+        call = (CHAT_PIPE if chat else description.pipe).format(example=example)
+        return PIPE.format(task=description.pipeline_tag, folder=str(folder), call=call)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
     trust = "" if package else TRUST
     return LOAD.format(
         package=PACKAGE if package else "",
-        auto_class=HEADS[job].auto_class.__name__,
+        auto_class=description.auto_class.__name__,
         folder=str(folder),
         target=TARGET.format(trust=trust) if separate_target else "",
         trust=trust,
-        use=(CHAT if chat else USES[job]).format(example=example, decoder=decoder),
+        use=(CHAT if chat else description.use).format(example=example, decoder=decoder),
     )
 
 
@@ -131,7 +103,7 @@ def use_text(facts: CardFacts) -> str:
     chat = facts.choice("data", "turns_column") is not None
     options = {"separate_target": facts.separate_target, "chat": chat}
     ours, theirs = (
-        loading_code(facts.job, facts.place, facts.example, package=package, **options).strip()
+        loading_code(facts.task, facts.place, facts.example, package=package, **options).strip()
         for package in (True, False)
     )
     if not facts.is_ours:
@@ -141,8 +113,8 @@ def use_text(facts: CardFacts) -> str:
         f"## How to use it\n\nWith the package vanillaformer:\n\n```python\n{ours}\n```\n\n"
         f"or `python -m vanillaformer.scripts.generate {command}`."
     )
-    if facts.job in PIPED:
-        text += f' `pipeline("{PIPELINES[facts.job]}", ...)` works as well.'
+    if TASKS[facts.task].pipe:
+        text += f' `pipeline("{TASKS[facts.task].pipeline_tag}", ...)` works as well.'
     if not facts.has_code:
         return text
     return (
@@ -166,7 +138,7 @@ def metadata(facts: CardFacts) -> ModelCardData:
         license=license,
         license_name=license_name,
         library_name="transformers",
-        pipeline_tag=PIPELINES[facts.job],
+        pipeline_tag=TASKS[facts.task].pipeline_tag,
         tags=["vanillaformer", facts.config.model_type],
         base_model=facts.started_from if from_hub else None,
         datasets=[source.identifier] if source.on_hub else None,
@@ -189,7 +161,7 @@ def _result(facts: CardFacts, key: str, value: float) -> EvalResult:
     split, metric = key.split("_", 1)
     signature = facts.signatures.get(metric)
     return EvalResult(
-        task_type=PIPELINES[facts.job],
+        task_type=TASKS[facts.task].pipeline_tag,
         dataset_type=facts.source.identifier,
         dataset_name=facts.source.name,
         dataset_split="validation" if split == "eval" else "test",

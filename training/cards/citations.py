@@ -108,7 +108,7 @@ def citations(facts: CardFacts) -> str:
     training, data = facts.choices.get("training", {}), facts.choices.get("data", {})
     papers = [*of(PRESETS, facts.choice("model", "preset")), "vaswani2017attention"]
     if facts.is_ours:
-        papers += part_papers(facts.config, classifies=facts.job == "classification")
+        papers += part_papers(facts.config, classifies=facts.classifies)
     papers += [paper for technique in techniques(training, data) for paper in technique.papers]
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
         papers += of(TOKENIZERS, facts.choice("tokenizer", "tokenizer_algorithm"))

@@ -14,7 +14,7 @@ import torch
 
 from vanillaformer.configuration import BlockConfig
 
-from ..models import Job
+from ..tasks import TASKS, TaskName
 from .sources import Source
 
 PACKAGES = ("vanillaformer", "transformers", "torch", "tokenizers", "datasets")
@@ -26,7 +26,7 @@ class CardFacts:
     """The facts on a run.
 
     Attributes:
-        job: What the model does.
+        task: What the model does.
         config: The model's config.
         model_class: Name of the model's class.
         parameters: How many parameters the model has.
@@ -50,7 +50,7 @@ class CardFacts:
         has_code: Whether the model's code is stored with it.
     """
 
-    job: Job
+    task: TaskName
     config: Any
     model_class: str
     parameters: int
@@ -77,6 +77,11 @@ class CardFacts:
         """Return a setting, `default` if it is not known or none."""
         value = self.choices.get(group, {}).get(name)
         return default if value is None else value
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the model has classes in place of a language model's output layer."""
+        return "classes" in TASKS[self.task].predicts
 
     @property
     def is_ours(self) -> bool:

@@ -10,9 +10,9 @@ from vanillaformer.hub.file_names import PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
 from ..data.arguments import DataArguments
-from ..models import HEADS, Job
 from ..run_folder.files import CARD
 from ..run_folder.run import Run
+from ..tasks import TASKS, TaskName
 from ..trainer.trainer import RunTrainer
 from .card import model_card
 from .facts import CardFacts, hardware
@@ -59,13 +59,13 @@ def card_options(training: Any, data: DataArguments) -> dict[str, Any]:
 
 
 def run_facts(
-    run: Run, job: Job, training: Any, data: DataArguments, *, config: Any, source: str, example: str
+    run: Run, task: TaskName, training: Any, data: DataArguments, *, config: Any, source: str, example: str
 ) -> CardFacts:
     """Return what a finished run knows about its model.
 
     Args:
         run: The run, whose details hold `training_facts`.
-        job: What the model does.
+        task: What the model does.
         training: The training arguments.
         data: The data arguments.
         config: The model's config.
@@ -76,9 +76,9 @@ def run_facts(
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training.to_dict() | choices["training"]
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
-        choices["model"]["preset"] = HEADS[job].preset
+        choices["model"]["preset"] = TASKS[task].preset
     return CardFacts(
-        job=job,
+        task=task,
         config=config,
         model_class=trained["model_class"],
         parameters=trained["parameters"],
@@ -86,7 +86,7 @@ def run_facts(
         place=repo or str(run.folder),
         command=run.command,
         example=example,
-        source=data_source(data, job, source),
+        source=data_source(data, task, source),
         data=run.details.get("data", {}),
         rows=run.details.get("rows", {}),
         choices=choices,

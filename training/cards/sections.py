@@ -7,27 +7,13 @@ from typing import Any
 from ..evaluation.confusion import part_in_words
 from ..metrics.scores import label
 from ..preprocessing.statistics import shortfalls
+from ..tasks import TASKS
 from .architecture import BOUNDED, architecture, flops_per_token, short
 from .facts import CardFacts, software
 from .markdown import details, table
 from .sources import language_name
 from .techniques import techniques
 
-TASKS = {
-    "causal": "continues a text of the kind that it was trained on",
-    "masked": "fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
-    "mlm+nsp": "fills in the hidden tokens of a text and tells whether one segment follows another; to be fine-tuned, "
-    "a classifier can start from its weights",
-}
-OF_THE_JOB = {
-    "translation": "It can leave out, repeat or make up words and numbers: a translation that matters has to be read.",
-    "causal": "It has been trained to continue text, not to follow instructions or to tell the truth, and can repeat "
-    "training text word for word.",
-    "masked": "As it is, it fills in hidden tokens and nothing more.",
-    "mlm+nsp": "As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
-    "classification": "It always answers with one of its classes, for a text that belongs to none of them too, and "
-    "its probabilities are not calibrated.",
-}
 # What stands in the table of the training, if it is set; the rest is in the command and in run.json.
 SHOWN = (
     *(
@@ -62,7 +48,7 @@ def limits(facts: CardFacts) -> str:
         _seen(facts),
         *_lengths(facts),
         *_held_out(facts),
-        OF_THE_JOB[facts.job],
+        TASKS[facts.task].limits,
     ]
     return "## Limits\n\n" + "\n".join(f"- {point}" for point in points if point)
 
@@ -79,15 +65,15 @@ def results(facts: CardFacts) -> str:
     else:
         text = table(("", "validation", "test"), *rows)
     notes = [f"- {label(name)}: `{signature}`" for name, signature in facts.signatures.items()]
-    if facts.job == "translation" and "eval_bleu" in facts.metrics:
+    if "eval_bleu" in facts.metrics:
         beams = facts.choice("training", "generation_num_beams", 1), facts.choice("training", "num_beams", 1)
         notes.append(f"- beams: {beams[0]} on the validation data, {beams[1]} on the test data and in the saved model")
-    if facts.job in ("translation", "classification"):
+    if TASKS[facts.task].whole_texts:
         told = {split: shortfalls(facts.data.get(split, {})) for split in ("validation", "test")}
         notes += [f"- {split} data: {'; '.join(words)}" for split, words in told.items() if words]
-    if facts.job == "translation" and "eval_bleu" in facts.metrics:
+    if "eval_bleu" in facts.metrics:
         notes.append("- references: the targets as they stand in the data")
-    part = part_in_words(len(facts.config.id2label)) if facts.job == "classification" else ""
+    part = part_in_words(len(facts.config.id2label)) if facts.classifies else ""
     if part and CONFUSION in facts.pictures:
         notes.append(f"- the picture of the confusion matrix shows {part}")
     pictures = [f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in facts.pictures]
@@ -105,12 +91,12 @@ def architecture_text(facts: CardFacts) -> str:
     if not facts.is_ours:
         return "\n\n".join(["## Architecture", f"{origin}. {facts.parameters:,} parameters.", whole])
     length, source = _trained_length(facts)
-    flops = flops_per_token(config, length, source, head=facts.job != "classification")
+    flops = flops_per_token(config, length, source, head=not facts.classifies)
     where = f"with {source} source tokens and {length} target tokens, per target token" if source else f"at {length}"
     cost = f"{facts.parameters:,} parameters; a forward pass takes {short(flops)}FLOPs per token, " + (
         f"counted {where}." if source else f"counted {where} tokens."
     )
-    rows = architecture(config, classifies=facts.job == "classification")
+    rows = architecture(config, classifies=facts.classifies)
     return "\n\n".join(["## Architecture", f"{origin}. {cost}", table(("part", "choice"), *rows.items()), whole])
 
 
@@ -159,18 +145,19 @@ def training_text(facts: CardFacts) -> str:
 
 # -------------------------------------------------------------------------------------------------------- sentences
 def _task(facts: CardFacts) -> str:
-    if facts.job == "translation":
+    if "texts" in TASKS[facts.task].predicts:
         languages = facts.source.languages
         names = [language_name(code) for code in languages]
-        return f"translates from {names[0]} to {names[-1]}" if len(names) > 1 else "turns a text into another one"
-    if facts.job == "classification":
+        if len(names) > 1:
+            return f"translates from {names[0]} to {names[-1]}"
+    if facts.classifies:
         names = [str(name) for name in facts.config.id2label.values()]
         listed = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
-        return f"tells which of {len(names)} classes a text belongs to ({listed})"
+        return TASKS[facts.task].does.format(count=len(names), names=listed)
     if facts.choice("data", "turns_column"):
         backwards = facts.choice("data", "reverse_turns")
         return "finds what came before a turn of a dialogue" if backwards else "answers in a dialogue"
-    return TASKS[facts.job]
+    return TASKS[facts.task].does
 
 
 def _seen(facts: CardFacts) -> str:
@@ -209,11 +196,9 @@ def _held_out(facts: CardFacts) -> Iterable[str]:
 
 def _trained_length(facts: CardFacts) -> tuple[int, int | None]:
     """Return the longest row of the training, and the longest source of an encoder-decoder."""
-    names = {"translation": "max_target_length", "classification": "max_length"}
-    length = facts.choice(
-        "data", names.get(facts.job, "block_size"), getattr(facts.config, "max_position_embeddings", 0)
-    )
-    return length, facts.choice("data", "max_source_length", length) if facts.job == "translation" else None
+    option, limit = TASKS[facts.task].length_option, getattr(facts.config, "max_position_embeddings", 0)
+    length = facts.choice("data", option, limit)
+    return length, facts.choice("data", "max_source_length", length) if facts.config.is_encoder_decoder else None
 
 
 def _preset(facts: CardFacts) -> str:

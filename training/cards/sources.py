@@ -10,7 +10,7 @@ from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from ..data.arguments import DataArguments
 from ..data.corpora import LANGUAGES
-from ..models import Job
+from ..tasks import TaskName
 
 NOT_STATED = "not stated"
 
@@ -38,12 +38,12 @@ class Source:
     limits: str = ""
 
 
-def data_source(data: DataArguments, job: Job, name: str) -> Source:
+def data_source(data: DataArguments, task: TaskName, name: str) -> Source:
     """Return what is known of the data, whatever the user says of them first.
 
     Args:
         data: The data arguments.
-        job: What the model does.
+        task: What the model does.
         name: What to call the data.
     """
     if data.train_file is not None:
@@ -51,7 +51,7 @@ def data_source(data: DataArguments, job: Job, name: str) -> Source:
     elif data.dataset != "embedded":
         source = _hub_source(data.dataset, name)
     else:
-        source = _embedded_source(data, job)
+        source = _embedded_source(data, task)
         source.name = name
     source.license = data.data_license or source.license
     source.description = data.data_description or source.description
@@ -66,8 +66,8 @@ def language_name(code: str) -> str:
         return code
 
 
-def _embedded_source(data: DataArguments, job: Job) -> Source:
-    if job == "translation":
+def _embedded_source(data: DataArguments, task: TaskName) -> Source:
+    if task == "translation":
         return Source(
             name="",
             identifier="unicode-cldr-formats",
@@ -79,7 +79,7 @@ def _embedded_source(data: DataArguments, job: Job) -> Source:
             languages=list(dict.fromkeys(_language(locale) for locale in (data.source_locale, data.target_locale))),
             limits="It knows formats (dates, times, numbers, amounts, units) alone, and translates no sentences.",
         )
-    if job == "classification":
+    if task == "classification":
         return Source(
             name="",
             identifier="unicode-cldr-names",

@@ -14,9 +14,9 @@ from transformers.trainer_utils import PredictionOutput
 from vanillaformer.hub.reporting import optional
 from vanillaformer.modeling.heads import IGNORED
 
-from ..models import Job
 from ..preprocessing.batching import evaluation_order
 from ..run_folder.run import Run
+from ..tasks import TASKS, TaskName
 from ..trainer.trainer import RunTrainer
 from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
 from .plots import confusion_picture
@@ -27,7 +27,7 @@ Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
 def score_and_predict(
-    run: Run, job: Job, trainer: RunTrainer, rows: DatasetDict, tokenizers: Pair, **options: Any
+    run: Run, task: TaskName, trainer: RunTrainer, rows: DatasetDict, tokenizers: Pair, **options: Any
 ) -> None:
     """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
 
@@ -39,13 +39,14 @@ def score_and_predict(
 
     Args:
         run: The run.
-        job: What the model does.
+        task: What the model does.
         trainer: The trainer, done.
         rows: Tokenised splits.
         tokenizers: Those of source and target.
         **options: For the test split alone (`num_beams`).
     """
     splits = [split for split in PREFIXES if split in rows]
+    samples = "next_tokens" in TASKS[task].predicts
     for split in splits:
         prefix, given = PREFIXES[split], options if split == "test" else {}
         if split != splits[-1] or trainer.compute_metrics is None:
@@ -54,23 +55,24 @@ def score_and_predict(
         output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
         run.metrics |= output.metrics or {}
         trainer.log(output.metrics or {})
-        if trainer.is_world_process_zero() and job != "causal":
+        if trainer.is_world_process_zero() and not samples:
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
             output = PredictionOutput(_taken(output.predictions, order), _taken(output.label_ids, order), {})
             with optional(f"predictions_{split}.jsonl"):
-                _write(run, split, _records(run, job, trainer, rows[split], output, tokenizers))
-    if job == "causal" and "validation" in rows:
+                _write(run, split, _records(run, task, trainer, rows[split], output, tokenizers))
+    if samples and "validation" in rows:
         with optional("samples.jsonl"):
             _write_samples(run, trainer, rows["validation"], tokenizers[0])
 
 
 # -------------------------------------------------------------------------------------------------- the file's lines
 def _records(
-    run: Run, job: Job, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
+    run: Run, task: TaskName, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
 ) -> Iterator[dict[str, Any]]:
-    if job == "translation":
+    predicts = TASKS[task].predicts
+    if "texts" in predicts:
         return _translations(rows, output, tokenizers)
-    if job == "classification":
+    if "classes" in predicts:
         return _classes(run, trainer, rows, output)
     return _filled(output, tokenizers[0])
 

@@ -1,13 +1,13 @@
-"""The scores of held-out data: their names, the jobs that have them, which direction is better, and their papers."""
+"""The scores of held-out data: their names, what they compare, which direction is better, and their papers."""
 
 import difflib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, get_args
 
-LANGUAGE_MODELS = ("causal", "masked", "mlm+nsp")
+from ..tasks import TASKS, Prediction, TaskName
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Score:
     Attributes:
         name: Its name among the metrics, without the prefix of the split.
         label: Its name in cards and pictures.
-        jobs: The jobs that it is computed for.
+        compares: The kinds of predictions that it is computed for.
         greater_is_better: Its direction; None for a description of the output that ranks nothing.
         text: How it is printed while training; None if it is not.
         papers: The papers it comes from.
@@ -28,7 +28,7 @@ class Score:
 
     name: str
     label: str
-    jobs: tuple[str, ...]
+    compares: tuple[Prediction, ...]
     greater_is_better: bool | None = True
     text: str | None = None
     papers: tuple[str, ...] = ()
@@ -38,32 +38,32 @@ class Score:
 
 
 ENTRIES = (
-    Score("loss", "loss", ("translation", *LANGUAGE_MODELS, "classification"), False, "loss {:.4f}"),
-    Score("exact_match", "exact match (%)", ("translation",), text="exact match {:.1f} %", on_hub=True, drawn=True),
+    Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}"),
+    Score("exact_match", "exact match (%)", ("texts",), text="exact match {:.1f} %", on_hub=True, drawn=True),
     Score(
-        *("bleu", "BLEU", ("translation",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
+        *("bleu", "BLEU", ("texts",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
         on_hub=True,
         resolution=0.5,
         drawn=True,
     ),
-    Score("chrf", "chrF", ("translation",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True, resolution=0.5),
+    Score("chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True, resolution=0.5),
     Score(
-        *("ter", "TER (lower is better)", ("translation",), False, "TER {:.1f}", ("snover2006study",)),
+        *("ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",)),
         on_hub=True,
         resolution=0.5,
     ),
-    Score("gen_len", "tokens of an output, mean", ("translation",), None),
-    Score("perplexity", "perplexity per token", LANGUAGE_MODELS, False, "perplexity {:.2f}", on_hub=True),
-    Score("perplexity_per_character", "perplexity per character", ("causal",), False),
-    Score("perplexity_per_byte", "perplexity per byte", ("causal",), False),
-    Score("bits_per_byte", "bits per byte", ("causal",), False, "bits per byte {:.3f}"),
+    Score("gen_len", "tokens of an output, mean", ("texts",), None),
+    Score("perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}", on_hub=True),
+    Score("perplexity_per_character", "perplexity per character", ("next_tokens",), False),
+    Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
+    Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
     Score(
-        *("accuracy", "accuracy", (*LANGUAGE_MODELS, "classification"), True, "accuracy {:.1%}"),
+        *("accuracy", "accuracy", ("tokens", "classes"), True, "accuracy {:.1%}"),
         on_hub=True,
         drawn=True,
     ),
-    Score("next_sentence_accuracy", "accuracy on next sentences", ("mlm+nsp",), text="next sentence {:.1%}"),
-    Score("f1", "F1, mean over classes", ("classification",), text="F1 {:.1%}", on_hub=True),
+    Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
+    Score("f1", "F1, mean over classes", ("classes",), text="F1 {:.1%}", on_hub=True),
 )
 SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}
 """All scores by name, in the order in which they are printed."""
@@ -74,22 +74,27 @@ def label(name: str) -> str:
     return SCORES[name].label if name in SCORES else name.replace("_", " ")
 
 
-def ranking_names(job: str) -> list[str]:
+def scores_of(task: TaskName) -> list[Score]:
+    """Return the scores that models of a task have."""
+    return [score for score in ENTRIES if not set(TASKS[task].predicts).isdisjoint(score.compares)]
+
+
+def ranking_names(task: TaskName) -> list[str]:
     """Return the names of the scores that a checkpoint can be chosen by."""
-    return [score.name for score in ENTRIES if job in score.jobs and score.greater_is_better is not None]
+    return [score.name for score in scores_of(task) if score.greater_is_better is not None]
 
 
-def ranking_score(name: str, job: str) -> Score:
+def ranking_score(name: str, task: TaskName) -> Score:
     """Return the score that `--metric_for_best_model` names.
 
     Args:
         name: Its name, with or without `eval_` before it.
-        job: What the model does.
+        task: What the model does.
 
     Raises:
-        ValueError: Models of this job do not have such a score.
+        ValueError: Models of the task have no such score.
     """
-    allowed = ranking_names(job)
+    allowed = ranking_names(task)
     plain = name.removeprefix("eval_")
     if plain not in allowed:
         near = difflib.get_close_matches(plain, allowed, n=1)

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from vanillaformer.tokenization.options import MODEL_KINDS
+
 from ..engine import TOP_K, Engine, Rows, StatesOfEngine, load_generation_config
-from ..exporter import KINDS, config_of, model_class_of, read_record
+from ..exporter import config_of, model_class_of, read_record
 
 HEAD = "head.safetensors"
 """What stands behind the stack of a classifier or a masked language model."""
@@ -31,7 +33,9 @@ class CTranslate2Engine(Engine):
     def __init__(self, ctranslate2: Any, folder: Path, device: str = "cpu"):
         record = read_record(folder)
         config = config_of(record)
-        super().__init__(KINDS[config.model_type], record["architecture"], config, load_generation_config(folder))
+        super().__init__(
+            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
+        )
         self.ctranslate2 = ctranslate2
         self.place = {"model_path": str(folder), "device": device}
         self.runner = self.open()

@@ -11,9 +11,10 @@ from transformers import PreTrainedTokenizerBase
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration import layer_types
+from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ..engine import Engine, start_token
-from ..exporter import KINDS, Exporter
+from ..exporter import Exporter
 from .engine import HEAD, CTranslate2Engine
 from .specs import ACTIVATIONS, SpecBuilder, array, logit_shape
 
@@ -128,7 +129,7 @@ class CTranslate2Exporter(Exporter):
         if model_class not in (*GENERATES, *CLASSIFIES):
             names = ", ".join(allowed.__name__ for allowed in (*GENERATES, *CLASSIFIES))
             return [f"it is none of {names}"]
-        kind = KINDS[config.model_type]
+        kind = MODEL_KINDS[config.model_type]
         return [
             f"{field}={getattr(config, field)!r}, but of CTranslate2 we know: {instead}"
             for field, stands_in_the_way, instead in RULES
@@ -196,7 +197,7 @@ def build_spec(
 ) -> Any:
     """Return the filled spec of a whole model, with its vocabularies."""
     config, builder = model.config, SpecBuilder(specs, model.config)
-    if KINDS[config.model_type] == "encoder_decoder":
+    if MODEL_KINDS[config.model_type] == "encoder_decoder":
         stacks = (
             builder.encoder(model.model.encoder),
             builder.decoder(model.model.decoder, model.lm_head, *logit_shape(config)),
@@ -208,7 +209,7 @@ def build_spec(
         spec.config.decoder_start_token = target[start_token(config, model.generation_config)]
     else:
         target = vocabulary(tokenizer, config.vocab_size)
-        if KINDS[config.model_type] == "encoder":
+        if MODEL_KINDS[config.model_type] == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
         elif isinstance(model, CLASSIFIES):
             spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity(config.hidden_size)))

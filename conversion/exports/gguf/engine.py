@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from vanillaformer.tokenization.options import MODEL_KINDS
+
 from ..engine import TOP_K, Engine, Rows, load_generation_config
-from ..exporter import KINDS, config_of, read_record
+from ..exporter import config_of, read_record
 from .tensors import TABLES
 
 MODEL = "model.gguf"
@@ -26,7 +28,9 @@ class LlamaCppEngine(Engine):
     def __init__(self, llama_cpp: Any, folder: Path, device: str = "cpu"):
         record = read_record(folder)
         config = config_of(record)
-        super().__init__(KINDS[config.model_type], record["architecture"], config, load_generation_config(folder))
+        super().__init__(
+            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
+        )
         self.llama_cpp = llama_cpp
         self.path = folder / MODEL
         self.layers_on_gpu = 0 if device == "cpu" else -1

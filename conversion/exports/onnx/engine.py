@@ -10,8 +10,10 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from vanillaformer.tokenization.options import MODEL_KINDS
+
 from ..engine import TOP_K, Engine, Rows, load_generation_config
-from ..exporter import KINDS, config_of, read_record
+from ..exporter import config_of, read_record
 
 GRAPHS = ("encoder", "prefill", "decode", "model")
 TABLES = ("learned", "sinusoidal")
@@ -29,7 +31,9 @@ class OnnxEngine(Engine):
     def __init__(self, onnxruntime: Any, folder: Path, device: str = "cpu"):
         record = read_record(folder)
         config = config_of(record)
-        super().__init__(KINDS[config.model_type], record["architecture"], config, load_generation_config(folder))
+        super().__init__(
+            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
+        )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         providers = providers_of(onnxruntime, device)

@@ -1,0 +1,155 @@
+"""What models are trained to do: one entry per task, which models, scores, cards and inference read."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+)
+
+from vanillaformer.tokenization import ModelKind
+
+TaskName = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
+Objective = Literal["causal", "masked", "mlm+nsp"]
+"""The tasks of language models."""
+Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes"]
+"""What held-out data is compared with, which decides the scores."""
+
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task.
+
+    Attributes:
+        auto_class: The class that loads its models.
+        architectures: How the names of classes end that do it, ours and others.
+        model_kinds: The kinds of model that can be trained for it.
+        preset: The preset of a new model where none is named.
+        generates: Whether its models generate text.
+        predicts: What its models predict, which decides their scores.
+        length_option: The option with the length of a row; of a pair, that of the target.
+        pipeline_tag: Its name on the Hub.
+        does: What a model does, for its card: "This model ...".
+        limits: What no model of this task can be relied on for.
+        example: An input, for data of any kind.
+        embedded_example: An input for models of the embedded data; empty where a row of it is one.
+        use: Python code that uses `tokenizer` and `model`, formatted with `example` and `decoder`.
+        pipe: The call of transformers' pipeline `pipe`, formatted with `example`; empty where there is no pipeline.
+    """
+
+    auto_class: Any
+    architectures: tuple[str, ...]
+    model_kinds: tuple[ModelKind, ...]
+    preset: str
+    generates: bool = False
+    predicts: tuple[Prediction, ...]
+    length_option: str
+    pipeline_tag: str
+    does: str
+    limits: str
+    example: str
+    embedded_example: str = ""
+    use: str
+    pipe: str = ""
+
+    @property
+    def whole_texts(self) -> bool:
+        """Whether a row is a text, or a pair of texts, and not a block of running text."""
+        return self.length_option != "block_size"
+
+
+TASKS: dict[TaskName, Task] = {
+    "translation": Task(
+        auto_class=AutoModelForSeq2SeqLM,
+        architectures=("ForConditionalGeneration", "MTModel"),
+        model_kinds=("encoder_decoder",),
+        preset="transformer-tiny",
+        generates=True,
+        predicts=("texts",),
+        length_option="max_target_length",
+        pipeline_tag="translation",
+        does="turns a text into another one",
+        limits="It can leave out, repeat or make up words and numbers: a translation that matters has to be read.",
+        example="A sentence to translate.",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
+    ),
+    "causal": Task(
+        auto_class=AutoModelForCausalLM,
+        architectures=("ForCausalLM", "LMHeadModel"),
+        model_kinds=("decoder",),
+        preset="gpt-tiny",
+        generates=True,
+        predicts=("tokens", "next_tokens"),
+        length_option="block_size",
+        pipeline_tag="text-generation",
+        does="continues a text of the kind that it was trained on",
+        limits="It has been trained to continue text, not to follow instructions or to tell the truth, and can repeat "
+        "training text word for word.",
+        example="Once upon a time",
+        embedded_example="def ",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_special_tokens=True))""",
+        pipe="pipe({example!r}, max_new_tokens=32)",
+    ),
+    "masked": Task(
+        auto_class=AutoModelForMaskedLM,
+        architectures=("ForMaskedLM", "ForPreTraining"),  # BERT's: its token head is a masked language model's
+        model_kinds=("encoder",),
+        preset="bert-tiny",
+        predicts=("tokens",),
+        length_option="block_size",
+        pipeline_tag="fill-mask",
+        does="fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
+        limits="As it is, it fills in hidden tokens and nothing more.",
+        example=f"A sentence with a {MASK} word.",
+        embedded_example=f"import {MASK}",
+        use="""text = {example!r}
+inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
+logits = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
+print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
+        pipe="pipe({example!r}.replace('[MASK]', pipe.tokenizer.mask_token))",
+    ),
+    "mlm+nsp": Task(
+        auto_class=AutoModelForPreTraining,
+        architectures=(),
+        model_kinds=("encoder",),
+        preset="bert-tiny",
+        predicts=("tokens", "sentence_pairs"),
+        length_option="block_size",
+        pipeline_tag="fill-mask",
+        does="fills in the hidden tokens of a text and tells whether one segment follows another; to be fine-tuned, "
+        "a classifier can start from its weights",
+        limits="As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
+        example=f"A sentence with a {MASK} word.",
+        embedded_example=f"import {MASK}",
+        use="""text, second = {example!r}, "the next sentence"
+inputs = tokenizer(text.replace("[MASK]", tokenizer.mask_token), second, return_tensors="pt")
+outputs = model(**inputs)
+logits = outputs.prediction_logits[inputs["input_ids"] == tokenizer.mask_token_id]
+print(tokenizer.batch_decode(logits.topk(5).indices.T))
+print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
+    ),
+    "classification": Task(
+        auto_class=AutoModelForSequenceClassification,
+        architectures=("ForSequenceClassification",),
+        model_kinds=("encoder", "decoder"),
+        preset="bert-tiny",
+        predicts=("classes",),
+        length_option="max_length",
+        pipeline_tag="text-classification",
+        does="tells which of {count} classes a text belongs to ({names})",
+        limits="It always answers with one of its classes, for a text that belongs to none of them too, and its "
+        "probabilities are not calibrated.",
+        example="A text to classify.",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
+        pipe="pipe({example!r})",
+    ),
+}
