@@ -11,6 +11,7 @@ from datasets import Dataset, Value
 
 from vanillaformer.hub.reporting import report
 
+from .arrow_files import select_rows
 from .opening import LINES, PROBLEM, ROW
 
 FILE = "__file__"
@@ -64,7 +65,7 @@ class RowCheck:
             raise ValueError(f"{where}, {what} ({count} such rows); {hint}--bad_rows skip leaves them out")
         report(f"{where}: {count:,} of {len(rows):,} rows are bad and left out, first {what}.")
         self.note(split, "bad rows left out", count)
-        return rows.select(np.flatnonzero(~bad))
+        return select_rows(rows, np.flatnonzero(~bad))
 
 
 def row_name(rows: Dataset, index: int) -> str:
@@ -105,24 +106,12 @@ def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
     """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
     if type(rows.features[column]).__name__ == "Json":  # of several types
         return list(rows[column]), np.arange(len(rows))
-    chunks = _encoded(rows, column)
-    return (chunks[0].dictionary.to_pylist() if chunks else []), _numbers(chunks)
-
-
-def text_numbers(rows: Dataset, column: str) -> np.ndarray:
-    """Return the number of each row's text among the distinct ones, in the order of their first rows."""
-    return _numbers(_encoded(rows, column))
-
-
-def _encoded(rows: Dataset, column: str) -> list[pa.DictionaryArray]:
     cells = arrow_column(rows, column)
     if pa.types.is_string(cells.type):
         cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
-    return cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
-
-
-def _numbers(chunks: list[pa.DictionaryArray]) -> np.ndarray:
-    return np.concatenate([np.array([], dtype=np.int64), *(chunk.indices.to_numpy() for chunk in chunks)])
+    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
+    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 def number_rows(rows: Dataset) -> Dataset:
@@ -148,7 +137,7 @@ def with_texts(
         count = int((found == BLANK).sum())
         report(f"{where}: {count} of {len(rows)} texts are blank and left out.")
         check.note(split, "blank texts left out", count)
-        rows, found = rows.select(np.flatnonzero(found != BLANK)), found[found != BLANK]
+        rows, found = select_rows(rows, np.flatnonzero(found != BLANK)), found[found != BLANK]
     rows = check.drop(
         split,
         where,
@@ -164,10 +153,11 @@ def _problems(where: str, rows: Dataset, column: str) -> np.ndarray:
     """Return what is wrong with each cell, 0 for nothing."""
     if not _is_text(rows, column):
         return _mixed_problems(where, rows, column)
-    cells = arrow_column(rows, column)
-    null = np.asarray(pc.is_null(cells), dtype=bool)
-    blank = np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False), dtype=bool)
-    return np.select([null, blank], [NULL, BLANK], 0)
+    found = [np.zeros(0, np.int8)]
+    for cells in arrow_column(rows, column).chunks:  # a part at a time: texts without blanks are new ones
+        blank = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False)
+        found.append(np.select([pc.is_null(cells), blank], [np.int8(NULL), np.int8(BLANK)], np.int8(0)))
+    return np.concatenate(found)
 
 
 def _mixed_problems(where: str, rows: Dataset, column: str) -> np.ndarray:

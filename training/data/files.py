@@ -2,7 +2,6 @@
 
 import glob
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,17 +11,16 @@ import datasets
 import pyarrow as pa
 from datasets import Dataset, concatenate_datasets
 from datasets import IterableDataset as Stream
-from datasets.fingerprint import get_temporary_cache_files_directory
 from datasets.utils import tqdm
 
 from vanillaformer.hub.reporting import report
 
 from . import csv_files, json_files, opening, readers
+from .arrow_files import arrow_file
 from .bad_rows import FILE
 from .opening import ReadOptions, Source, format_of
 from .readers import FORMATS, features_of, read_batches, read_tables
 
-FOLDER = "vanillaformer"
 REPORTED_ROWS = 1_000_000
 """After so many rows of a file a line is printed where there are no progress bars."""
 
@@ -110,19 +108,8 @@ def _matches(option: str, name: str) -> list[Path]:
 
 def _load(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
     """Return the rows of a file from the cache of `datasets`, where they are known by what the file holds."""
-    caching = datasets.is_caching_enabled()
-    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if caching else None
-    folder = folder or Path(get_temporary_cache_files_directory())
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"rows-{_key(source, columns, options)}.arrow"
-    if not path.is_file():
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        try:
-            _write(unfinished, source, columns, options)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    return Dataset.from_file(str(path))
+    schema = features_of(source, columns).arrow_schema
+    return arrow_file(f"rows-{_key(source, columns, options)}", schema, lambda: _tables(source, columns, options))
 
 
 def _key(source: Source, columns: Mapping[str, str], options: ReadOptions) -> str:
@@ -136,11 +123,12 @@ def _key(source: Source, columns: Mapping[str, str], options: ReadOptions) -> st
     return digest.hexdigest()
 
 
-def _write(path: Path, source: Source, columns: Mapping[str, str], options: ReadOptions) -> None:
-    schema, count = features_of(source, columns).arrow_schema, 0
-    with pa.ipc.new_stream(str(path), schema) as file, tqdm(unit=" rows", desc=f"Reading {source[0].name}") as bar:
+def _tables(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
+    """Yield the rows of a file, and say how far it is read."""
+    count = 0
+    with tqdm(unit=" rows", desc=f"Reading {source[0].name}") as bar:
         for table in read_tables(source, columns, options):
-            file.write_table(table)
+            yield table
             bar.update(len(table))
             if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
                 report(f"{source[0]}: {count + len(table):,} rows read.")

@@ -1,20 +1,26 @@
 """Which rows are for training, which for validation and which for the test."""
 
+import hashlib
 from collections.abc import Sequence
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
 from .arguments import DataArguments
-from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name, text_numbers
+from .arrow_files import select_rows
+from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name
 from .opening import ROW, check_columns
 
 # What splits are called by data sets on the Hub, and in a column.
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+
+SHARES = 16
+"""Parts in which texts are compared."""
 
 
 def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[str, Dataset]:
@@ -46,7 +52,7 @@ def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[s
     if "train" not in found:
         raise ValueError(f"{where}: no row has 'train' in --split_column {column!r}")
     numbers = {split: np.flatnonzero([each == split for each in found]) for split in SPLITS}
-    return {split: rows.select(chosen) for split, chosen in numbers.items() if len(chosen)}
+    return {split: select_rows(rows, chosen) for split, chosen in numbers.items() if len(chosen)}
 
 
 def in_order(where: str, rows: Dataset, column: str) -> Dataset:
@@ -64,7 +70,7 @@ def in_order(where: str, rows: Dataset, column: str) -> Dataset:
         keys = np.array(cells, dtype=np.float64)
     except (ValueError, TypeError):
         keys = np.array([str(cell) for cell in cells])
-    return rows.select(np.argsort(keys, kind="stable"))
+    return select_rows(rows, np.argsort(keys, kind="stable"))
 
 
 def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
@@ -100,13 +106,14 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
         raise ValueError(
             f"a {' and a '.join(fractions)} part cannot be split from {size} distinct {column}: give {given}"
         )
-    left, parts = np.arange(size), np.full(size, "train", dtype=object)
+    left, parts = np.arange(size), np.zeros(size, np.int8)  # the number of each text's split
     labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
+    names = ["train", *fractions]
     for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
         rng = Random(seed if split == "validation" else f"test-{seed}")
         count = min(max(1, round(size * fractions[split])), len(left) - 1)
         if labels is None:
-            held_out = np.array(rng.sample(left.tolist(), count))
+            held_out = left[rng.sample(range(len(left)), count)]
         else:
             held_out = _drawn_by_class(left, number_of, labels, count, rng)
         if not len(held_out):
@@ -114,9 +121,10 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
                 f"a {split} part cannot be split from {len(left)} distinct {column} in which no class has two: give "
                 f"--{split}_file"
             )
-        parts[held_out] = split
+        parts[held_out] = names.index(split)
         left = np.setdiff1d(left, held_out)
-    return {split: rows.select(np.flatnonzero((parts == split)[number_of])) for split in ("train", *fractions)}
+    part_of = parts[number_of]
+    return {split: select_rows(rows, np.flatnonzero(part_of == names.index(split))) for split in names}
 
 
 def _drawn_by_class(
@@ -189,14 +197,14 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
     Raises:
         ValueError: Nothing would be left to train on.
     """
-    texts = arrow_column(dataset["train"], column)
+    texts = text_keys(dataset["train"], column)
     leaked = np.zeros(len(texts), dtype=bool)
     for split in ("validation", "test"):
         if split not in dataset:
             continue
-        held_out = arrow_column(dataset[split], column).cast(texts.type)
-        found = pc.is_in(texts, value_set=held_out)
-        shared = pc.sum(pc.is_in(held_out, value_set=texts.filter(found))).as_py() or 0
+        held_out = text_keys(dataset[split], column)
+        found = np.asarray(pc.is_in(pa.array(texts), value_set=pa.array(held_out)))
+        shared = int(np.isin(held_out, texts[found]).sum())
         if shared:
             dropped = "" if drop else " (--drop_leaked_rows takes them out of it)"
             report(
@@ -204,7 +212,7 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
                 f"training data{dropped}."
             )
         facts.setdefault(split, {})["also in train"] = shared
-        leaked |= np.asarray(found)
+        leaked |= found
     if not (drop and leaked.any()):
         return dataset
     kept = np.flatnonzero(~leaked)
@@ -212,7 +220,30 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
         raise ValueError(f"--drop_leaked_rows: every {column} of the training data also occurs in the other splits")
     report(f"train data: {len(texts) - len(kept):,} of {len(texts):,} rows occur in the other splits: left out.")
     facts.setdefault("train", {})["leaked rows left out"] = len(texts) - len(kept)
-    return DatasetDict({**dataset, "train": dataset["train"].select(kept)})
+    return DatasetDict({**dataset, "train": select_rows(dataset["train"], kept)})
+
+
+def text_numbers(rows: Dataset, column: str) -> np.ndarray:
+    """Return the number of each row's text among the distinct ones, in the order of their first rows."""
+    keys = text_keys(rows, column)
+    first = np.empty(len(keys), np.int32 if len(keys) < 2**31 else np.int64)  # row with the same text
+    share = keys % SHARES
+    for number in range(SHARES):  # sorting takes many times the memory of what is sorted
+        members = np.flatnonzero(share == number)
+        _, firsts, inverse = np.unique(keys[members], return_index=True, return_inverse=True)
+        first[members] = members[firsts][inverse]
+    ranks = np.cumsum(first == np.arange(len(first), dtype=first.dtype), dtype=first.dtype) - 1
+    return ranks[first]
+
+
+def text_keys(rows: Dataset, column: str) -> np.ndarray:
+    """Return a hash of 64 bits of each row's text: two of a million texts have the same with a chance of 3e-8."""
+    keys = [np.zeros(0, np.uint64)]
+    for cells in arrow_column(rows, column).chunks:
+        texts = cells.cast(pa.large_binary()).to_pylist()
+        hashes = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+        keys.append(np.frombuffer(hashes, np.uint64))
+    return np.concatenate(keys)
 
 
 def texts_of(rows: Dataset, column: str) -> list[str]:
@@ -224,7 +255,7 @@ def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
     """Keep `count` rows drawn by the seed, in their order."""
     if count is None or count >= len(rows):
         return rows
-    return rows.select(_drawn(len(rows), count, seed))
+    return select_rows(rows, np.array(_drawn(len(rows), count, seed)))
 
 
 def _drawn(size: int, count: int, seed: int) -> Sequence[int]:

@@ -19,9 +19,9 @@ import transformers
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from ..data.arrow_files import FOLDER
 from ..progress import Advance, stage
 
-FOLDER = "vanillaformer"
 BATCH_BYTES = 4 * 2**20
 """Text that is tokenized together: what the tokenizer makes of it takes 50 times as much memory."""
 ORIGIN = ("name_or_path", "is_local", "local_files_only")

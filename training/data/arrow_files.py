@@ -1,0 +1,61 @@
+"""Rows as Arrow files among those that `datasets` keeps, mapped into memory: they take none of the process's own."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+from datasets.fingerprint import get_temporary_cache_files_directory
+
+FOLDER = "vanillaformer"
+
+
+def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:
+    """Return the rows of a file of the cache, which is written first if it is not there.
+
+    Args:
+        name: Name of the file, which says all that its content depends on. Without caching it is a temporary one.
+        schema: Its columns.
+        tables: Gives the rows in parts that fit into memory.
+    """
+    folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if datasets.is_caching_enabled() else None
+    folder = folder or Path(get_temporary_cache_files_directory())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.arrow"
+    if not path.is_file():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        try:
+            with pa.ipc.new_stream(str(unfinished), schema) as file:
+                for part in tables():
+                    file.write(part)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return Dataset.from_file(str(path))
+
+
+def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
+    """Return the rows of the given numbers in a file of their own, where they are in order and lie in files.
+
+    `Dataset.select` would hold the numbers in memory, and copy each row on its own whenever rows are read.
+    """
+    ordered = bool((numbers[1:] > numbers[:-1]).all())
+    if not len(numbers) or not ordered or not rows.cache_files or rows._indices is not None:
+        return rows.select(numbers)
+    if len(numbers) == 1 + numbers[-1] - numbers[0]:
+        return rows.select(range(numbers[0], numbers[-1] + 1))
+
+    def parts() -> Iterable[pa.RecordBatch]:
+        start = 0
+        for batch in rows.data.table.to_batches():
+            here = numbers[slice(*np.searchsorted(numbers, [start, start + len(batch)]))]
+            if len(here):
+                yield batch.take(pa.array(here - start))
+            start += len(batch)
+
+    key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
+    return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
