@@ -28,8 +28,8 @@ LAYERS = [
     {"block"},
     {"layer_drop"},
     {"stack"},
-    {"encoder_decoder", "decoder", "encoder", "admin", "counts"},
-    {"auto"},
+    {"encoder_decoder", "decoder", "encoder", "admin"},
+    {"auto", "counts"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
