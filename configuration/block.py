@@ -11,6 +11,8 @@ from .derived import DERIVED
 from .fields import above_zero, activation, non_negative, positive, probability, projections
 from .names import CONDITIONAL_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, refusal
 from .options import (
+    FIELD_READERS,
+    SIZE_READERS,
     BlockLayout,
     FeedForward,
     Initialization,
@@ -228,6 +230,11 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
                     f"{name}={value!r} only applies to position_embedding_type='rotary', "
                     f"got position_embedding_type={self.position_embedding_type!r}"
                 )
+
+    def reads(self, field: str) -> bool:
+        """Whether a field has an effect, given the values of the options that some fields belong to."""
+        option, values = FIELD_READERS.get(field) or SIZE_READERS.get(field) or (None, ())
+        return option is None or getattr(self, option) in values
 
     def has_attention_bias(self, projection: str) -> bool:
         """Whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""

@@ -4,13 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .names import LAYER_TYPES, ROPE_NAMES, ROPE_PARTS
-from .options import Initialization
+from .options import NORM_CHOICES, PLACEMENT_CHOICES
 
 if TYPE_CHECKING:
     from .block import BlockConfig
-
-# Placements that were published with an initialization of their own, which is their default
-PLACEMENT_INITIALIZATION: dict[str, Initialization] = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
 
 
 def even_share(config: "BlockConfig") -> int | None:
@@ -19,9 +16,9 @@ def even_share(config: "BlockConfig") -> int | None:
     return None if rest else width
 
 
-def published_initialization(config: "BlockConfig") -> Initialization:
+def published_initialization(config: "BlockConfig") -> str:
     """Return the initialization that the placement was published with, or the model type's."""
-    return PLACEMENT_INITIALIZATION.get(config.norm_placement, config.default_initialization)
+    return PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
 
 
 # What a field left at `None` is
@@ -29,7 +26,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
     "num_key_value_heads": lambda config: config.num_attention_heads,
     "head_dim": even_share,
     "intermediate_size": lambda config: 4 * config.hidden_size,
-    "norm_bias": lambda config: config.norm == "layer_norm",
+    "norm_bias": lambda config: NORM_CHOICES[config.norm].has_bias,
     "initialization": published_initialization,
 }
 

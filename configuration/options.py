@@ -1,47 +1,289 @@
-"""The names of every switch: one word here, one class and one line in the part's dictionary, and it can be chosen.
+"""Every value that an option can have, described once: cards, docs, citations, validation and exports read it here.
 
-`tests/configuration/test_options.py` keeps these names and the parts' dictionaries equal.
+A value is a word in a `Literal`, which the configs are checked by, an entry below it, and a class in `modeling/parts`.
+`tests/configuration/test_options.py` keeps the three equal.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
+
+@dataclass(frozen=True)
+class Choice:
+    """One value of an option.
+
+    Attributes:
+        words: What it is, as a model card says it. Formulas: x is the residual stream, f the sublayer.
+        papers: Where it was published, as keys of `training/cards/references.bib`.
+        seen_in: Models that are known for it.
+        fields: Fields of the config that only values which list them read: with others they must keep their default.
+        sizes: The same of fields that every config has a value for: with others they have no effect.
+    """
+
+    words: str
+    papers: tuple[str, ...] = ()
+    seen_in: str = ""
+    fields: tuple[str, ...] = ()
+    sizes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NormChoice(Choice):
+    """What is known about a norm.
+
+    Attributes:
+        has_bias: Default of `norm_bias`.
+    """
+
+    has_bias: bool = False
+
+
 Norm = Literal["layer_norm", "rms_norm"]
-"""`modeling/parts/norms.py`: LayerNorm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019)."""
+NORM_CHOICES: dict[str, NormChoice] = {
+    "layer_norm": NormChoice("LayerNorm", papers=("ba2016layer",), has_bias=True),
+    "rms_norm": NormChoice("RMSNorm", papers=("zhang2019root",), seen_in="T5, Llama"),
+}
+
+
+@dataclass(frozen=True)
+class PlacementChoice(Choice):
+    """What is known about a place of norm and residual sum around a sublayer.
+
+    Attributes:
+        layouts: The values of `block_layout` that it fits: parallel sublayers need a last step that is a sum, and a
+            shared norm one norm, in front of them.
+        initialization: The initialization that it was published with, its default.
+    """
+
+    layouts: tuple[str, ...] = ("sequential",)
+    initialization: str | None = None
+
 
 NormPlacement = Literal[
     "post", "pre", "sandwich", "inside", "rezero", "deepnorm", "admin", "no_norm", "no_residual"
 ]  # fmt: skip
-"""`modeling/parts/residual.py`: post-LN (Vaswani et al. 2017), pre-LN (GPT-2), sandwich (CogView, Ding et al. 2021),
-norm of the output inside the residual (OLMo 2, 2025), ReZero (Bachlechner et al. 2020), DeepNorm (Wang et al. 2022),
-Admin's scaled residual (Liu et al. 2020), the bare sum (T-Fixup, Huang et al. 2020), and the ablation
-without the sum."""
+SUMMED = ("sequential", "parallel")
+PLACEMENT_CHOICES: dict[str, PlacementChoice] = {
+    "post": PlacementChoice("norm(x + f(x))", papers=("vaswani2017attention",), seen_in="BERT"),
+    "pre": PlacementChoice(
+        "x + f(norm(x))", papers=("xiong2020layer",), seen_in="GPT-2, Llama", layouts=(*SUMMED, "parallel_shared_norm")
+    ),
+    "sandwich": PlacementChoice(
+        "x + norm2(f(norm1(x)))", papers=("ding2021cogview",), seen_in="CogView, Gemma 2", layouts=SUMMED
+    ),
+    "inside": PlacementChoice("x + norm(f(x))", papers=("olmo2025furious",), seen_in="OLMo 2", layouts=SUMMED),
+    "rezero": PlacementChoice(
+        "x + a f(x), a trained from 0 (ReZero)", papers=("bachlechner2021rezero",), layouts=SUMMED
+    ),
+    "deepnorm": PlacementChoice(
+        "norm(a x + f(x)), a by depth (DeepNorm)", papers=("wang2022deepnet",), initialization="deepnorm"
+    ),
+    "admin": PlacementChoice(
+        "norm(w * x + f(x)), w measured, then trained (Admin)",
+        papers=("liu2020understanding",),
+        initialization="admin",
+    ),
+    "no_norm": PlacementChoice(
+        "x + f(x), no norm", papers=("huang2020improving",), layouts=SUMMED, initialization="t_fixup"
+    ),
+    "no_residual": PlacementChoice("f(norm(x)), no residual sum"),
+}
 
 BlockLayout = Literal["sequential", "parallel", "parallel_shared_norm"]
-"""`modeling/block.py`: one sublayer after the other (Vaswani et al. 2017), all on the same input (GPT-NeoX), and that
-behind one norm (GPT-J)."""
+LAYOUT_CHOICES: dict[str, Choice] = {
+    "sequential": Choice("one sublayer after the other"),
+    "parallel": Choice("all sublayers of a block on the same input", papers=("black2022gptneox",), seen_in="GPT-NeoX"),
+    "parallel_shared_norm": Choice(
+        "all sublayers of a block on the same input, after one norm", papers=("wang2021gptj",), seen_in="GPT-J, Phi"
+    ),
+}
 
 FeedForward = Literal["plain", "gated"]
-"""`modeling/parts/feed_forward.py`: two layers (Vaswani et al. 2017), gated linear unit (Shazeer 2020)."""
+FEED_FORWARD_CHOICES: dict[str, Choice] = {
+    "plain": Choice("W2 act(W1 x)"),
+    "gated": Choice("W2 (act(Wg x) * W1 x)", papers=("shazeer2020glu",), seen_in="Llama, Gemma"),
+}
+
+
+@dataclass(frozen=True)
+class PositionChoice(Choice):
+    """What is known about a position scheme.
+
+    Attributes:
+        has_table: It looks positions up in a table of `max_position_embeddings` rows: a longer input is an error.
+        is_biased: It adds to the attention scores.
+    """
+
+    has_table: bool = False
+    is_biased: bool = False
+
 
 PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-"""`modeling/parts/positions.py`: Vaswani et al. 2017, BERT and GPT, RoPE (Su et al. 2021), ALiBi (Press et al. 2022),
-T5's relative bias (Raffel et al. 2020), none."""
+POSITION_CHOICES: dict[str, PositionChoice] = {
+    "sinusoidal": PositionChoice(
+        "sines and cosines, added",
+        papers=("vaswani2017attention",),
+        fields=("sinusoidal_layout", "position_offset"),
+        sizes=("max_position_embeddings",),
+        has_table=True,
+    ),
+    "learned": PositionChoice(
+        "a learned vector per position, added",
+        papers=("gehring2017convolutional",),
+        seen_in="BERT, GPT-2",
+        fields=("position_offset",),
+        sizes=("max_position_embeddings",),
+        has_table=True,
+    ),
+    "rotary": PositionChoice(
+        "rotary: queries and keys are rotated",
+        papers=("su2021roformer",),
+        seen_in="Llama",
+        fields=("rope_parameters", "rope_interleaved", "rotary_layers"),
+        sizes=("max_position_embeddings",),
+    ),
+    "alibi": PositionChoice(
+        "ALiBi: scores fall with the distance", papers=("press2022train",), seen_in="BLOOM", is_biased=True
+    ),
+    "relative": PositionChoice(
+        "T5's relative bias on the scores",
+        papers=("raffel2020exploring",),
+        seen_in="T5",
+        fields=("relative_attention_per_layer",),
+        sizes=("relative_attention_num_buckets", "relative_attention_max_distance"),
+        is_biased=True,
+    ),
+    "none": PositionChoice("none"),
+}
 
 SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]
-"""Columns of a sinusoidal table: sine, cosine, sine, cosine ... (the paper); all sines first (Marian); the same with
-wavelengths up to exactly 20000π (tensor2tensor, fairseq)."""
+SINUSOIDAL_CHOICES: dict[str, Choice] = {
+    "interleaved": Choice("columns are sine, cosine, sine, cosine ..., as in the paper"),
+    "halves": Choice("all sines come first", seen_in="Marian"),
+    "tensor2tensor": Choice(
+        "all sines come first, with wavelengths up to exactly 20000π", seen_in="tensor2tensor, fairseq, M2M-100"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class QueryKeyNormChoice(Choice):
+    """What is known about a norm of queries and keys.
+
+    Attributes:
+        spans_heads: It, or its weight, differs between heads: attention cannot be split by heads as usual.
+    """
+
+    spans_heads: bool = False
+
 
 QueryKeyNorm = Literal["none", "head", "each_head", "full"]
-"""`modeling/parts/attention.py`: no norm on queries and keys, one for each head with the same weight (Qwen 3) or with
-weights of its own (Cohere, StableLM), one over all heads (OLMo 2)."""
+QUERY_KEY_NORM_CHOICES: dict[str, QueryKeyNormChoice] = {
+    "none": QueryKeyNormChoice(""),
+    "head": QueryKeyNormChoice("per head", papers=("henry2020query",), seen_in="Qwen 3"),
+    "each_head": QueryKeyNormChoice(
+        "per head, each with its own weight", papers=("henry2020query",), seen_in="Cohere, StableLM", spans_heads=True
+    ),
+    "full": QueryKeyNormChoice(
+        "over all heads", papers=("henry2020query", "olmo2025furious"), seen_in="OLMo 2", spans_heads=True
+    ),
+}
 
 LayerType = Literal["full_attention", "sliding_attention"]
-"""What a layer sees: everything, or the tokens of a window (transformers' names)."""
+LAYER_TYPE_CHOICES: dict[str, Choice] = {
+    "full_attention": Choice("a token sees everything"),
+    "sliding_attention": Choice(
+        "a token sees a window", papers=("beltagy2020longformer",), seen_in="Mistral, Gemma 2, ModernBERT"
+    ),
+}
 
 Initialization = Literal[
     "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "ds_init", "admin", "mimetic"
 ]  # fmt: skip
-"""`modeling/parts/initialization.py`, which has the table of formulas and papers."""
+INITIALIZATION_CHOICES: dict[str, Choice] = {
+    "normal": Choice("N(0, initializer_range²)", seen_in="BERT"),
+    "gpt2": Choice("as `normal`, the last maps smaller by depth", papers=("radford2019language",), seen_in="GPT-2"),
+    "xavier": Choice("uniform by fan in and fan out, embeddings N(0, 1/D)", papers=("glorot2010understanding",)),
+    "t5": Choice("N(0, 1/fan in), embeddings N(0, 1)", papers=("raffel2020exploring",), seen_in="T5"),
+    "deepnorm": Choice("as `xavier`, values smaller by depth", papers=("wang2022deepnet",)),
+    "t_fixup": Choice("as `xavier`, values and embeddings smaller by depth", papers=("huang2020improving",)),
+    "ds_init": Choice("as `xavier`, each layer smaller by its number", papers=("zhang2019improving",)),
+    "admin": Choice("as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",)),
+    "mimetic": Choice("as `normal`, attention like that of trained models", papers=("trockman2023mimetic",)),
+}
 
 Pooling = Literal["first", "mean", "max", "last"]
-"""`modeling/parts/pooling.py`: how an encoder classifier turns token states into one vector."""
+POOLING_CHOICES: dict[str, Choice] = {
+    "first": Choice("the first token's state", papers=("devlin2019bert",), seen_in="BERT"),
+    "mean": Choice("the mean over the tokens", seen_in="ModernBERT"),
+    "max": Choice("the maximum over the tokens"),
+    "last": Choice("the last token's state"),
+}
+
+OPTIONS: dict[str, Mapping[str, Choice]] = {
+    "norm": NORM_CHOICES,
+    "norm_placement": PLACEMENT_CHOICES,
+    "block_layout": LAYOUT_CHOICES,
+    "feed_forward": FEED_FORWARD_CHOICES,
+    "position_embedding_type": POSITION_CHOICES,
+    "sinusoidal_layout": SINUSOIDAL_CHOICES,
+    "qk_norm": QUERY_KEY_NORM_CHOICES,
+    "layer_types": LAYER_TYPE_CHOICES,
+    "initialization": INITIALIZATION_CHOICES,
+    "classifier_pooling": POOLING_CHOICES,
+}
+"""The values of every option by the field that chooses one."""
+
+
+def readers(fields: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Return, for each field that an attribute of the choices lists, the option and its values that read the field."""
+    found: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for option, choices in OPTIONS.items():
+        for value, choice in choices.items():
+            for field in getattr(choice, fields):
+                found[field] = (option, (*found.get(field, (option, ()))[1], value))
+    return found
+
+
+FIELD_READERS = readers("fields")
+"""Fields that must keep their default but with some values of an option: that option and those values."""
+SIZE_READERS = readers("sizes")
+"""Fields that have no effect but with some values of an option: that option and those values."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What is known about an activation function of transformers.
+
+    Attributes:
+        gated: Name of the gated feed-forward layer that has it.
+        papers: Where it was published, as keys of `training/cards/references.bib`.
+    """
+
+    gated: str | None = None
+    papers: tuple[str, ...] = ()
+
+
+# All others of transformers may be chosen too, and are cited by nobody
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation("ReGLU"),
+    "gelu": Activation("GEGLU", ("hendrycks2016gaussian",)),
+    "gelu_pytorch_tanh": Activation("GEGLU", ("hendrycks2016gaussian",)),
+    "silu": Activation("SwiGLU", ("elfwing2018sigmoid",)),
+    "relu2": Activation(papers=("so2021primer",)),
+    "linear": Activation("bilinear"),
+}
+ACTIVATION_ALIASES = {
+    "swish": "silu",
+    "gelu_new": "gelu_pytorch_tanh",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_python": "gelu",
+    "gelu_python_tanh": "gelu_pytorch_tanh",
+}
+"""Other names that transformers has for the same function, equal but for rounding."""
+
+
+def activation_choice(name: str) -> Activation:
+    """Return what is known about an activation by any of its names."""
+    return ACTIVATIONS.get(ACTIVATION_ALIASES.get(name, name), Activation())

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .rules import BIASED_POSITIONS
+from .options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
 
 if TYPE_CHECKING:
     from .block import BlockConfig
@@ -38,9 +38,9 @@ def tensor_parallel_plan(config: "BlockConfig", plan: dict[str, str]) -> dict[st
 
     A bias per head that is not split as the heads are keeps attention whole on every device.
     """
-    if config.position_embedding_type in BIASED_POSITIONS:
+    if POSITION_CHOICES[config.position_embedding_type].is_biased:
         return {key: style for key, style in plan.items() if "self_attn" not in key}
-    if config.qk_norm in ("each_head", "full"):
+    if QUERY_KEY_NORM_CHOICES[config.qk_norm].spans_heads:
         kept = {key: style for key, style in plan.items() if not key.endswith(("q_norm", "k_norm"))}
         return {key: WHOLE_HEADS.get(key.rsplit(".", 1)[-1], style) for key, style in kept.items()}
     return plan

@@ -1,4 +1,4 @@
-"""Published (and tiny) architectures by name: a config class and the fields that differ from its defaults."""
+"""Published (and tiny) architectures by name: a config class, the fields that differ from its defaults, papers."""
 
 from typing import Any, NamedTuple
 
@@ -9,7 +9,7 @@ from .encoder_decoder import VanillaEncoderDecoderConfig
 
 
 class Preset(NamedTuple):
-    """A config class with field values.
+    """A config class with field values, and the papers of the model (keys of `training/cards/references.bib`).
 
     The tiny presets leave `attention_dropout` at 0: on a CPU dropout on the attention probabilities rules out the
     fused kernel, and models this small do not need it.
@@ -17,6 +17,7 @@ class Preset(NamedTuple):
 
     config_class: type[BlockConfig]
     fields: dict[str, Any]
+    papers: tuple[str, ...]
 
 
 TWELVE_LAYERS = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
@@ -49,13 +50,16 @@ T5_BASE = {
 
 PRESETS: dict[str, Preset] = {
     # Vaswani et al. 2017, table 3: base and big (English-German).
-    "transformer-base": Preset(VanillaEncoderDecoderConfig, {"dropout": 0.1}),
+    "transformer-base": Preset(VanillaEncoderDecoderConfig, {"dropout": 0.1}, papers=("vaswani2017attention",)),
     "transformer-big": Preset(
-        VanillaEncoderDecoderConfig, {"hidden_size": 1024, "num_attention_heads": 16, "dropout": 0.3}
+        VanillaEncoderDecoderConfig,
+        {"hidden_size": 1024, "num_attention_heads": 16, "dropout": 0.3},
+        papers=("vaswani2017attention",),
     ),
     "transformer-tiny": Preset(
         VanillaEncoderDecoderConfig,
         {**TINY, "num_hidden_layers": 2, "num_attention_heads": 4},
+        papers=("vaswani2017attention",),
     ),
     # Marian's transformer-base (Junczys-Dowmunt et al. 2018) as the OPUS-MT models have it.
     "marian": Preset(
@@ -69,6 +73,7 @@ PRESETS: dict[str, Preset] = {
             "lm_head_bias": True,
             "dropout": 0.1,
         },
+        papers=("junczysdowmunt2018marian",),
     ),
     # Lewis et al. 2020, base.
     "bart": Preset(
@@ -88,8 +93,11 @@ PRESETS: dict[str, Preset] = {
             "attention_dropout": 0.1,
             "activation_dropout": 0.1,
         },
+        papers=("lewis2020bart",),
     ),
-    "t5": Preset(VanillaEncoderDecoderConfig, {**T5_BASE, "scale_decoder_outputs": True}),
+    "t5": Preset(
+        VanillaEncoderDecoderConfig, {**T5_BASE, "scale_decoder_outputs": True}, papers=("raffel2020exploring",)
+    ),
     # Shazeer 2020: GEGLU, and an output layer of its own.
     "t5-v1.1": Preset(
         VanillaEncoderDecoderConfig,
@@ -100,6 +108,10 @@ PRESETS: dict[str, Preset] = {
             "hidden_act": "gelu_new",
             "tie_word_embeddings": False,
         },
+        papers=(
+            "raffel2020exploring",
+            "shazeer2020glu",
+        ),
     ),
     # Radford et al. 2018: learned positions, post-LN and an initialisation that does not look at the depth.
     "gpt": Preset(
@@ -112,9 +124,10 @@ PRESETS: dict[str, Preset] = {
             "attention_dropout": 0.1,
             "max_position_embeddings": 512,
         },
+        papers=("radford2018improving",),
     ),
     # Radford et al. 2019, the smallest of the four.
-    "gpt2": Preset(VanillaDecoderConfig, {**GPT_SMALL, "attention_dropout": 0.1}),
+    "gpt2": Preset(VanillaDecoderConfig, {**GPT_SMALL, "attention_dropout": 0.1}, papers=("radford2019language",)),
     # Karpathy's reproduction of it without biases, as its train.py configures it.
     "nanogpt": Preset(
         VanillaDecoderConfig,
@@ -127,6 +140,7 @@ PRESETS: dict[str, Preset] = {
             "norm_bias": False,
             "dropout": 0.0,
         },
+        papers=("karpathy2022nanogpt",),
     ),
     "gpt-tiny": Preset(
         VanillaDecoderConfig,
@@ -136,6 +150,7 @@ PRESETS: dict[str, Preset] = {
             "num_attention_heads": 4,
             "position_embedding_type": "learned",
         },
+        papers=("radford2019language",),
     ),
     # Zhang et al. 2022, 125M.
     "opt": Preset(
@@ -148,6 +163,7 @@ PRESETS: dict[str, Preset] = {
             "position_offset": 2,
             "initialization": "normal",
         },
+        papers=("zhang2022opt",),
     ),
     # Black et al. 2022, in the size of Pythia 160M (Biderman et al. 2023).
     "gpt-neox": Preset(
@@ -162,6 +178,7 @@ PRESETS: dict[str, Preset] = {
             "initialization": "normal",
             "tie_word_embeddings": False,
         },
+        papers=("black2022gptneox",),
     ),
     # BigScience 2022, 560M.
     "bloom": Preset(
@@ -177,6 +194,7 @@ PRESETS: dict[str, Preset] = {
             "embedding_norm": True,
             "initialization": "normal",
         },
+        papers=("bigscience2022bloom",),
     ),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
     "llama-tiny": Preset(
@@ -191,6 +209,7 @@ PRESETS: dict[str, Preset] = {
             "hidden_act": "silu",
             "tie_word_embeddings": False,
         },
+        papers=("touvron2023llama",),
     ),
     # Gemma team 2024, 2B.
     "gemma2": Preset(
@@ -215,6 +234,7 @@ PRESETS: dict[str, Preset] = {
             "sliding_window": 4096,
             "layer_types": ["sliding_attention", "full_attention"],
         },
+        papers=("gemma2024gemma2",),
     ),
     # OLMo team 2025, 1B.
     "olmo2": Preset(
@@ -233,17 +253,20 @@ PRESETS: dict[str, Preset] = {
             "max_position_embeddings": 4096,
             "tie_word_embeddings": False,
         },
+        papers=("olmo2025furious",),
     ),
     # Devlin et al. 2019.
-    "bert-base": Preset(VanillaEncoderConfig, BERT_BASE),
+    "bert-base": Preset(VanillaEncoderConfig, BERT_BASE, papers=("devlin2019bert",)),
     "bert-tiny": Preset(
         VanillaEncoderConfig,
         {**TINY, "num_hidden_layers": 2, "num_attention_heads": 2},
+        papers=("devlin2019bert",),
     ),
     # Liu et al. 2019: BERT without the second segment, on byte-level BPE.
     "roberta": Preset(
         VanillaEncoderConfig,
         {**BERT_BASE, "vocab_size": 50265, "type_vocab_size": 1, "norm_eps": 1e-5, "position_offset": 2},
+        papers=("liu2019roberta",),
     ),
     # Warner et al. 2024, base: windows of 64 tokens to either side in two layers of three.
     "modernbert": Preset(
@@ -275,6 +298,7 @@ PRESETS: dict[str, Preset] = {
             "head_bias": False,
             "initialization": "gpt2",
         },
+        papers=("warner2024smarter",),
     ),
 }
 
@@ -287,5 +311,4 @@ def preset(name: str, **overrides: Any) -> BlockConfig:
     """
     if name not in PRESETS:
         raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    config_class, fields = PRESETS[name]
-    return config_class(**(fields | overrides))
+    return PRESETS[name].config_class(**(PRESETS[name].fields | overrides))

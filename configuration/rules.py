@@ -6,28 +6,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .names import ROPE_PARTS
-from .options import LayerType
+from .options import FIELD_READERS, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
 
 if TYPE_CHECKING:
     from .block import BlockConfig
-
-# Sublayers side by side need a placement whose last step is a sum, and one norm for all a placement with one norm.
-PARALLEL_PLACEMENTS = {
-    "parallel": ("pre", "sandwich", "inside", "rezero", "no_norm"),
-    "parallel_shared_norm": ("pre",),
-}
-POSITION_TABLES = ("sinusoidal", "learned")
-BIASED_POSITIONS = ("alibi", "relative")
-
-# Fields that say something about one position scheme only, with the value that says nothing
-OF_SCHEME: dict[str, tuple[tuple[str, ...], Any]] = {
-    "position_offset": (POSITION_TABLES, 0),
-    "sinusoidal_layout": (("sinusoidal",), "interleaved"),
-    "rope_interleaved": (("rotary",), False),
-    "rotary_layers": (("rotary",), None),
-    "relative_attention_per_layer": (("relative",), False),
-}
-
 
 # Numbers in the parameters of scaled rotary positions
 ROPE_NUMBERS = (
@@ -150,25 +132,27 @@ class BlockRules:
             )
 
     def validate_block_layout(self: "BlockConfig") -> None:
-        """Sublayers side by side are summed."""
-        allowed = PARALLEL_PLACEMENTS.get(self.block_layout)
-        if allowed is not None and self.norm_placement not in allowed:
+        """Parallel sublayers are summed."""
+        allowed = [name for name, choice in PLACEMENT_CHOICES.items() if self.block_layout in choice.layouts]
+        if self.norm_placement not in allowed:
             raise ValueError(
                 f"block_layout={self.block_layout!r} needs norm_placement to be one of {', '.join(allowed)}, "
                 f"got norm_placement={self.norm_placement!r}"
             )
 
-    def validate_block_positions(self: "BlockConfig") -> None:
-        """Fields of one position scheme are set with that scheme only; sinusoids come in pairs."""
-        scheme = self.position_embedding_type
-        for name, (schemes, silent) in OF_SCHEME.items():
-            if scheme not in schemes and getattr(self, name) != silent:
-                allowed = " or ".join(repr(other) for other in schemes)
+    def validate_block_choices(self: "BlockConfig") -> None:
+        """Fields that only some values of an option read are set with those only."""
+        for name, (option, readers) in FIELD_READERS.items():
+            value, chosen = getattr(self, name, None), getattr(self, option)
+            if chosen not in readers and value != getattr(type(self), name, None):
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} only applies to position_embedding_type={allowed}, "
-                    f"got position_embedding_type={scheme!r}"
+                    f"{name}={value!r} only applies to {option}={' or '.join(map(repr, readers))}, "
+                    f"got {option}={chosen!r}"
                 )
-        if scheme == "sinusoidal":
+
+    def validate_block_sinusoids(self: "BlockConfig") -> None:
+        """Sinusoids come in pairs, and their table fits into memory."""
+        if self.position_embedding_type == "sinusoidal":
             for name, width in self._widths().items():
                 self._validate_sinusoids(name, width)
 
@@ -193,14 +177,11 @@ class BlockRules:
         """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
         if self.rotary_layers is not None and not self.rotary_layers:
             raise ValueError(f"rotary_layers must have at least one entry, got {self.rotary_layers!r}")
-        parameters = getattr(self, "rope_parameters", None)
-        if (parameters is not None) != (self.position_embedding_type == "rotary"):
-            raise ValueError(
-                "rope_parameters are needed with position_embedding_type='rotary' and only with it, got "
-                f"rope_parameters={parameters!r}, position_embedding_type={self.position_embedding_type!r}"
-            )
-        if parameters is None:
+        if self.position_embedding_type != "rotary":
             return
+        parameters = getattr(self, "rope_parameters", None)
+        if parameters is None:
+            raise ValueError("position_embedding_type='rotary' needs rope_parameters, got rope_parameters=None")
         for name, entry in self._rope_entries(parameters).items():
             if entry is not None:
                 self._validate_rope_entry(name, entry)
@@ -302,7 +283,7 @@ class BlockRules:
                 f"attn_implementation={implementation!r} has no soft cap: attn_logit_softcapping="
                 f"{self.attn_logit_softcapping} needs 'eager' or 'flex_attention'"
             )
-        if self.position_embedding_type in BIASED_POSITIONS and (paged or flash):
+        if POSITION_CHOICES[self.position_embedding_type].is_biased and (paged or flash):
             return (
                 f"attn_implementation={implementation!r} has no position bias: position_embedding_type="
                 f"{self.position_embedding_type!r} needs 'eager', 'sdpa' or 'flex_attention'"

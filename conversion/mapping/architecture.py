@@ -17,6 +17,7 @@ from vanillaformer.configuration import (
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
 )
+from vanillaformer.configuration.options import ACTIVATION_ALIASES
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
     VanillaDecoderForSequenceClassification,
@@ -32,7 +33,7 @@ from vanillaformer.modeling import (
 
 from .fields import LABELS, Field, Values, given, taken
 from .fitting import FITTED, steps_towards, with_fields
-from .function import LM_HEADS, SAME_ACTIVATION, differences, equal, function_of
+from .function import LM_HEADS, differences, equal, function_of
 from .tensors import Table
 
 # Our classes by config and head
@@ -274,7 +275,7 @@ def comparable(config: PreTrainedConfig, name: str) -> Any:
         return value // 2  # to either side
     if name == "rope_parameters" and "rope_type" in value:
         return {"partial_rotary_factor": 1.0} | value
-    return SAME_ACTIVATION.get(value, value) if isinstance(value, str) else value
+    return ACTIVATION_ALIASES.get(value, value) if isinstance(value, str) else value
 
 
 def without_none(fields: Values, names: tuple[str, ...]) -> dict[str, Any]:

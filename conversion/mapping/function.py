@@ -6,6 +6,7 @@ from typing import Any
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig, layer_types
 from vanillaformer.configuration.fields import PROJECTIONS
+from vanillaformer.configuration.options import ACTIVATION_ALIASES
 from vanillaformer.modeling.parts.residual import RESIDUALS
 
 # Fields that change how a model is trained, started or called, but not what it computes from its weights
@@ -33,38 +34,15 @@ OF_HEADS = {
     "classifier_norm": CLASSIFIERS,
 }
 
-# Fields that only some position schemes read; where the schemes differ, they say nothing besides
-OF_SCHEMES = {
-    "position_offset": ("sinusoidal", "learned"),
-    "sinusoidal_layout": ("sinusoidal",),
-    "rope_interleaved": ("rotary",),
-    "relative_attention_per_layer": ("relative",),
-    "max_position_embeddings": ("sinusoidal", "learned", "rotary"),
-    "relative_attention_num_buckets": ("relative",),
-    "relative_attention_max_distance": ("relative",),
-}
-
-# Names of one activation in `ACT2FN`, equal but for rounding
-SAME_ACTIVATION = {
-    "swish": "silu",
-    "gelu_new": "gelu_pytorch_tanh",
-    "gelu_fast": "gelu_pytorch_tanh",
-    "gelu_python": "gelu",
-    "gelu_python_tanh": "gelu_pytorch_tanh",
-}
-
 
 def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
     """Return what a model with this config and head computes, by the names of the fields that say it.
 
-    A field is left out where the head or the position scheme does not read it.
+    A field is left out where the head or what was chosen for another field does not read it.
     """
-    scheme = config.position_embedding_type
     names = [field.name for field in dataclasses.fields(config) if field.name not in NOT_FUNCTION]
     form = {
-        name: getattr(config, name)
-        for name in names
-        if head in OF_HEADS.get(name, (head,)) and scheme in OF_SCHEMES.get(name, (scheme,))
+        name: getattr(config, name) for name in names if head in OF_HEADS.get(name, (head,)) and config.reads(name)
     }
     form["attention_bias"] = [name for name in PROJECTIONS if config.has_attention_bias(name)]
     if config.attention_scale is None:
@@ -79,7 +57,7 @@ def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
         form["head_act"] = config.hidden_act
     for name in ("hidden_act", "head_act", "classifier_act"):
         if name in form:
-            form[name] = SAME_ACTIVATION.get(form[name], form[name])
+            form[name] = ACTIVATION_ALIASES.get(form[name], form[name])
     return form | _layers(config)
 
 

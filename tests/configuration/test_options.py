@@ -1,12 +1,14 @@
-"""The names in `configuration/options.py` are the keys of the parts' dictionaries, and each can be built."""
+"""The names in `configuration/options.py` are the keys of its entries and of the parts' dictionaries."""
 
+import dataclasses
 import itertools
-from typing import get_args
+from typing import Literal, get_args, get_origin
 
 import pytest
 import torch
+from transformers.activations import ACT2FN
 
-from vanillaformer import VanillaDecoderConfig
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS
@@ -14,10 +16,23 @@ from vanillaformer.modeling.parts.feed_forward import FEED_FORWARDS
 from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
 from vanillaformer.modeling.parts.norms import NORMS
 from vanillaformer.modeling.parts.pooling import POOLINGS
-from vanillaformer.modeling.parts.positions import POSITIONS, SinusoidalPositions
+from vanillaformer.modeling.parts.positions import POSITIONS, PositionTable, SinusoidalPositions
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
+LITERALS = {name: value for name, value in vars(options).items() if get_origin(value) is Literal}
+CHOICES = {
+    "Norm": options.NORM_CHOICES,
+    "NormPlacement": options.PLACEMENT_CHOICES,
+    "BlockLayout": options.LAYOUT_CHOICES,
+    "FeedForward": options.FEED_FORWARD_CHOICES,
+    "PositionEmbedding": options.POSITION_CHOICES,
+    "SinusoidalLayout": options.SINUSOIDAL_CHOICES,
+    "QueryKeyNorm": options.QUERY_KEY_NORM_CHOICES,
+    "LayerType": options.LAYER_TYPE_CHOICES,
+    "Initialization": options.INITIALIZATION_CHOICES,
+    "Pooling": options.POOLING_CHOICES,
+}
 PARTS = {
     "Norm": NORMS,
     "NormPlacement": RESIDUALS,
@@ -29,16 +44,46 @@ PARTS = {
     "Initialization": INITIALIZATIONS,
     "Pooling": POOLINGS,
 }
+CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig)
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", LITERALS)
+def test_every_name_has_an_entry_and_every_entry_a_name(name):
+    assert list(get_args(LITERALS[name])) == list(CHOICES[name])
+    assert CHOICES[name] in options.OPTIONS.values()
+
+
+@pytest.mark.parametrize("name", [name for name in LITERALS if name != "SinusoidalLayout"])
 def test_every_name_has_a_part_and_every_part_a_name(name):
-    assert list(get_args(getattr(options, name))) == list(PARTS[name])
+    assert list(get_args(LITERALS[name])) == list(PARTS[name])
 
 
-def test_every_list_of_names_is_compared_here():
-    literals = {name for name, value in vars(options).items() if get_args(value)}
-    assert literals == {*PARTS, "SinusoidalLayout"}
+def test_the_options_are_the_fields_that_choose_one():
+    types = {field.name: field.type for config in CONFIGS for field in dataclasses.fields(config)}
+    for option, choices in options.OPTIONS.items():
+        if option != "layer_types":  # a list, and no field of the dataclass
+            literals = [arg for arg in (types[option], *get_args(types[option])) if get_origin(arg) is Literal]
+            assert [list(get_args(literal)) for literal in literals] == [list(choices)]
+    chosen = {
+        name for name, kind in types.items() if kind in LITERALS.values() or {*get_args(kind)} & {*LITERALS.values()}
+    }
+    assert chosen == options.OPTIONS.keys() - {"layer_types"}
+
+
+def test_what_entries_say_of_each_other_exists():
+    for choice in options.PLACEMENT_CHOICES.values():
+        assert {*choice.layouts} <= options.LAYOUT_CHOICES.keys()
+        assert choice.initialization in (None, *options.INITIALIZATION_CHOICES)
+    names = set().union(*(config.keywords() for config in CONFIGS))
+    assert {*options.FIELD_READERS, *options.SIZE_READERS} <= names
+    assert {*options.ACTIVATIONS, *options.ACTIVATION_ALIASES, *options.ACTIVATION_ALIASES.values()} <= {*ACT2FN}
+
+
+@pytest.mark.parametrize("name", POSITIONS)
+def test_the_entry_of_a_position_scheme_says_what_its_class_does(name):
+    choice = options.POSITION_CHOICES[name]
+    assert choice.has_table == issubclass(POSITIONS[name], PositionTable)
+    assert choice.is_biased == POSITIONS[name].biased
 
 
 def test_every_sinusoidal_layout_is_a_table_of_its_own():

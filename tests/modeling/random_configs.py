@@ -5,9 +5,9 @@ from typing import Any, get_args
 
 from transformers.activations import ACT2FN
 
-from vanillaformer.configuration import options
+from vanillaformer.configuration import BlockConfig, options
 from vanillaformer.configuration.fields import PROJECTIONS
-from vanillaformer.configuration.rules import OF_SCHEME, PARALLEL_PLACEMENTS
+from vanillaformer.configuration.options import FIELD_READERS, PLACEMENT_CHOICES
 
 from .axes import names_of, own_fields
 
@@ -52,10 +52,7 @@ def sizes(draw: Random, kind: str) -> dict[str, Any]:
 
 def norms(draw: Random) -> dict[str, Any]:
     placement = draw.choice(get_args(options.NormPlacement))
-    layouts = [
-        name for name in get_args(options.BlockLayout) if placement in PARALLEL_PLACEMENTS.get(name, (placement,))
-    ]
-    layout, weight = draw.choice(layouts), draw.choice((True, False))
+    layout, weight = draw.choice(PLACEMENT_CHOICES[placement].layouts), draw.choice((True, False))
     initializations = [name for name in get_args(options.Initialization) if name != "admin" or placement == "admin"]
     skippable = placement == "pre" and layout != "parallel_shared_norm"
     return {
@@ -116,7 +113,7 @@ def positions(draw: Random, fields: dict[str, Any]) -> dict[str, Any]:
         "rotary_layers": maybe(draw, [draw.choice((True, False)) for _ in range(fields["num_hidden_layers"])]),
         "relative_attention_per_layer": draw.choice((True, False)),
     }
-    found |= {name: own[name] if scheme in OF_SCHEME[name][0] else OF_SCHEME[name][1] for name in own}
+    found |= {name: own[name] if scheme in FIELD_READERS[name][1] else getattr(BlockConfig, name) for name in own}
     if scheme == "rotary" and draw.random() < 0.7:
         found["rope_parameters"] = rope(draw, width)
         if fields["sliding_window"] and draw.random() < 0.5:

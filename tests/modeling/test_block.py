@@ -7,13 +7,18 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration import options
-from vanillaformer.configuration.rules import PARALLEL_PLACEMENTS
+from vanillaformer.configuration.options import PLACEMENT_CHOICES
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.parts.residual import Residual
 
 from .toys import KINDS, toy
 
-PARALLEL = [(layout, placement) for layout, allowed in PARALLEL_PLACEMENTS.items() for placement in allowed]
+PARALLEL = [
+    (layout, placement)
+    for placement, choice in PLACEMENT_CHOICES.items()
+    for layout in choice.layouts
+    if layout != "sequential"
+]
 
 
 def block_of(kind: str, **overrides) -> nn.Module:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from vanillaformer import (
+    BlockConfig,
     VanillaDecoderForCausalLM,
     VanillaDecoderForSequenceClassification,
     VanillaEncoderDecoderForConditionalGeneration,
@@ -25,7 +26,7 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
-from vanillaformer.configuration.rules import OF_SCHEME
+from vanillaformer.configuration.options import FIELD_READERS
 
 from .axes import CONFIGS, names_of, own_fields
 from .random_configs import KEYWORDS, LENGTH, NEW, random_fields
@@ -211,7 +212,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     NO_WINDOW,
     ({"attn_logit_softcapping": 3.0, "attn_implementation": "sdpa"}, "attn_logit_softcapping"),
 ]
-NO_POSITIONS = {"position_embedding_type": "none"} | {name: silent for name, (_, silent) in OF_SCHEME.items()}
+NO_POSITIONS = {"position_embedding_type": "none"} | {name: getattr(BlockConfig, name, None) for name in FIELD_READERS}
 MISTAKES += [
     (NO_POSITIONS | wrong, next(iter(wrong)))
     for wrong in (
@@ -233,7 +234,7 @@ def spoiled_fields(draw: Random) -> tuple[str, dict[str, Any], str]:
     keywords = KEYWORDS if kind == "encoder_decoder" else KEYWORDS[:2]
     name = draw.choice([*own_fields(kind), *keywords])
     if name == "rope_parameters":
-        fields = {key: fields[key] for key in fields if key not in OF_SCHEME}
+        fields = {key: fields[key] for key in fields if key not in FIELD_READERS}
         fields |= {"position_embedding_type": "rotary", "head_dim": 4, "initialization": None}
     return kind, fields | {name: draw.choice(wrong_values(kind, name))}, name
 

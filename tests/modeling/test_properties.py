@@ -8,7 +8,7 @@ from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
 
 from vanillaformer import BlockConfig
 from vanillaformer.configuration import layer_types
-from vanillaformer.configuration.rules import POSITION_TABLES
+from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .axes import axes, cover, single_values
 from .toys import (
@@ -231,7 +231,7 @@ def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, 
     if kind == "encoder_decoder":
         inputs["decoder_input_ids"] = tokens(1, length, TARGET_VOCABULARY)
     assert length > model.config.max_position_embeddings
-    if model.config.position_embedding_type in POSITION_TABLES:
+    if POSITION_CHOICES[model.config.position_embedding_type].has_table:
         with pytest.raises(ValueError, match=f"the input has {length} tokens, but max_position_embeddings=24"):
             model(**inputs)
         return

@@ -1,43 +1,17 @@
-"""The architecture of a model in the words that its config has for the parts."""
+"""The architecture of a model in the words of `configuration/options.py`."""
 
 from typing import Any
 
 from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.configuration.options import (
+    LAYOUT_CHOICES,
+    NORM_CHOICES,
+    PLACEMENT_CHOICES,
+    POSITION_CHOICES,
+    QUERY_KEY_NORM_CHOICES,
+    activation_choice,
+)
 from vanillaformer.modeling.counts import count_flops
-
-NORMS = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm"}
-# f is the sublayer, x what flows around it.
-PLACEMENTS = {
-    "post": "norm(x + f(x))",
-    "pre": "x + f(norm(x))",
-    "sandwich": "x + norm2(f(norm1(x)))",
-    "inside": "x + norm(f(x))",
-    "rezero": "x + a f(x), a trained from 0 (ReZero)",
-    "deepnorm": "norm(a x + f(x)), a by depth (DeepNorm)",
-    "admin": "norm(w * x + f(x)), w measured, then trained (Admin)",
-    "no_norm": "x + f(x), no norm",
-    "no_residual": "f(norm(x)), no residual sum",
-}
-LAYOUTS = {
-    "sequential": "one sublayer after the other",
-    "parallel": "all sublayers of a block on the same input",
-    "parallel_shared_norm": "all sublayers of a block on the same input, behind one norm",
-}
-POSITIONS = {
-    "sinusoidal": "sines and cosines, added",
-    "learned": "a learned vector per position, added",
-    "rotary": "rotary: queries and keys are turned",
-    "alibi": "ALiBi: scores fall with the distance",
-    "relative": "T5's relative bias on the scores",
-    "none": "none",
-}
-GATED = {
-    **{"silu": "SwiGLU", "gelu": "GEGLU", "gelu_new": "GEGLU", "gelu_pytorch_tanh": "GEGLU", "relu": "ReGLU"},
-    "linear": "bilinear",
-}
-QUERY_KEY_NORMS = {"none": "", "head": "per head", "each_head": "per head, each its own", "full": "over all heads"}
-# Schemes with a table end where it ends.
-BOUNDED = ("sinusoidal", "learned")
 
 
 def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, str]:
@@ -49,8 +23,9 @@ def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, 
     """
     rows = {
         "layers": _layers(config),
-        "norm": f"{NORMS[config.norm]}, `{config.norm_placement}`: {PLACEMENTS[config.norm_placement]}",
-        "block": "" if config.block_layout == "sequential" else LAYOUTS[config.block_layout],
+        "norm": f"{NORM_CHOICES[config.norm].words}, `{config.norm_placement}`: "
+        f"{PLACEMENT_CHOICES[config.norm_placement].words}",
+        "block": "" if config.block_layout == "sequential" else LAYOUT_CHOICES[config.block_layout].words,
         "attention": _attention(config),
         "positions": _positions(config),
         "feed-forward": _feed_forward(config),
@@ -97,7 +72,7 @@ def _attention(config: BlockConfig) -> str:
     if keys != heads:
         words.append(f"{keys} key/value head{'s' if keys > 1 else ''}")
     if config.qk_norm != "none":
-        words.append(f"norm of queries and keys {QUERY_KEY_NORMS[config.qk_norm]}")
+        words.append(f"norm of queries and keys {QUERY_KEY_NORM_CHOICES[config.qk_norm].words}")
     if config.sliding_window is not None:
         windowed = layer_types(config).count("sliding_attention")
         words.append(f"window of {config.sliding_window} tokens in {windowed} of {config.num_hidden_layers} layers")
@@ -107,11 +82,12 @@ def _attention(config: BlockConfig) -> str:
 
 
 def _positions(config: BlockConfig) -> str:
-    words = POSITIONS[config.position_embedding_type]
+    scheme = POSITION_CHOICES[config.position_embedding_type]
+    words = scheme.words
     rope: Any = getattr(config, "rope_parameters", None) or {}
     if "rope_theta" in rope:
         words += f" (base {rope['rope_theta']:g}{_scaling(rope.get('rope_type', 'default'))})"
-    kind = "at most" if config.position_embedding_type in BOUNDED else "made for"
+    kind = "at most" if scheme.has_table else "made for"
     return f"{words}; {kind} {config.max_position_embeddings:,} tokens"
 
 
@@ -122,7 +98,7 @@ def _scaling(kind: str) -> str:
 def _feed_forward(config: BlockConfig) -> str:
     act = config.hidden_act
     if config.feed_forward == "gated":
-        act = GATED.get(act, f"gated {act}")
+        act = activation_choice(act).gated or f"gated {act}"
     widths = str(config.intermediate_size)
     if config.is_encoder_decoder and config.encoder_side.intermediate_size != config.intermediate_size:
         widths = f"{config.encoder_side.intermediate_size} (encoder) and {widths} (decoder)"

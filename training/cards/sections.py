@@ -4,11 +4,13 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from vanillaformer.configuration.options import POSITION_CHOICES
+
 from ..evaluation.confusion import part_in_words
 from ..metrics.scores import label
 from ..preprocessing.statistics import shortfalls
 from ..tasks import TASKS
-from .architecture import BOUNDED, architecture, flops_per_token, short
+from .architecture import architecture, flops_per_token, short
 from .facts import CardFacts, software
 from .markdown import details, table
 from .sources import language_name
@@ -171,10 +173,10 @@ def _seen(facts: CardFacts) -> str:
 
 def _lengths(facts: CardFacts) -> Iterable[str]:
     limit = getattr(facts.config, "max_position_embeddings", None)
-    kind = getattr(facts.config, "position_embedding_type", None)
+    scheme = POSITION_CHOICES[getattr(facts.config, "position_embedding_type", "none")]
     length, source = _trained_length(facts)
     seen = f"{source} source and {length} target tokens" if source else f"{length} tokens"
-    beyond = f"more than {limit:,} are an error" if limit and kind in BOUNDED else "longer ones were not tested"
+    beyond = f"more than {limit:,} are an error" if limit and scheme.has_table else "longer ones were not tested"
     yield f"It was trained on rows of at most {seen}; {beyond}."
     unknown = max(
         (value for name, value in facts.data.get("train", {}).items() if name.endswith("unknown tokens")), default=0

@@ -31,13 +31,25 @@ STEPS = 63  # of int8 on each side of 0: two products with an input of up to 255
 SMALLEST = STEPS / np.finfo(np.float32).max  # magnitude whose scale is a float32
 
 Rule = tuple[str, Callable[[Any, str], bool], str]
+
+# Values that the engine has; what is added to `configuration/options.py` is refused until somebody adds it here
+KNOWN = {
+    "norm": ("layer_norm", "rms_norm"),
+    "norm_placement": ("post", "pre", "sandwich"),
+    "feed_forward": ("plain", "gated"),
+    "position_embedding_type": ("sinusoidal", "learned", "rotary", "alibi", "relative", "none"),
+    "hidden_act": tuple(ACTIVATIONS),
+}
+
+
+def only(field: str, values: tuple[str, ...]) -> Rule:
+    """Return the rule that a field has one of some values."""
+    return field, lambda config, kind: getattr(config, field) not in values, f"it has {', '.join(map(repr, values))}"
+
+
 # A field, when it stands in the way of a config of some kind, and what the engine has instead
 RULES: list[Rule] = [
-    (
-        "norm_placement",
-        lambda config, kind: config.norm_placement not in ("post", "pre", "sandwich"),
-        "it has 'post', 'pre' and 'sandwich'",
-    ),
+    *(only(option, values) for option, values in KNOWN.items()),
     (
         "block_layout",
         lambda config, kind: config.block_layout != "sequential" and kind != "decoder",
@@ -49,11 +61,6 @@ RULES: list[Rule] = [
         "it has parallel sublayers with norm_placement='pre' alone",
     ),
     ("skip_first_norm", lambda config, kind: config.skip_first_norm, "it has a norm in every sublayer"),
-    (
-        "hidden_act",
-        lambda config, kind: config.hidden_act not in ACTIVATIONS,
-        f"it has {', '.join(map(repr, ACTIVATIONS))}",
-    ),
     (
         "norm_bias",
         lambda config, kind: config.norm == "rms_norm" and config.norm_bias,

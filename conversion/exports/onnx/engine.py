@@ -10,13 +10,13 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ..engine import TOP_K, Engine, Rows, load_generation_config
 from ..exporter import config_of, read_record
 
 GRAPHS = ("encoder", "prefill", "decode", "model")
-TABLES = ("learned", "sinusoidal")
 
 
 class OnnxEngine(Engine):
@@ -97,7 +97,7 @@ class OnnxEngine(Engine):
         longest = max(len(row) for row in prompts)
         lengths = [longest, new_tokens] if self.kind == "encoder_decoder" else [longest + new_tokens]
         limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type in TABLES and max(lengths) > limit:
+        if POSITION_CHOICES[self.config.position_embedding_type].has_table and max(lengths) > limit:
             raise ValueError(f"{max(lengths)} tokens are more than max_position_embeddings={limit}")
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
