@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
-from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, LICENSES, TOKENIZERS
+from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.modeling import AUTO_CLASSES
@@ -182,7 +182,7 @@ def carried_files(origin: Path) -> dict[str, Path]:
     roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     found = {}
     for path in sorted(
-        path for pattern in (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES) for path in origin.glob(pattern)
+        path for pattern in (CONFIG, GENERATION, *TOKENIZERS, *CARRIED) for path in origin.glob(pattern)
     ):
         name, real = path.relative_to(origin).as_posix(), path.resolve()
         if not any(real.is_relative_to(root) for root in roots):

@@ -1,4 +1,4 @@
-"""Where a config can be deployed: the native architectures it fits and the engines that take it, as a table."""
+"""Where a config can be deployed: the native architectures it fits and the engines that take it, as tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,16 +36,28 @@ def targets(config: BlockConfig) -> dict[str, list[str]]:
     return {"native": native_architectures(config)} | engines
 
 
-def table(configs: Mapping[str, BlockConfig]) -> str:
+def targets_table(configs: Mapping[str, BlockConfig]) -> str:
     """Return a Markdown table of where each config can go; a cell without a yes has the first obstacle."""
-    rows = [["config", "native architecture", *EXPORTERS], ["---"] * (2 + len(EXPORTERS))]
+    rows = [["config", "native architecture", *EXPORTERS]]
     for name, config in configs.items():
         found = targets(config)
         natives = ", ".join(f"`{native}`" for native in found.pop("native")) or "none"
-        rows.append([f"`{name}`", natives, *(cell(obstacles) for obstacles in found.values())])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+        rows.append([f"`{name}`", natives, *("yes" if not reasons else reasons[0] for reasons in found.values())])
+    return markdown_table(rows)
 
 
-def cell(obstacles: list[str]) -> str:
-    """Return what a table says of an engine."""
-    return "yes" if not obstacles else obstacles[0].replace("|", "\\|")
+def engines_table() -> str:
+    """Return a Markdown table of the engines."""
+    rows = [["`--engine`", "runs on", "models", "`--quantization`", "to write", "to run"]]
+    for name, exporter in EXPORTERS.items():
+        info = exporter.info
+        extras = [f"`pip install 'vanillaformer[{extra.name}]'`" for extra in (info.writer, info.runner)]
+        quantizations = ", ".join(f"`{quantization}`" for quantization in exporter.quantizations)
+        rows.append([f"`{name}`", info.runtime, info.models, quantizations, *extras])
+    return markdown_table(rows)
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """Return rows as a Markdown table, the first as its header."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)

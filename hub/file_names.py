@@ -24,12 +24,6 @@ TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER))
 # What loading needs of a repository
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)
 CARRIED = (CARD, *LICENSES)
-# What an exported model has besides
-OF_EXPORTS = (
-    *("model.bin", "head.safetensors"),
-    *("vocabulary.json", "shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
-    *("encoder.onnx", "prefill.onnx", "decode.onnx", "model.onnx", "weights.bin", "model.gguf"),
-)
 
 # What no program of ours reads
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")

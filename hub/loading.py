@@ -13,8 +13,9 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from vanillaformer.configuration.rules import check_limits
 
+from .engines import EXPORTED_FILES
 from .errors import HubError, damaged_file, hub_errors
-from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDEX, NEEDED, OF_EXPORTS, UNSAFE, WEIGHTS
+from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDEX, NEEDED, UNSAFE, WEIGHTS
 from .generation_settings import check_settings
 from .weights import FLOATS, Stored, check_weights, no_weights, one_line, read_headers, read_json
 
@@ -63,7 +64,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
             wanted = [*NEEDED, *CARRIED, EXPORT]
             folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=UNSAFE))
             if exported and (folder / EXPORT).is_file():
-                wanted += OF_EXPORTS
+                wanted += EXPORTED_FILES
                 folder = Path(snapshot_download(repo, revision=revision, allow_patterns=wanted, ignore_patterns=CODE))
             found = {WEIGHTS, INDEX, EXPORT} & {path.name for path in folder.iterdir()}
             names = [] if found else HfApi().list_repo_files(repo, revision=revision)

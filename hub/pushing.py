@@ -13,6 +13,7 @@ from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from .card_merging import card_to_push, keep_edited_card, lines_by_people
+from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
     CARD,
@@ -21,7 +22,6 @@ from .file_names import (
     GENERATION,
     INDEX,
     LICENSES,
-    OF_EXPORTS,
     PICTURES,
     SHARDS,
     TOKENIZERS,
@@ -63,7 +63,7 @@ def files_to_push(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder")
     if (folder / EXPORT).is_file():
-        more = [path for pattern in (EXPORT, *OF_EXPORTS) for path in folder.glob(pattern)]
+        more = [path for pattern in (EXPORT, *EXPORTED_FILES) for path in folder.glob(pattern)]
     else:
         try:
             check_folder(folder)

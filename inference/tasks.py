@@ -168,7 +168,7 @@ def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Cal
         ImportError: The engine is not installed.
     """
     path = arguments.model_name_or_path
-    runtime = exporter_of(read_record(folder)["engine"]).runtime
+    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
     if arguments.engine not in (None, runtime):
         raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
     if arguments.bf16:

@@ -32,9 +32,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("source", metavar="SRC", help="folder or Hub id of the model")
     made.add_argument("target", metavar="DST", help="new folder")
     made.add_argument("--revision", help="Hub: branch, tag or commit of SRC")
-    made.add_argument("--engine", required=True, choices=list(EXPORTERS), help="what it is for")
+    engines = "; ".join(f"{name}: {exporter.info.models}" for name, exporter in EXPORTERS.items())
+    made.add_argument("--engine", required=True, choices=list(EXPORTERS), help=f"format of the export - {engines}")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
-    made.add_argument("--quantization", help=f"how the weights are stored (default: as they are) - {allowed}")
+    made.add_argument("--quantization", help=f"data type of the weights (default: float32) - {allowed}")
     return made
 
 

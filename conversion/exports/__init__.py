@@ -1,29 +1,33 @@
 """Our models on other engines: exported, checked against the model they were made from, and run there.
 
-`exporter.py` has the steps that all share, `engine.py` what every engine can be asked, `checks.py` the comparison;
-each `to_...` file has one engine: what stands in its way, how it is written and how it is run.
+`vanillaformer.hub.engines` is the table of engines, each with a folder of its name here. `exporter.py` has the steps
+that all exports share, `rules.py` their refusals, `engine.py` the requests that every engine answers, `checks.py` the
+comparison with the model.
 """
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from .ctranslate2.exporter import CTranslate2Exporter
+from vanillaformer.hub.engines import ENGINES
+from vanillaformer.hub.file_names import EXPORT
+
 from .engine import Engine, EngineModel
-from .exporter import RECORD, Exporter, read_record
-from .gguf.exporter import GgufExporter
-from .onnx.exporter import OnnxExporter
+from .exporter import Exporter, ExportJob
+from .record import read_record
 
 EXPORTERS: dict[str, Exporter] = {
-    exporter.name: exporter for exporter in (CTranslate2Exporter(), OnnxExporter(), GgufExporter())
+    name: importlib.import_module(f"{__name__}.{name}.exporter").EXPORTER for name in ENGINES
 }
 
 __all__ = [
     "EXPORTERS",
     "Engine",
     "EngineModel",
+    "ExportJob",
     "Exporter",
     "export",
     "is_export",
@@ -41,7 +45,7 @@ def export(
     target_tokenizer: PreTrainedTokenizerBase | None = None,
     quantization: str | None = None,
 ) -> str:
-    """Write a model for another engine into a new folder, compare the two, and return what was found.
+    """Write a model for another engine into a new folder, compare the two, and return the result.
 
     Args:
         model: One of our models with a head.
@@ -49,17 +53,15 @@ def export(
         engine: A name in `EXPORTERS`.
         tokenizer: Its tokenizer, or that of the source; saved beside it.
         target_tokenizer: That of the target, where it is another one.
-        quantization: How the weights are stored, one of the exporter's `quantizations`; by default as they are.
+        quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
 
     Raises:
         ValueError: An unknown engine, a model that it cannot run (naming the fields that stand in the way), a folder
             with something in it, or answers that differ from the model's; nothing is left behind.
         ImportError: The engine is not installed.
     """
-    exporter = exporter_of(engine)
-    return exporter.export(
-        model, folder, tokenizer=tokenizer, target_tokenizer=target_tokenizer, quantization=quantization
-    )
+    job = ExportJob(model, Path(folder), quantization or "float32", tokenizer, target_tokenizer)
+    return exporter_of(engine).export(job)
 
 
 def exporter_of(engine: str) -> Exporter:
@@ -69,13 +71,13 @@ def exporter_of(engine: str) -> Exporter:
         ValueError: There is none.
     """
     if engine not in EXPORTERS:
-        raise ValueError(f"engine={engine!r} is none of {', '.join(EXPORTERS)}")
+        raise ValueError(f"engine must be one of {', '.join(EXPORTERS)}, got {engine!r}")
     return EXPORTERS[engine]
 
 
 def is_export(folder: str | os.PathLike[str]) -> bool:
     """Whether a folder holds an exported model."""
-    return (Path(folder) / RECORD).is_file()
+    return (Path(folder) / EXPORT).is_file()
 
 
 def load_engine(folder: str | os.PathLike[str], device: str = "cpu") -> Engine:

@@ -1,7 +1,7 @@
-"""A model on another engine: what every engine can be asked, and how it takes a model's place in a program."""
+"""The requests that every engine answers, and an engine with the interface of a transformers model."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,15 +9,48 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
-from vanillaformer.tokenization import ModelKind
+from vanillaformer.configuration.options import POSITION_CHOICES
+from vanillaformer.tokenization.options import MODEL_KINDS
 
 Rows = Sequence[Sequence[int]]
 
-NEW_TOKENS = 20  # how many transformers makes where nobody says
-TOP_K = 50  # and among how many it samples
-SEARCH = ("num_beams", "length_penalty", "early_stopping", "do_sample", "temperature", "top_k", "top_p")
+
+@dataclass(frozen=True)
+class Search:
+    """How an engine generates; names, meaning and defaults are those of `GenerationConfig`.
+
+    Raises:
+        ValueError: A value is out of range, or two of them exclude each other.
+    """
+
+    max_new_tokens: int
+    num_beams: int = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | str = False
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 50
+    top_p: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens must be at least 1, got {self.max_new_tokens}")
+        if self.num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, got {self.num_beams}")
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError(f"do_sample=True draws one token at a time: it needs num_beams=1, got {self.num_beams}")
+        if self.early_stopping not in (False, True, "never"):
+            raise ValueError(f"early_stopping must be False, True or 'never', got {self.early_stopping!r}")
+        if self.do_sample and self.temperature <= 0:
+            raise ValueError(f"temperature must be greater than 0, got {self.temperature}")
+
+
+DEFAULT_LENGTH = 20  # new tokens, as in transformers
 LENGTHS = ("max_length", "max_new_tokens")
-# Settings that change nothing in what is generated, or that an export has in another place
+# The settings of a generation config that an engine has
+SEARCH = tuple(field.name for field in fields(Search) if field.name not in (*LENGTHS, "seed"))
+# Settings that do not change what is generated, or that an export has elsewhere
 WITHOUT_INFLUENCE = {
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile",
     "continuous_batching_config", "low_memory", "prefill_chunk_size", "pad_token_id", "bos_token_id", "eos_token_id",
@@ -25,53 +58,65 @@ WITHOUT_INFLUENCE = {
     "output_logits",
 }  # fmt: skip
 OF_SAMPLING = {"min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
-# What transformers takes for a setting that nobody gives: a config that has it asks for nothing
+# transformers' own defaults: a config that has one of them asks for nothing
 DEFAULTS: dict[str, Any] = GenerationConfig._get_default_generation_params()
 
 
 class Engine:
     """An exported model, loaded; rows are lists of token ids without padding.
 
+    An engine implements `generate_rows` and `score`, or `classify_rows`.
+
     Args:
-        kind: `encoder_decoder`, `decoder` or `encoder`.
-        architecture: The class of ours that the model was.
+        architecture: The name of the exported model's class.
         config: Its config.
-        generation_config: Its defaults of generation.
+        generation_config: Its generation defaults.
 
     Raises:
         ValueError: From every method: the engine cannot do what is asked of it.
     """
 
-    def __init__(self, kind: ModelKind, architecture: str, config: Any, generation_config: GenerationConfig):
-        self.kind = kind
+    generates = True
+
+    def __init__(self, architecture: str, config: Any, generation_config: GenerationConfig):
+        self.kind = MODEL_KINDS[config.model_type]
         self.architecture = architecture
         self.config = config
         self.generation_config = generation_config
+        self.has_position_table = POSITION_CHOICES[config.position_embedding_type].has_table
 
-    def generate(
-        self,
-        prompts: Rows,
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int = TOP_K,
-        top_p: float = 1.0,
-        seed: int | None = None,
-    ) -> list[list[int]]:
-        """Return what follows each prompt, or translates it: new tokens alone, without the one that ends a text."""
-        raise ValueError(f"{self.architecture} generates nothing")
+    def generate(self, prompts: Rows, **search: Any) -> list[list[int]]:
+        """Return the continuation or translation of each prompt: new tokens only, without the one that ends a text.
+
+        Args:
+            prompts: The prompts.
+            **search: Fields of `Search`; `max_new_tokens` must be given.
+        """
+        if not self.generates:
+            raise ValueError(f"{self.architecture} generates nothing")
+        check_rows(prompts)
+        return self.generate_rows(prompts, Search(**search))
+
+    def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
+        """Generate from rows that each have a token."""
+        raise NotImplementedError
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
-        """Return the logarithm of the probability of each token of a continuation, given those before it."""
+        """Return the log-probability of each token of a continuation, given those before it."""
         raise NotImplementedError
 
     def classify(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
         """Return the logits of texts, (B, labels), or of their tokens, (B, T, labels), padded on the right."""
-        raise ValueError(f"{self.architecture} classifies nothing")
+        if self.generates:
+            raise ValueError(f"{self.architecture} classifies nothing")
+        check_rows(rows)
+        if token_type_ids is not None and not getattr(self.config, "type_vocab_size", 0):
+            raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
+        return self.classify_rows(rows, token_type_ids)
+
+    def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
+        """Classify rows that each have a token."""
+        raise NotImplementedError
 
     def end_tokens(self) -> list[int]:
         """Return the tokens that end a text."""
@@ -83,38 +128,25 @@ class Engine:
         """Return the token that a translation starts from."""
         return start_token(self.config, self.generation_config)
 
-    def check_rows(self, rows: Rows) -> None:
-        """Raise for rows that hold no text."""
-        if empty := [number for number, row in enumerate(rows) if not len(row)]:
-            raise ValueError(f"row {empty[0]} has no tokens")
+    def check_length(self, length: int) -> None:
+        """Raise for more tokens than a position table has rows."""
+        limit = self.config.max_position_embeddings
+        if self.has_position_table and length > limit:
+            raise ValueError(f"{length} tokens are more than max_position_embeddings={limit}")
 
-    def check_search(
-        self,
-        max_new_tokens: int,
-        num_beams: int,
-        do_sample: bool,
-        temperature: float,
-        early_stopping: bool | str = False,
-    ) -> None:
-        """Raise for a search that makes no sense or that no engine has."""
-        if max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
-        if num_beams < 1:
-            raise ValueError(f"num_beams must be at least 1, got {num_beams}")
-        if do_sample and num_beams > 1:
-            raise ValueError(f"do_sample=True draws one token at a time: it needs num_beams=1, got {num_beams}")
-        if early_stopping not in (False, True, "never"):
-            raise ValueError(f"early_stopping must be False, True or 'never', got {early_stopping!r}")
-        if do_sample and temperature <= 0:
-            raise ValueError(f"temperature must be greater than 0, got {temperature}")
+
+def check_rows(rows: Rows) -> None:
+    """Raise ValueError for a row without tokens."""
+    if empty := [number for number, row in enumerate(rows) if not len(row)]:
+        raise ValueError(f"row {empty[0]} has no tokens")
 
 
 class EngineModel:
-    """An engine in the place of a transformers model: padded tensors in and out, `generate` with its own defaults.
+    """An engine with the interface of a transformers model: padded tensors, `generate` with the model's defaults.
 
     Args:
         engine: The engine.
-        seed: Seed of the sampling; a call goes on where the one before has stopped.
+        seed: Seed of the sampling; it is set before the first call only.
     """
 
     device = torch.device("cpu")
@@ -132,29 +164,29 @@ class EngineModel:
         **kwargs: Any,
     ) -> SimpleNamespace:
         """Return the `logits` of a padded batch (B, T)."""
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        types = None if token_type_ids is None else unpadded(token_type_ids, mask)
-        return SimpleNamespace(logits=torch.from_numpy(self.engine.classify(unpadded(input_ids, mask), types)))
+        rows, types = unpadded(input_ids, attention_mask, token_type_ids)
+        return SimpleNamespace(logits=torch.from_numpy(self.engine.classify(rows, types)))
 
     def generate(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
     ) -> torch.Tensor:
-        """Return prompts with what follows, or the start token with the translation, padded (B, T)."""
+        """Return prompts with their continuations, or the start token with the translation, padded (B, T)."""
         options.pop("token_type_ids", None)
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        prompts = unpadded(input_ids, mask)
-        given = self.settings(prompts, {name: value for name, value in options.items() if value is not None})
+        prompts, _ = unpadded(input_ids, attention_mask)
+        settings = self.settings(prompts, {name: value for name, value in options.items() if value is not None})
         seed, self.seed = self.seed, None
-        made = self.engine.generate(prompts, **given, seed=seed)
+        generated = self.engine.generate(prompts, **settings, seed=seed)
         if self.engine.kind == "encoder_decoder":
-            prompts = [[self.engine.start_token()]] * len(made)
-        return self.padded([[*prompt, *new] for prompt, new in zip(prompts, made)], input_ids)
+            prompts = [[self.engine.start_token()]] * len(generated)
+        fill = self.config.pad_token_id
+        fill = next(iter(self.engine.end_tokens()), 0) if fill is None else fill
+        return padded([[*prompt, *new] for prompt, new in zip(prompts, generated)], fill)[0].to(input_ids.dtype)
 
     def settings(self, prompts: Rows, given: dict[str, Any]) -> dict[str, Any]:
-        """Return what an `Engine` is asked for: the settings given, and for the rest the model's generation config.
+        """Return the fields of a `Search`: the settings given, and for the rest the model's generation config.
 
         Raises:
-            ValueError: There is a setting that engines do not have.
+            ValueError: A setting that engines do not have would change the output.
         """
         config = self.engine.generation_config
         saved = {name: getattr(config, name) for name in vars(GenerationConfig()) if not name.startswith("_")}
@@ -167,28 +199,39 @@ class EngineModel:
             if not known and not idle:
                 raise ValueError(f"{where}{name}={value!r}: an exported model has only {', '.join(SEARCH + LENGTHS)}")
         lengths = given if any(name in given for name in LENGTHS) else saved
-        longest = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
-        new_tokens = lengths.get("max_new_tokens") or max(1, lengths.get("max_length", NEW_TOKENS + longest) - longest)
+        start = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
+        new_tokens = lengths.get("max_new_tokens") or max(1, lengths.get("max_length", DEFAULT_LENGTH + start) - start)
         return {name: asked[name] for name in SEARCH if name in asked} | {"max_new_tokens": new_tokens}
 
-    def padded(self, rows: list[list[int]], like: torch.Tensor) -> torch.Tensor:
-        """Return rows as a tensor, filled up behind with padding or, without such a token, with the end."""
-        fill = self.config.pad_token_id
-        fill = next(iter(self.engine.end_tokens()), 0) if fill is None else fill
-        length = max(len(row) for row in rows)
-        return torch.tensor([row + [fill] * (length - len(row)) for row in rows], dtype=like.dtype)
+
+def unpadded(
+    input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, token_type_ids: torch.Tensor | None = None
+) -> tuple[list[list[int]], list[list[int]] | None]:
+    """Return the tokens of a batch (B, T) row by row without padding, and their types if given."""
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+
+    def rows(ids: torch.Tensor) -> list[list[int]]:
+        return [row[is_token.bool()].tolist() for row, is_token in zip(ids, mask)]
+
+    return rows(input_ids), None if token_type_ids is None else rows(token_type_ids)
 
 
-def unpadded(ids: torch.Tensor, mask: torch.Tensor) -> list[list[int]]:
-    """Return the tokens of a batch (B, T) row by row, padding left out."""
-    return [row[kept.bool()].tolist() for row, kept in zip(ids, mask)]
+def padded(rows: Rows, fill: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
+    """Return rows as a tensor (B, T) padded on one side with `fill`, and its attention mask (B, T)."""
+    length = max(len(row) for row in rows)
+
+    def pad(row: Sequence[int], value: int) -> list[int]:
+        padding = [value] * (length - len(row))
+        return [*row, *padding] if side == "right" else [*padding, *row]
+
+    return torch.tensor([pad(row, fill) for row in rows]), torch.tensor([pad([1] * len(row), 0) for row in rows])
 
 
 class StatesOfEngine(torch.nn.Module):
-    """An engine's stack in the place of ours: the head behind it stays our own.
+    """An engine's stack as a module, for one of our heads to run on.
 
     Args:
-        states: Returns the states (B, T, D) of rows of tokens, and of their types where there are some.
+        states: Returns the states (B, T, D) of rows of tokens, given their types or `None`.
     """
 
     def __init__(self, states: Callable[[Rows, Rows | None], np.ndarray]):
@@ -202,20 +245,11 @@ class StatesOfEngine(torch.nn.Module):
         token_type_ids: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        types = None if token_type_ids is None else unpadded(token_type_ids, mask)
-        made = torch.from_numpy(self.states(unpadded(input_ids, mask), types))
-        return SimpleNamespace(last_hidden_state=made, past_key_values=None, hidden_states=None, attentions=None)
+        states = torch.from_numpy(self.states(*unpadded(input_ids, attention_mask, token_type_ids)))
+        return SimpleNamespace(last_hidden_state=states, past_key_values=None, hidden_states=None, attentions=None)
 
 
 def start_token(config: Any, generation_config: GenerationConfig | None) -> Any:
-    """Return the token that a translation starts from: by the generation config or else by the model's own."""
+    """Return the token that a translation starts from: the generation config's, or else the model config's."""
     start = getattr(generation_config, "decoder_start_token_id", None)
     return getattr(config, "decoder_start_token_id", None) if start is None else start
-
-
-def load_generation_config(folder: Path) -> GenerationConfig:
-    """Return the generation defaults saved in a folder, transformers' own if there are none."""
-    if (folder / "generation_config.json").is_file():
-        return GenerationConfig.from_pretrained(folder)
-    return GenerationConfig()

@@ -1,26 +1,46 @@
-"""Where configs can be deployed, and the table of docs/deploy.md, which is made of it.
+"""Where configs can be deployed, and the tables of docs/deploy.md, which are made of it.
 
-`python tests/conversion/test_targets.py --write` makes the table anew.
+`python tests/conversion/test_targets.py --write` makes the tables anew.
 """
 
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 from vanillaformer import PRESETS, VanillaDecoderConfig, VanillaEncoderDecoderConfig, preset
 from vanillaformer.conversion.exports import EXPORTERS
-from vanillaformer.conversion.targets import table, targets
+from vanillaformer.conversion.targets import engines_table, targets, targets_table
+from vanillaformer.hub.engines import ENGINES
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
-BEGIN, END = "<!-- table: made by tests/conversion/test_targets.py --write -->\n", "<!-- end of table -->"
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "deploy.md"
+TABLES = {
+    "configs": lambda: targets_table({name: preset(name) for name in PRESETS}),
+    "engines": engines_table,
+}
 
 
-def presets_table() -> str:
-    return table({name: preset(name) for name in PRESETS})
+def split(text: str, name: str) -> tuple[str, str, str]:
+    """The document before a table, the table, and what follows."""
+    begin, end = f"<!-- {name}: made by tests/conversion/test_targets.py --write -->\n", f"<!-- end of {name} -->"
+    first, last = text.index(begin) + len(begin), text.index(end)
+    return text[:first], text[first:last], text[last:]
 
 
-def test_the_document_has_the_table_that_the_code_makes():
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert text[text.index(BEGIN) + len(BEGIN) : text.index(END)] == presets_table(), "run this file with --write"
+@pytest.mark.parametrize("name", TABLES)
+def test_the_document_has_the_table_that_the_code_makes(name):
+    assert split(DOCUMENT.read_text(encoding="utf-8"), name)[1] == TABLES[name](), "run this file with --write"
+
+
+def test_an_engine_is_an_entry_and_a_folder_and_its_extras_are_in_pyproject():
+    folders = {path.parent.name for path in (ROOT / "conversion" / "exports").glob("*/exporter.py")}
+    assert folders == set(ENGINES) == set(EXPORTERS)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for name, engine in ENGINES.items():
+        assert EXPORTERS[name].info is engine
+        assert {engine.writer.name, engine.runner.name} <= extras.keys()
 
 
 def test_a_cell_without_a_yes_names_the_field_in_the_way():
@@ -38,6 +58,6 @@ def test_the_papers_model_goes_to_marian_with_biases_and_to_ctranslate2():
 
 
 if __name__ == "__main__" and "--write" in sys.argv:
-    document = DOCUMENT.read_text(encoding="utf-8")
-    before, after = document[: document.index(BEGIN) + len(BEGIN)], document[document.index(END) :]
-    DOCUMENT.write_text(before + presets_table() + after, encoding="utf-8")
+    for name, make in TABLES.items():
+        before, _, after = split(DOCUMENT.read_text(encoding="utf-8"), name)
+        DOCUMENT.write_text(before + make() + after, encoding="utf-8")

@@ -90,7 +90,7 @@ def test_what_was_checked_is_kept_and_a_link_out_of_the_folder_is_not_passed_on(
 def test_only_a_model_with_a_head(tmp_path):
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "vocab_size": 9, "num_hidden_layers": 1}
     VanillaDecoderModel(VanillaDecoderModel.config_class(**sizes)).save_pretrained(tmp_path / "bare")
-    with pytest.raises(SystemExit, match="VanillaDecoderModel cannot be exported to ctranslate2: it is none of"):
+    with pytest.raises(SystemExit, match="VanillaDecoderModel cannot be exported to ctranslate2: the model must be a"):
         export.main([str(tmp_path / "bare"), str(tmp_path / "e"), "--engine", "ctranslate2"])
     assert not (tmp_path / "e").exists()
 

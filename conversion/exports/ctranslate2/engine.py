@@ -8,21 +8,18 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from vanillaformer.tokenization.options import MODEL_KINDS
-
-from ..engine import TOP_K, Engine, Rows, StatesOfEngine, load_generation_config
-from ..exporter import config_of, model_class_of, read_record
+from ..engine import Engine, Rows, Search, StatesOfEngine, padded
+from ..record import exported_model, model_class_of, read_record
 
 HEAD = "head.safetensors"
-"""What stands behind the stack of a classifier or a masked language model."""
+"""The weights after the stack of a classifier or a masked language model."""
 RUNNERS = {"encoder_decoder": "Translator", "decoder": "Generator", "encoder": "Encoder"}
 ALIBI_STEP = 2048
-"""The engine prepares biases of ALiBi for so many tokens, and for so many more when they do not suffice; where they
-do not suffice even then, its answers are wrong."""
+"""Tokens by which the engine extends its table of ALiBi's biases, once per call; its answers are wrong beyond that."""
 
 
 class CTranslate2Engine(Engine):
-    """What CTranslate2 can be asked; beam search stops with `num_beams` finished texts, as with `early_stopping=True`.
+    """Runs all model types; beam search stops with `num_beams` finished texts, as with `early_stopping=True`.
 
     Args:
         ctranslate2: The engine's module.
@@ -31,77 +28,61 @@ class CTranslate2Engine(Engine):
     """
 
     def __init__(self, ctranslate2: Any, folder: Path, device: str = "cpu"):
-        record = read_record(folder)
-        config = config_of(record)
-        super().__init__(
-            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
-        )
+        super().__init__(*exported_model(folder))
         self.ctranslate2 = ctranslate2
         self.place = {"model_path": str(folder), "device": device}
         self.runner = self.open()
         self.source, self.target = read_vocabularies(folder)
-        self.head = None
-        if (folder / HEAD).is_file():
-            self.head = load_head(model_class_of(record), config, folder, StatesOfEngine(self.states))
+        self.generates = not (folder / HEAD).is_file()
+        if not self.generates:
+            model_class = model_class_of(read_record(folder))
+            self.head = load_head(model_class, self.config, folder, StatesOfEngine(self.states))
 
     def open(self) -> Any:
         """Load the model."""
         self.prepared = 0
         return getattr(self.ctranslate2, RUNNERS[self.kind])(**self.place, intra_threads=torch.get_num_threads())
 
-    def generate(
-        self,
-        prompts: Rows,
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int = TOP_K,
-        top_p: float = 1.0,
-        seed: int | None = None,
-    ) -> list[list[int]]:
-        if self.head is not None:
-            return super().generate(prompts, max_new_tokens=max_new_tokens)
-        self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
-        if early_stopping == "never" and num_beams > 1:
+    def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
+        if search.early_stopping == "never" and search.num_beams > 1:
             raise ValueError("early_stopping='never': CTranslate2 stops as soon as num_beams texts are finished")
-        sampling: dict[str, Any] = {"sampling_topk": 1}
-        if do_sample:
-            top_k = top_k if top_k < len(self.target) else 0  # which is all
-            sampling = {"sampling_topk": top_k, "sampling_topp": top_p, "sampling_temperature": temperature}
-            if seed is not None:  # it is read when a thread of the engine draws for the first time
-                self.ctranslate2.set_random_seed(seed)
+        options: dict[str, Any] = {
+            "beam_size": search.num_beams,
+            "length_penalty": search.length_penalty,
+            "end_token": self.end_tokens(),
+            "sampling_topk": 1,
+        }
+        if search.do_sample:
+            options |= {"sampling_topp": search.top_p, "sampling_temperature": search.temperature}
+            options["sampling_topk"] = search.top_k if search.top_k < len(self.target) else 0  # 0 is all
+            if search.seed is not None:  # it is read when a thread of the engine draws for the first time
+                self.ctranslate2.set_random_seed(search.seed)
                 self.runner = self.open()
-        search = {"beam_size": num_beams, "length_penalty": length_penalty, "end_token": self.end_tokens(), **sampling}
         if self.kind == "decoder":
             self.prepare(prompts)
-            return self.continue_prompts(prompts, max_new_tokens, search)
+            return self.continue_prompts(prompts, search.max_new_tokens, options)
         results = self.run(
             "translate_batch",
             words(self.source, prompts),
-            max_decoding_length=max_new_tokens,
+            max_decoding_length=search.max_new_tokens,
             min_decoding_length=0,  # 1 by default: no empty translation
             max_input_length=0,  # by default the source is cut
-            **search,
+            **options,
         )
         ids = {token: token_id for token_id, token in enumerate(self.target)}
         return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
-    def continue_prompts(self, prompts: Rows, max_new_tokens: int, search: dict[str, Any]) -> list[list[int]]:
-        """Return what follows prompts, in the groups that the engine continues right.
+    def continue_prompts(self, prompts: Rows, max_new_tokens: int, options: dict[str, Any]) -> list[list[int]]:
+        """Return the continuations of prompts, in groups that the engine continues correctly.
 
-        It numbers distances wrong behind a prompt that it reads at once: with a relative bias it reads word by word.
+        It miscounts distances after a prompt that it reads at once: with a relative bias it reads token by token.
         """
         made: dict[int, list[int]] = {}
         whole = self.config.position_embedding_type == "relative"
-        for places in groups(prompts, whole, search["beam_size"]):
+        for places in groups(prompts, whole, options["beam_size"]):
             batch = words(self.source, [prompts[place] for place in places])
             length = max_new_tokens + (len(batch[0]) - 1 if whole else 0)
-            results = self.run("generate_batch", batch, max_length=length, include_prompt_in_result=whole, **search)
+            results = self.run("generate_batch", batch, max_length=length, include_prompt_in_result=whole, **options)
             for place, result in zip(places, results):
                 made[place] = list(result.sequences_ids[0])[len(prompts[place]) if whole else 0 :]
         return [made[place] for place in range(len(prompts))]
@@ -139,22 +120,17 @@ class CTranslate2Engine(Engine):
         results = self.run("score_batch", *pairs, max_input_length=0)
         return [list(result.log_probs)[: len(more)] for result, more in zip(results, continuations)]
 
-    def classify(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
-        if self.head is None:
-            return super().classify(rows, token_type_ids)
-        self.check_rows(rows)
-        batch = {
-            "input_ids": padded(rows, self.config.pad_token_id or 0),
-            "attention_mask": padded(rows, 0, ones=True),
-        }
+    def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
+        ids, mask = padded(rows, self.config.pad_token_id or 0)
+        batch = {"input_ids": ids, "attention_mask": mask}
         if token_type_ids is not None:
-            batch["token_type_ids"] = padded(token_type_ids, 0)
+            batch["token_type_ids"] = padded(token_type_ids, 0)[0]
         with torch.no_grad():
             out = self.head(**batch)
         return (out.prediction_logits if "prediction_logits" in out else out.logits).numpy()
 
     def states(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
-        """Return the stack's states (B, T, D); those of padding mean nothing."""
+        """Return the stack's states (B, T, D); those of padding are undefined."""
         rows = [list(row) for row in rows]
         if self.kind == "decoder":
             if token_type_ids is not None:
@@ -162,10 +138,8 @@ class CTranslate2Engine(Engine):
             self.prepare(rows)
             return self.on_host(self.run("forward_batch", rows))
         types = [list(row) for row in token_type_ids] if token_type_ids is not None else None
-        if self.config.type_vocab_size:
-            types = types or [[0] * len(row) for row in rows]
-        elif types is not None:
-            raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
+        if types is None and self.config.type_vocab_size:
+            types = [[0] * len(row) for row in rows]
         return self.on_host(self.run("forward_batch", rows, token_type_ids=types).last_hidden_state)
 
 
@@ -204,10 +178,3 @@ def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
 def words(names: list[str], rows: Rows) -> list[list[str]]:
     """Return the names of tokens, by which the engine wants them."""
     return [[names[token] for token in row] for row in rows]
-
-
-def padded(rows: Rows, fill: int, ones: bool = False) -> torch.Tensor:
-    """Return rows as a tensor (B, T), filled up behind; or 1 for every token of theirs."""
-    length = max(len(row) for row in rows)
-    values = [[1] * len(row) if ones else list(row) for row in rows]
-    return torch.tensor([row + [fill] * (length - len(row)) for row in values])

@@ -1,7 +1,5 @@
 """CTranslate2: all three model types on a fast C++ engine, with 8-bit weights if asked for."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,28 +7,28 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-import vanillaformer.modeling as modeling
 from vanillaformer.configuration import layer_types
+from vanillaformer.hub.engines import ENGINES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
-from ..engine import Engine, start_token
-from ..exporter import Exporter
+from ..arrays import array
+from ..engine import start_token
+from ..exporter import Exporter, ExportJob
+from ..rules import CLASSIFIERS, Rule, only, rope_entries, scales_by_length
 from .engine import HEAD, CTranslate2Engine
-from .specs import ACTIVATIONS, SpecBuilder, array, logit_shape
+from .specs import ACTIVATIONS, SpecBuilder, logits_transform
 
-GENERATES = (modeling.VanillaEncoderDecoderForConditionalGeneration, modeling.VanillaDecoderForCausalLM)
-CLASSIFIES = (
-    modeling.VanillaDecoderForSequenceClassification,
-    modeling.VanillaEncoderForMaskedLM,
-    modeling.VanillaEncoderForPreTraining,
-    modeling.VanillaEncoderForSequenceClassification,
-    modeling.VanillaEncoderForTokenClassification,
-)
-LENGTH_DEPENDENT = ("dynamic", "longrope")  # scalings of rotary positions
 STEPS = 63  # of int8 on each side of 0: two products with an input of up to 255 then fit in 16 bits
 SMALLEST = STEPS / np.finfo(np.float32).max  # magnitude whose scale is a float32
 
-Rule = tuple[str, Callable[[Any, str], bool], str]
+
+def is_decoder(config: Any) -> bool:
+    return MODEL_KINDS[config.model_type] == "decoder"
+
+
+def is_encoder_decoder(config: Any) -> bool:
+    return MODEL_KINDS[config.model_type] == "encoder_decoder"
+
 
 # Values that the engine has; what is added to `configuration/options.py` is refused until somebody adds it here
 KNOWN = {
@@ -40,138 +38,101 @@ KNOWN = {
     "position_embedding_type": ("sinusoidal", "learned", "rotary", "alibi", "relative", "none"),
     "hidden_act": tuple(ACTIVATIONS),
 }
-
-
-def only(field: str, values: tuple[str, ...]) -> Rule:
-    """Return the rule that a field has one of some values."""
-    return field, lambda config, kind: getattr(config, field) not in values, f"it has {', '.join(map(repr, values))}"
-
-
-# A field, when it stands in the way of a config of some kind, and what the engine has instead
-RULES: list[Rule] = [
-    *(only(option, values) for option, values in KNOWN.items()),
-    (
+RULES = (
+    *(only(option, values, "CTranslate2 has") for option, values in KNOWN.items()),
+    Rule(
         "block_layout",
-        lambda config, kind: config.block_layout != "sequential" and kind != "decoder",
-        "it has parallel sublayers in decoders without an encoder alone",
+        lambda config: config.block_layout != "sequential" and not is_decoder(config),
+        "CTranslate2 has parallel sublayers only in decoders without an encoder",
     ),
-    (
+    Rule(
         "block_layout",
-        lambda config, kind: config.block_layout != "sequential" and config.norm_placement == "sandwich",
-        "it has parallel sublayers with norm_placement='pre' alone",
+        lambda config: config.block_layout != "sequential" and config.norm_placement == "sandwich",
+        "CTranslate2 has parallel sublayers only with norm_placement='pre'",
     ),
-    ("skip_first_norm", lambda config, kind: config.skip_first_norm, "it has a norm in every sublayer"),
-    (
+    Rule("skip_first_norm", lambda config: config.skip_first_norm, "CTranslate2 has a norm in every sublayer"),
+    Rule(
         "norm_bias",
-        lambda config, kind: config.norm == "rms_norm" and config.norm_bias,
-        "it has no bias in an RMSNorm",
+        lambda config: config.norm == "rms_norm" and config.norm_bias,
+        "CTranslate2 has no bias in an RMSNorm",
     ),
-    (
+    Rule(
         "position_embedding_type",
-        lambda config, kind: config.position_embedding_type == "alibi" and kind != "decoder",
-        "it has ALiBi in decoders without an encoder alone",
+        lambda config: config.position_embedding_type == "alibi" and not is_decoder(config),
+        "CTranslate2 has ALiBi only in decoders without an encoder",
     ),
-    (
+    Rule(
         "qk_norm",
-        lambda config, kind: config.qk_norm not in (("none",) if kind == "encoder_decoder" else ("none", "head")),
-        "it has one norm for each 'head', and in self-attention alone",
+        lambda config: config.qk_norm not in (("none",) if is_encoder_decoder(config) else ("none", "head")),
+        "CTranslate2 has one norm for each 'head', and only in self-attention",
     ),
-    (
+    Rule(
         "attn_logit_softcapping",
-        lambda config, kind: config.attn_logit_softcapping is not None,
-        "it has no bound of attention scores",
+        lambda config: config.attn_logit_softcapping is not None,
+        "CTranslate2 has no bound of attention scores",
     ),
-    (
+    Rule(
         "sliding_window",
-        lambda config, kind: any(
+        lambda config: any(
             "sliding_attention" in layer_types(side) for side in (config, getattr(config, "encoder_side", config))
         ),
-        "every token sees all others, or all before it",
+        "in CTranslate2 every token sees all others, or all before it",
     ),
-    (
+    Rule("rope_parameters", scales_by_length, "scalings in CTranslate2 do not depend on the input's length"),
+    Rule(
         "rope_parameters",
-        lambda config, kind: any(entry.get("rope_type") in LENGTH_DEPENDENT for entry in rope_entries(config)),
-        "its scalings do not depend on the input's length",
-    ),
-    (
-        "rope_parameters",
-        lambda config, kind: any(
+        lambda config: any(
             entry.get("rope_type") == "yarn" and entry.get("partial_rotary_factor", 1.0) != 1.0
             for entry in rope_entries(config)
         ),
-        "it has YaRN's factor on whole heads alone",
+        "CTranslate2 has YaRN's factor only on whole heads",
     ),
-    ("max_ngram", lambda config, kind: getattr(config, "max_ngram", 1) > 1, "its embeddings are of single tokens"),
-    (
+    Rule(
+        "max_ngram", lambda config: getattr(config, "max_ngram", 1) > 1, "CTranslate2 has embeddings of single tokens"
+    ),
+    Rule(
         "decoder_start_token_id",
-        lambda config, kind: kind == "encoder_decoder" and config.decoder_start_token_id is None,
-        "it needs a token to start from",
+        lambda config: is_encoder_decoder(config) and config.decoder_start_token_id is None,
+        "CTranslate2 needs a token to start from",
     ),
-]
-
-
-def rope_entries(config: Any) -> list[dict[str, Any]]:
-    """Return the rotary parameters of each type of layer that has some."""
-    types = {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}
-    entries = [config.rope_of(layer_type) for layer_type in types]
-    return [entry for entry in entries if entry]
+)
 
 
 class CTranslate2Exporter(Exporter):
     """Fills CTranslate2's specs: a Translator, a Generator or an Encoder.
 
-    Its own tools read the folder too. What stands behind the stack of a classifier or a masked language model is kept
+    Its own tools read the folder too. What comes after the stack of a classifier or a masked language model is saved
     beside it, in float32, and computed by our own class.
     """
 
-    name = "ctranslate2"
-    runtime = "ctranslate2"
-    extra = "ctranslate2"
-    packages = ("ctranslate2",)
+    info = ENGINES["ctranslate2"]
+    engine_class = CTranslate2Engine
+    rules = RULES
     quantizations = (
         "float32", "int8", "int8_float32", "int8_float16", "int8_bfloat16", "float16", "bfloat16",
     )  # fmt: skip
 
-    def obstacles(self, model_class: type, config: Any) -> list[str]:
-        if model_class not in (*GENERATES, *CLASSIFIES):
-            names = ", ".join(allowed.__name__ for allowed in (*GENERATES, *CLASSIFIES))
-            return [f"it is none of {names}"]
-        kind = MODEL_KINDS[config.model_type]
-        return [
-            f"{field}={getattr(config, field)!r}, but of CTranslate2 we know: {instead}"
-            for field, stands_in_the_way, instead in RULES
-            if stands_in_the_way(config, kind)
-        ]
-
-    def write(
-        self,
-        model: Any,
-        folder: Path,
-        quantization: str,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-    ) -> None:
-        (ctranslate2,) = self.require()
-        spec = build_spec(ctranslate2.specs, model, tokenizer, target_tokenizer)
+    def write(self, job: ExportJob) -> None:
+        (ctranslate2,) = self.info.writer.load()
+        model = job.model
+        spec = build_spec(ctranslate2.specs, model, job.tokenizer, job.target_tokenizer)
         spec.config.layer_norm_epsilon = float(model.config.norm_eps)
         spec.validate()
-        quantize(ctranslate2.specs.model_spec, spec, quantization)
-        spec.save(str(folder))
-        if isinstance(model, CLASSIFIES):
+        quantize(ctranslate2.specs.model_spec, spec, job.quantization)
+        spec.save(str(job.folder))
+        if isinstance(model, CLASSIFIERS):
             head = {name: value for name, value in model.state_dict().items() if not name.startswith("model.")}
-            save_file({name: torch.from_numpy(array(value)) for name, value in head.items()}, folder / HEAD)
-
-    def load(self, folder: Path, device: str = "cpu") -> Engine:
-        (ctranslate2,) = self.require()
-        return CTranslate2Engine(ctranslate2, Path(folder), device)
+            save_file({name: torch.from_numpy(array(value)) for name, value in head.items()}, job.folder / HEAD)
 
 
-# -------------------------------------------------------------------------------------------------- weights
+EXPORTER = CTranslate2Exporter()
+
+
 def quantize(model_spec: Any, spec: Any, quantization: str) -> None:
-    """Store a spec's weights as asked for: each row of a matrix in `STEPS` steps, or all in a shorter float.
+    """Store a spec's weights in the quantization: each row of a matrix in `STEPS` steps, or all in a shorter float.
 
     The engine's own rounding has 127 steps on each side, which its kernels for CPUs without VNNI cannot multiply: they
-    add two products in 16 bits, and what exceeds them is lost.
+    add two products in 16 bits, which overflow.
     """
     rounds, rest = quantization.startswith("int8"), quantization.removeprefix("int8").lstrip("_")
     if not rounds:
@@ -195,7 +156,6 @@ def quantize(model_spec: Any, spec: Any, quantization: str) -> None:
     model_spec.visit_spec(spec, store)
 
 
-# ---------------------------------------------------------------------------------------------------- specs
 def build_spec(
     specs: Any,
     model: Any,
@@ -207,7 +167,7 @@ def build_spec(
     if MODEL_KINDS[config.model_type] == "encoder_decoder":
         stacks = (
             builder.encoder(model.model.encoder),
-            builder.decoder(model.model.decoder, model.lm_head, *logit_shape(config)),
+            builder.decoder(model.model.decoder, model.lm_head, *logits_transform(config)),
         )
         spec = specs.TransformerSpec(*stacks)
         spec.register_source_vocabulary(vocabulary(tokenizer, config.vocab_size))
@@ -218,10 +178,12 @@ def build_spec(
         target = vocabulary(tokenizer, config.vocab_size)
         if MODEL_KINDS[config.model_type] == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
-        elif isinstance(model, CLASSIFIES):
+        elif isinstance(model, CLASSIFIERS):
             spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity(config.hidden_size)))
         else:
-            spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, model.lm_head, *logit_shape(config)))
+            spec = specs.TransformerDecoderModelSpec(
+                builder.decoder(model.model, model.lm_head, *logits_transform(config))
+            )
         spec.register_vocabulary(target)
     name_special_tokens(spec.config, config, target, target_tokenizer)
     return spec

@@ -9,11 +9,14 @@ import math
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from vanillaformer.configuration import layer_types
 from vanillaformer.modeling.stack import Stack
+
+from ..arrays import array, wavelength_factors
 
 # Our names of activations, and CTranslate2's
 ACTIVATIONS = {
@@ -30,17 +33,11 @@ ACTIVATIONS = {
     "tanh": "Tanh",
     "sigmoid": "Sigmoid",
 }
-STANDING_STILL = 1e30  # a wavelength so long that no position turns anything
 
 
 def put(spec: Any, **values: Any) -> None:
     """Set attributes that the engine reads, whether or not the spec's constructor has made them."""
     vars(spec).update(values)
-
-
-def array(tensor: torch.Tensor) -> Any:
-    """Return a copy of a tensor, in float32, for numpy."""
-    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
 
 
 class SpecBuilder:
@@ -59,7 +56,6 @@ class SpecBuilder:
         self.sandwich = config.norm_placement == "sandwich"
         self.parallel = config.block_layout != "sequential"
 
-    # ------------------------------------------------------------------------------------------- layers
     def norm(self, module: Any) -> Any:
         """Return the spec of a norm; the engine takes one with a bias for LayerNorm, one without for RMSNorm."""
         spec = self.specs.common_spec.LayerNormSpec(rms_norm=self.rms_norm)
@@ -95,8 +91,6 @@ class SpecBuilder:
             self.fill_rotation(spec, module, positions, layer_idx)
 
     def max_distance(self) -> Any:
-        import numpy as np
-
         return np.dtype("int32").type(self.config.relative_attention_max_distance)
 
     def fill_rotation(self, spec: Any, module: Any, positions: Any, layer_idx: int) -> None:
@@ -105,17 +99,13 @@ class SpecBuilder:
         So every scaling that does not depend on the input's length is the same to the engine. A layer without
         rotation turns two dimensions by nothing: an engine without any positions would add sinusoids.
         """
-        import numpy as np
-
         rotation = self.rotation_of(module, positions, layer_idx)
-        frequencies = torch.zeros(1) if rotation is None else rotation.inv_freq.detach().cpu().double()
-        base, pairs = 10000.0, len(frequencies)
-        plain = base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-        factors = array((plain / frequencies).nan_to_num(posinf=STANDING_STILL))
+        base = 10000.0
+        factors = wavelength_factors(torch.zeros(1) if rotation is None else rotation.inv_freq, base)
         limit = np.dtype("int32").type(self.config.max_position_embeddings)
         put(
             spec,
-            rotary_dim=np.dtype("int32").type(2 * pairs),
+            rotary_dim=np.dtype("int32").type(2 * len(factors)),
             rotary_interleave=self.config.position_embedding_type == "rotary" and self.config.rope_interleaved,
             rotary_base=np.float32(base),
             rotary_scaling_type=np.int8(self.specs.RotaryScalingType.Su),
@@ -191,7 +181,6 @@ class SpecBuilder:
         spec.encodings = array(positions.embed_positions.weight[positions.offset :] if learned else positions.table)
         return spec
 
-    # ------------------------------------------------------------------------------------------- stacks
     def common(self) -> dict[str, Any]:
         """Return the arguments that the constructors of encoder and decoder specs share."""
         config = self.config
@@ -258,8 +247,8 @@ class SpecBuilder:
         vars(spec).pop("position_encodings", None)
 
 
-def logit_shape(config: Any) -> tuple[float, float | None]:
-    """Return factor and bound of the logits behind the output layer, as `modeling/heads.py` has them."""
+def logits_transform(config: Any) -> tuple[float, float | None]:
+    """Return the factor and the bound of the logits, as `modeling/heads.py` applies them."""
     scale = 1.0 if config.logit_scale is None else float(config.logit_scale)
     if getattr(config, "scale_decoder_outputs", False):
         scale /= math.sqrt(config.hidden_size)

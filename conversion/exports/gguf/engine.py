@@ -1,4 +1,4 @@
-"""Our exports on llama.cpp: tokens in, tokens out, one text after the other."""
+"""Our exports on llama.cpp, one text at a time."""
 
 from pathlib import Path
 from typing import Any
@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from vanillaformer.tokenization.options import MODEL_KINDS
-
-from ..engine import TOP_K, Engine, Rows, load_generation_config
-from ..exporter import config_of, read_record
+from ..engine import Engine, Rows, Search, check_rows
+from ..record import exported_model
 from .tensors import TABLES
 
 MODEL = "model.gguf"
@@ -17,7 +15,7 @@ SHORTEST = 512  # context, in tokens
 
 
 class LlamaCppEngine(Engine):
-    """What llama.cpp can be asked through llama-cpp-python: greedy search, sampling and scores.
+    """Runs decoders through llama-cpp-python: greedy search, sampling and scores.
 
     Args:
         llama_cpp: The engine's module.
@@ -26,36 +24,31 @@ class LlamaCppEngine(Engine):
     """
 
     def __init__(self, llama_cpp: Any, folder: Path, device: str = "cpu"):
-        record = read_record(folder)
-        config = config_of(record)
-        super().__init__(
-            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
-        )
+        super().__init__(*exported_model(folder))
+        self.has_position_table = self.config.position_embedding_type in TABLES
         self.llama_cpp = llama_cpp
         self.path = folder / MODEL
         self.layers_on_gpu = 0 if device == "cpu" else -1
-        self.made: Any = None
+        self.llama: Any = None
         self.keeps_logits = False
 
     def context(self, length: int, keep_logits: bool = False) -> Any:
-        """Return the model with an empty context of at least so many tokens.
+        """Return the model with an empty context of at least `length` tokens.
 
         Args:
-            length: How many.
-            keep_logits: Whether the logits behind all tokens are wanted, and not of the last one alone; they take much
-                room.
+            length: The number of tokens.
+            keep_logits: Whether to keep the logits of all tokens, which take much memory, and not of the last only.
 
         Raises:
             ValueError: There are not so many positions.
         """
+        self.check_length(length)
         limit = self.config.max_position_embeddings
-        if self.config.position_embedding_type in TABLES and length > limit:
-            raise ValueError(f"{length} tokens are more than max_position_embeddings={limit}")
-        if self.made is None or self.made.n_ctx() < length or (keep_logits and not self.keeps_logits):
+        if self.llama is None or self.llama.n_ctx() < length or (keep_logits and not self.keeps_logits):
             self.keeps_logits = keep_logits
             size = max(length, min(limit, max(SHORTEST, 2 ** (length - 1).bit_length())))
             float32 = self.llama_cpp.GGML_TYPE_F32
-            self.made = self.llama_cpp.Llama(
+            self.llama = self.llama_cpp.Llama(
                 str(self.path),
                 n_ctx=size,
                 n_threads=torch.get_num_threads(),
@@ -66,37 +59,26 @@ class LlamaCppEngine(Engine):
                 type_v=float32,
                 verbose=False,
             )
-        self.made.reset()
-        return self.made
+        self.llama.reset()
+        return self.llama
 
-    def generate(
-        self,
-        prompts: Rows,
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int = TOP_K,
-        top_p: float = 1.0,
-        seed: int | None = None,
-    ) -> list[list[int]]:
-        self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
-        if num_beams > 1:
-            raise ValueError(f"num_beams={num_beams}: llama.cpp has no beam search")
-        sampling = {"temp": temperature, "top_k": top_k, "top_p": top_p} if do_sample else {"temp": 0.0}
+    def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
+        if search.num_beams > 1:
+            raise ValueError(f"num_beams={search.num_beams}: llama.cpp has no beam search")
+        sampling = {"temp": 0.0}
+        if search.do_sample:
+            sampling = {"temp": search.temperature, "top_k": search.top_k, "top_p": search.top_p}
         return [
-            self.continued(list(prompt), max_new_tokens, sampling, None if seed is None else seed + number)
+            self.continuation(
+                list(prompt), search.max_new_tokens, sampling, None if search.seed is None else search.seed + number
+            )
             for number, prompt in enumerate(prompts)
         ]
 
-    def continued(
-        self, prompt: list[int], max_new_tokens: int, sampling: dict[str, Any], seed: int | None
+    def continuation(
+        self, prompt: list[int], max_new_tokens: int, sampling: dict[str, float], seed: int | None
     ) -> list[int]:
-        """Return what follows one prompt."""
+        """Return the continuation of one prompt."""
         llama = self.context(len(prompt) + max_new_tokens)
         if seed is not None:
             llama.set_seed(seed)
@@ -111,7 +93,7 @@ class LlamaCppEngine(Engine):
         return made
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
-        self.check_rows(prompts)
+        check_rows(prompts)
         return [self.scores(list(prompt), list(more)) for prompt, more in zip(prompts, continuations)]
 
     def scores(self, prompt: list[int], more: list[int]) -> list[float]:

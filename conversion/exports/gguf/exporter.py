@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
 
 import vanillaformer.modeling as modeling
+from vanillaformer.hub.engines import ENGINES
 
-from ..checks import check
-from ..engine import Engine
-from ..exporter import Exporter
+from ..exporter import Exporter, ExportJob
 from .engine import MODEL, LlamaCppEngine
 from .tensors import Fields, Tensors, architecture_of, fields_of, tensors_of
 from .vocabulary import vocabulary_fields
@@ -21,66 +19,49 @@ BLOCK = 32  # values with one scale in Q8_0
 
 
 class GgufExporter(Exporter):
-    """Writes one file with weights, settings and tokenizer; what is read back must be what was to be written.
+    """Writes one file with weights, settings and tokenizer, and reads it back.
 
     Where llama-cpp-python is installed, its answers are compared too.
     """
 
-    name = "gguf"
-    runtime = "llama.cpp"
-    extra = "gguf"
-    packages = ("gguf",)
+    info = ENGINES["gguf"]
+    engine_class = LlamaCppEngine
+    models = (modeling.VanillaDecoderForCausalLM,)
     quantizations = tuple(FILE_TYPES)
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
-        if model_class is not modeling.VanillaDecoderForCausalLM:
-            return ["it is no VanillaDecoderForCausalLM"]
-        return architecture_of(config)[1]
+        return super().obstacles(model_class, config) or architecture_of(config)[1]
 
-    def write(
-        self,
-        model: Any,
-        folder: Path,
-        quantization: str,
-        tokenizer: PreTrainedTokenizerBase | None = None,
-        target_tokenizer: PreTrainedTokenizerBase | None = None,
-    ) -> None:
-        (gguf,) = self.require()
+    def write(self, job: ExportJob) -> None:
+        (gguf,) = self.info.writer.load()
+        model = job.model
         architecture, _ = architecture_of(model.config)
-        tensors = stored(gguf, tensors_of(model, architecture), quantization)
+        tensors = stored(gguf, tensors_of(model, architecture), job.quantization)
         fields = {
             "general.architecture": architecture,
             "general.type": "model",
             "general.name": getattr(model.config, "name_or_path", "") or type(model).__name__,
-            "general.file_type": FILE_TYPES[quantization][1],
+            "general.file_type": FILE_TYPES[job.quantization][1],
             "general.quantization_version": gguf.GGML_QUANT_VERSION,
             **fields_of(model.config, architecture),
-            **vocabulary_fields(tokenizer, model.config),
+            **vocabulary_fields(job.tokenizer, model.config),
         }
-        write_file(gguf, folder / MODEL, fields, tensors)
-        verify_file(gguf, folder / MODEL, fields, tensors)
+        write_file(gguf, job.folder / MODEL, fields, tensors)
+        verify_file(gguf, job.folder / MODEL, fields, tensors)
 
-    def load(self, folder: Path, device: str = "cpu") -> Engine:
-        try:
-            import llama_cpp
-        except ImportError as error:
-            raise ImportError(
-                "llama.cpp needs llama-cpp-python: pip install 'vanillaformer[llama-cpp]' builds it, which takes a "
-                "C++ compiler and some minutes"
-            ) from error
-        return LlamaCppEngine(llama_cpp, Path(folder), device)
-
-    def compare(self, model: Any, folder: Path, exact: bool) -> str:
+    def compare(self, job: ExportJob) -> str:
         if importlib.util.find_spec("llama_cpp") is None:
             return "the file holds every weight and setting; not run, since llama-cpp-python is not installed"
-        return check(model, self.load(folder), exact)
+        return super().compare(job)
 
 
-Stored = dict[str, tuple[np.ndarray, Any]]  # the values as they are stored, and GGUF's type of them
+EXPORTER = GgufExporter()
+
+Stored = dict[str, tuple[np.ndarray, Any]]  # the stored values and their GGUF type
 
 
 def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
-    """Return matrices in the type asked for, where their rows allow it; vectors stay as they are."""
+    """Return matrices in the quantization, where their rows allow it; vectors stay as they are."""
     name, _ = FILE_TYPES[quantization]
     wanted, plain = gguf.GGMLQuantizationType[name], gguf.GGMLQuantizationType.F32
     made: Stored = {}

@@ -9,37 +9,66 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from vanillaformer.configuration import layer_types
 
 from ...mapping.fields import first_rope
+from ..arrays import array, wavelength_factors
+from ..rules import Rule, only, scales_by_length, violations
 
 Tensors = dict[str, np.ndarray]
 Fields = dict[str, Any]
-Rule = tuple[str, Callable[[Any], bool], str]
 
 TANH_GELU = ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh")
 TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
-LENGTH_DEPENDENT = ("dynamic", "longrope")  # scalings of rotary positions
-STANDING_STILL = 1e30  # a divisor of frequencies that leaves none
 
 
-def common_rules() -> list[Rule]:
-    """Return which fields make a stack that is neither of the two shapes, and what both have instead."""
-    return [
-        ("norm_placement", lambda c: c.norm_placement != "pre", "'pre'"),
-        ("final_norm", lambda c: c.final_norm is False, "a norm at the end"),
-        ("embedding_norm", lambda c: c.embedding_norm, "no norm of the embeddings"),
-        ("skip_first_norm", lambda c: c.skip_first_norm, "a norm in front of every sublayer"),
-        ("block_layout", lambda c: c.block_layout != "sequential", "'sequential'"),
-        ("qk_norm", lambda c: c.qk_norm != "none", "no norm of queries and keys"),
-        ("attn_logit_softcapping", lambda c: c.attn_logit_softcapping is not None, "no bound of attention scores"),
-        ("final_logit_softcapping", lambda c: c.final_logit_softcapping is not None, "no bound of logits"),
-        ("sliding_window", lambda c: "sliding_attention" in layer_types(c), "full attention"),
-        ("lm_head_bias", lambda c: c.lm_head_bias, "no bias of the logits"),
-        ("type_vocab_size", lambda c: c.type_vocab_size > 0, "no token types"),
-    ]
+COMMON_RULES = (
+    only("norm_placement", ("pre",), "llama and gpt2 have"),
+    Rule("final_norm", lambda c: c.final_norm is False, "llama and gpt2 have a norm at the end"),
+    Rule("embedding_norm", lambda c: c.embedding_norm, "llama and gpt2 have no norm of the embeddings"),
+    Rule("skip_first_norm", lambda c: c.skip_first_norm, "llama and gpt2 have a norm before every sublayer"),
+    only("block_layout", ("sequential",), "llama and gpt2 have"),
+    Rule("qk_norm", lambda c: c.qk_norm != "none", "llama and gpt2 have no norm of queries and keys"),
+    Rule(
+        "attn_logit_softcapping",
+        lambda c: c.attn_logit_softcapping is not None,
+        "llama and gpt2 have no bound of attention scores",
+    ),
+    Rule(
+        "final_logit_softcapping",
+        lambda c: c.final_logit_softcapping is not None,
+        "llama and gpt2 have no bound of logits",
+    ),
+    Rule("sliding_window", lambda c: "sliding_attention" in layer_types(c), "llama and gpt2 have full attention"),
+    Rule("lm_head_bias", lambda c: c.lm_head_bias, "llama and gpt2 have no bias of the logits"),
+    Rule("type_vocab_size", lambda c: c.type_vocab_size > 0, "llama and gpt2 have no token types"),
+)
+RULES = {
+    "llama": (
+        only("norm", ("rms_norm",), "llama has"),
+        Rule("norm_bias", lambda c: c.norm_bias, "llama has no bias in a norm"),
+        only("feed_forward", ("gated",), "llama has"),
+        Rule("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "llama has 'silu'"),
+        only("position_embedding_type", ("rotary",), "llama has"),
+        Rule("rotary_layers", lambda c: c.rotary_layers is not None, "llama has rotation in every layer"),
+        Rule(
+            "rope_parameters",
+            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
+            "llama rotates whole heads",
+        ),
+        Rule("rope_parameters", scales_by_length, "scalings in llama do not depend on the input's length"),
+    ),
+    "gpt2": (
+        only("norm", ("layer_norm",), "gpt2 has"),
+        only("feed_forward", ("plain",), "gpt2 has"),
+        Rule("hidden_act", lambda c: c.hidden_act not in TANH_GELU, "gpt2 has 'gelu_new'"),
+        only("position_embedding_type", TABLES, "gpt2 has"),
+        Rule(
+            "head_dim", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size, "gpt2 has hidden_size / heads"
+        ),
+    ),
+}
 
 
 def rope_of(config: Any) -> dict[str, Any]:
@@ -47,61 +76,16 @@ def rope_of(config: Any) -> dict[str, Any]:
     return first_rope(config) or {}
 
 
-def llama_rules() -> list[Rule]:
-    """Return which fields Llama has otherwise, and how."""
-    return [
-        ("norm", lambda c: c.norm != "rms_norm", "'rms_norm'"),
-        ("norm_bias", lambda c: c.norm_bias, "no bias in a norm"),
-        ("feed_forward", lambda c: c.feed_forward != "gated", "'gated'"),
-        ("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "'silu'"),
-        ("position_embedding_type", lambda c: c.position_embedding_type != "rotary", "'rotary'"),
-        ("rotary_layers", lambda c: c.rotary_layers is not None, "rotation in every layer"),
-        (
-            "rope_parameters",
-            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
-            "heads that are turned whole",
-        ),
-        (
-            "rope_parameters",
-            lambda c: rope_of(c).get("rope_type") in LENGTH_DEPENDENT,
-            "scalings that do not depend on the input's length",
-        ),
-    ]
-
-
-def gpt2_rules() -> list[Rule]:
-    """Return which fields GPT-2 has otherwise, and how."""
-    return [
-        ("norm", lambda c: c.norm != "layer_norm", "'layer_norm'"),
-        ("feed_forward", lambda c: c.feed_forward != "plain", "'plain'"),
-        ("hidden_act", lambda c: c.hidden_act not in TANH_GELU, "'gelu_new'"),
-        ("position_embedding_type", lambda c: c.position_embedding_type not in TABLES, f"one of {', '.join(TABLES)}"),
-        ("head_dim", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size, "hidden_size / heads"),
-    ]
-
-
 def architecture_of(config: Any) -> tuple[str, list[str]]:
-    """Return which shape a decoder has, `llama` or `gpt2`, or comes nearest to, and what is then in the way."""
-    found = {
-        name: [(field, has) for field, stands_in_the_way, has in rules if stands_in_the_way(config)]
-        for name, rules in {"llama": llama_rules(), "gpt2": gpt2_rules()}.items()
-    }
+    """Return the nearest shape of a decoder, `llama` or `gpt2`, and what stands in its way."""
+    found = {name: violations(rules, config) for name, rules in RULES.items()}
     nearest = min(found, key=lambda name: len(found[name]))
-    common = [(field, has) for field, stands_in_the_way, has in common_rules() if stands_in_the_way(config)]
-    reasons = [f"{field}={getattr(config, field)!r}, but llama and gpt2 have {has}" for field, has in common]
-    reasons += [f"{field}={getattr(config, field)!r}, but {nearest} has {has}" for field, has in found[nearest]]
-    return nearest, reasons
+    return nearest, violations(COMMON_RULES, config) + found[nearest]
 
 
-def array(tensor: torch.Tensor) -> np.ndarray:
-    """Return a tensor's values in float32."""
-    return tensor.detach().to("cpu", torch.float32).contiguous().numpy()
-
-
-# -------------------------------------------------------------------------------------------------- fields
 def fields_of(config: Any, architecture: str) -> Fields:
     """Return what the file says about the model, by key."""
-    own = {
+    fields = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
         "block_count": config.num_hidden_layers,
@@ -111,7 +95,7 @@ def fields_of(config: Any, architecture: str) -> Fields:
         "vocab_size": config.vocab_size,
     }
     if architecture == "llama":
-        own |= {
+        fields |= {
             "attention.layer_norm_rms_epsilon": float(config.norm_eps),
             "attention.key_length": config.head_dim,
             "attention.value_length": config.head_dim,
@@ -119,11 +103,10 @@ def fields_of(config: Any, architecture: str) -> Fields:
             "rope.freq_base": float(rope_of(config)["rope_theta"]),
         }
     else:
-        own["attention.layer_norm_epsilon"] = float(config.norm_eps)
-    return {f"{architecture}.{name}": value for name, value in own.items()}
+        fields["attention.layer_norm_epsilon"] = float(config.norm_eps)
+    return {f"{architecture}.{name}": value for name, value in fields.items()}
 
 
-# ------------------------------------------------------------------------------------------------- tensors
 def tensors_of(model: Any, architecture: str) -> Tensors:
     """Return a model's weights under GGUF's names."""
     builder = LlamaTensors(model) if architecture == "llama" else Gpt2Tensors(model)
@@ -218,10 +201,7 @@ class LlamaTensors(DecoderTensors):
 
     def positions(self, module: Any) -> None:
         """Add what the frequencies are divided by, if they are scaled."""
-        scaled = self.rotation().inv_freq.detach().cpu().double()
-        pairs, base = len(scaled), float(rope_of(self.config)["rope_theta"])
-        plain = base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-        factors = array((plain / scaled).nan_to_num(posinf=STANDING_STILL))
+        factors = wavelength_factors(self.rotation().inv_freq, float(rope_of(self.config)["rope_theta"]))
         if not np.allclose(factors, 1, rtol=1e-6):
             self.tensors["rope_freqs.weight"] = factors
 

@@ -10,17 +10,14 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from vanillaformer.configuration.options import POSITION_CHOICES
-from vanillaformer.tokenization.options import MODEL_KINDS
-
-from ..engine import TOP_K, Engine, Rows, load_generation_config
-from ..exporter import config_of, read_record
+from ..engine import Engine, Rows, Search, check_rows, padded
+from ..record import exported_model
 
 GRAPHS = ("encoder", "prefill", "decode", "model")
 
 
 class OnnxEngine(Engine):
-    """What ONNX Runtime can be asked: everything that `generate` can search for, scores and classes.
+    """Runs all model types, with every search of transformers' `generate`.
 
     Args:
         onnxruntime: The engine's module.
@@ -29,11 +26,7 @@ class OnnxEngine(Engine):
     """
 
     def __init__(self, onnxruntime: Any, folder: Path, device: str = "cpu"):
-        record = read_record(folder)
-        config = config_of(record)
-        super().__init__(
-            MODEL_KINDS[config.model_type], record["architecture"], config, load_generation_config(folder)
-        )
+        super().__init__(*exported_model(folder))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         providers = providers_of(onnxruntime, device)
@@ -42,7 +35,7 @@ class OnnxEngine(Engine):
             for name in GRAPHS
             if (folder / f"{name}.onnx").is_file()
         }
-        self.steps = GraphModel(self) if "decode" in self.sessions else None
+        self.generates = "decode" in self.sessions
 
     def run(self, graph: str, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the outputs of a graph by name."""
@@ -51,60 +44,41 @@ class OnnxEngine(Engine):
         made = session.run(None, {name: value.numpy() for name, value in inputs.items() if name in names})
         return {value.name: torch.from_numpy(array) for value, array in zip(session.get_outputs(), made)}
 
-    def generate(
-        self,
-        prompts: Rows,
-        *,
-        max_new_tokens: int,
-        num_beams: int = 1,
-        length_penalty: float = 1.0,
-        early_stopping: bool | str = False,
-        do_sample: bool = False,
-        temperature: float = 1.0,
-        top_k: int = TOP_K,
-        top_p: float = 1.0,
-        seed: int | None = None,
-    ) -> list[list[int]]:
-        if self.steps is None:
-            return super().generate(prompts, max_new_tokens=max_new_tokens)
-        self.check_rows(prompts)
-        self.check_search(max_new_tokens, num_beams, do_sample, temperature, early_stopping)
-        self.check_lengths(prompts, max_new_tokens)
-        search: dict[str, Any] = {"num_beams": num_beams}
-        if num_beams > 1:
-            search |= {"length_penalty": length_penalty, "early_stopping": early_stopping}
-        if do_sample:
-            search |= {"do_sample": True, "temperature": temperature, "top_k": top_k, "top_p": top_p}
+    def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
+        self.check_lengths(prompts, search.max_new_tokens)
+        options: dict[str, Any] = {"num_beams": search.num_beams}
+        if search.num_beams > 1:
+            options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
+        if search.do_sample:
+            options |= {"do_sample": True, "temperature": search.temperature}
+            options |= {"top_k": search.top_k, "top_p": search.top_p}
         end = self.end_tokens()
         filler = next((token for token in (self.config.pad_token_id, *end) if token is not None), 0)
         ids, mask = padded(prompts, filler, "right" if self.kind == "encoder_decoder" else "left")
         settings = GenerationConfig(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=search.max_new_tokens,
             eos_token_id=end or None,
             pad_token_id=filler,
             decoder_start_token_id=self.start_token(),
-            **search,
+            **options,
         )
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            if seed is not None:
-                torch.manual_seed(seed)
-            made = self.steps.generate(ids, attention_mask=mask, generation_config=settings)
+            if search.seed is not None:
+                torch.manual_seed(search.seed)
+            sequences = GraphModel(self).generate(ids, attention_mask=mask, generation_config=settings)
         known = 1 if self.kind == "encoder_decoder" else ids.shape[1]
-        return [until(row, end) for row in made[:, known:].tolist()]
+        return [until(row, end) for row in sequences[:, known:].tolist()]
 
     def check_lengths(self, prompts: Rows, new_tokens: int) -> None:
         """Raise for rows that are longer than a position table."""
         longest = max(len(row) for row in prompts)
-        lengths = [longest, new_tokens] if self.kind == "encoder_decoder" else [longest + new_tokens]
-        limit = self.config.max_position_embeddings
-        if POSITION_CHOICES[self.config.position_embedding_type].has_table and max(lengths) > limit:
-            raise ValueError(f"{max(lengths)} tokens are more than max_position_embeddings={limit}")
+        self.check_length(max(longest, new_tokens) if self.kind == "encoder_decoder" else longest + new_tokens)
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
         """Return log-probabilities by the prefill graph."""
-        if self.steps is None:
+        if not self.generates:
             return super().score(prompts, continuations)
-        self.check_rows(prompts)
+        check_rows(prompts)
         self.check_lengths(prompts, max(len(row) for row in continuations))
         if self.kind == "encoder_decoder":
             start = self.start_token()
@@ -123,14 +97,8 @@ class OnnxEngine(Engine):
             for row, (first, more) in enumerate(zip(before, continuations))
         ]
 
-    def classify(self, rows: Rows, token_type_ids: Rows | None = None) -> np.ndarray:
-        if "model" not in self.sessions:
-            return super().classify(rows, token_type_ids)
-        self.check_rows(rows)
+    def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
         self.check_lengths(rows, 0)
-        types = getattr(self.config, "type_vocab_size", 0)
-        if token_type_ids is not None and not types:
-            raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
         filler = self.config.pad_token_id
         ids, mask = padded(rows, 0 if filler is None else filler)
         segments = torch.zeros_like(ids) if token_type_ids is None else padded(token_type_ids, 0)[0]
@@ -139,7 +107,7 @@ class OnnxEngine(Engine):
 
 
 class GraphModel(PreTrainedModel, GenerationMixin):
-    """What `generate` needs of a model: a step from tokens and cache to logits, here by the graphs.
+    """The model that `generate` calls: a step from tokens and cache to logits, computed by the graphs.
 
     Args:
         engine: The engine that has them.
@@ -156,7 +124,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         return self.encoder
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Make none: the prefill graph does."""
+        """Prepare no cache: the prefill graph returns one."""
 
     def forward(
         self,
@@ -168,7 +136,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Return the logits (B, T, V) of the tokens behind those in the cache, and the cache with them."""
+        """Return the logits (B, T, V) of the tokens after those in the cache, and the cache with them."""
         if decoder_input_ids is not None:
             inputs = {
                 "input_ids": decoder_input_ids,
@@ -189,7 +157,7 @@ class GraphModel(PreTrainedModel, GenerationMixin):
 
 
 class GraphEncoder(nn.Module):
-    """The encoder's graph in the place of a module."""
+    """The encoder's graph as a module."""
 
     main_input_name = "input_ids"
 
@@ -227,18 +195,6 @@ def cache_of(made: dict[str, torch.Tensor]) -> Cache:
     if "present.0.encoder.key" in made:
         return EncoderDecoderCache(part(".decoder"), part(".encoder"))
     return part("")
-
-
-def padded(rows: Rows, fill: int, side: str = "right") -> tuple[torch.Tensor, torch.Tensor]:
-    """Return rows as a tensor (B, T), filled up on one side, and 1 for every token of theirs (B, T)."""
-    length = max(len(row) for row in rows)
-
-    def filled(row: list[int], value: int) -> list[int]:
-        more = [value] * (length - len(row))
-        return row + more if side == "right" else more + row
-
-    ids = [filled(list(row), fill) for row in rows]
-    return torch.tensor(ids), torch.tensor([filled([1] * len(row), 0) for row in rows])
 
 
 def until(row: list[int], end: list[int]) -> list[int]:

@@ -14,9 +14,7 @@ class Twin(Engine):
     """A model as its own engine."""
 
     def __init__(self, model, scores: bool = True):
-        kind = {"vanilla_encoder_decoder": "encoder_decoder", "vanilla_decoder": "decoder"}
-        kind = kind.get(model.config.model_type, "encoder")
-        super().__init__(kind, type(model).__name__, model.config, GenerationConfig())
+        super().__init__(type(model).__name__, model.config, GenerationConfig())
         self.model, self.scores = model.eval(), scores
 
     @torch.no_grad()

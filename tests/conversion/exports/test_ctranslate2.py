@@ -15,7 +15,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 import vanillaformer
-from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, export, load_engine
+from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, ExportJob, export, load_engine
 from vanillaformer.conversion.exports.ctranslate2.exporter import RULES
 from vanillaformer.conversion.exports.ctranslate2.specs import ACTIVATIONS
 
@@ -82,8 +82,9 @@ def runnable(*kinds: str) -> list[Any]:
 def on_engine(model: PreTrainedModel, folder: Path, quantization: str = "float32") -> Engine:
     """The engine, without the comparison that belongs to an export."""
     folder.mkdir()
-    EXPORTER.write(model, folder, quantization)
-    EXPORTER.write_record(model, folder, quantization)
+    job = ExportJob(model, folder, quantization)
+    EXPORTER.write(job)
+    EXPORTER.write_record(job)
     return load_engine(folder)
 
 
@@ -420,8 +421,8 @@ def test_every_rule_has_a_case():
     hit = {
         number
         for kind, fields, _ in REFUSED
-        for number, (_, stands_in_the_way, _) in enumerate(RULES)
-        if stands_in_the_way(toy_config(kind, **fields), kind)
+        for number, rule in enumerate(RULES)
+        if rule.forbids(toy_config(kind, **fields))
     }
     assert hit == set(range(len(RULES)))
 
@@ -448,10 +449,13 @@ def export_unasked(model: PreTrainedModel, folder: Path) -> None:
         def obstacles(self, model_class: type, config: Any) -> list[str]:
             return []
 
-    Unasked().export(model, folder)
+    Unasked().export(ExportJob(model, folder))
 
 
 def test_only_models_with_a_head():
     model_class = vanillaformer.VanillaDecoderModel
     (obstacle,) = EXPORTER.obstacles(model_class, toy_config("decoder"))
-    assert "it is none of VanillaEncoderDecoderForConditionalGeneration, VanillaDecoderForCausalLM" in obstacle
+    assert (
+        "the model must be a VanillaEncoderDecoderForConditionalGeneration or VanillaDecoderForCausalLM or "
+        in obstacle
+    )

@@ -1,7 +1,5 @@
 """An engine in the place of a model: padding, defaults, and what it refuses."""
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -9,17 +7,14 @@ from modeling.toys import toy_config
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine, EngineModel
-from vanillaformer.conversion.exports.ctranslate2.engine import CTranslate2Engine
-from vanillaformer.conversion.exports.engine import unpadded
-from vanillaformer.conversion.exports.gguf.engine import LlamaCppEngine
-from vanillaformer.conversion.exports.onnx.engine import OnnxEngine
+from vanillaformer.conversion.exports.engine import Search, check_rows, padded, unpadded
 
 
 class Parrot(Engine):
     """Says how often it was asked, as often as it may, and remembers how."""
 
     def __init__(self, kind: str = "decoder", **settings):
-        super().__init__(kind, "Parrot", toy_config(kind), GenerationConfig(**settings))
+        super().__init__("Parrot", toy_config(kind), GenerationConfig(**settings))
         self.asked: list[tuple] = []
 
     def generate(self, prompts, *, max_new_tokens, **options):
@@ -122,10 +117,8 @@ def test_settings_that_ask_for_nothing_are_not_refused():
     assert not nothing.keys() & engine.asked[0][2].keys()
 
 
-@pytest.mark.parametrize("engine_class", [Engine, CTranslate2Engine, LlamaCppEngine, OnnxEngine])
-def test_sampling_is_among_as_many_tokens_as_in_transformers(engine_class):
-    default = inspect.signature(engine_class.generate).parameters["top_k"].default
-    assert default == GenerationConfig._get_default_generation_params()["top_k"] == 50
+def test_sampling_is_among_as_many_tokens_as_in_transformers():
+    assert Search(max_new_tokens=1).top_k == GenerationConfig._get_default_generation_params()["top_k"] == 50
 
 
 def test_the_generation_config_has_the_last_word_on_the_start():
@@ -149,27 +142,35 @@ def test_logits():
 
 
 def test_unpadded():
-    assert unpadded(IDS, MASK) == [[5, 6], [7, 8, 9, 4]]
+    assert unpadded(IDS, MASK) == ([[5, 6], [7, 8, 9, 4]], None)
+    assert unpadded(IDS, MASK, 1 - MASK) == ([[5, 6], [7, 8, 9, 4]], [[0, 0], [0, 0, 0, 0]])
+    assert unpadded(IDS)[0] == IDS.tolist()
+
+
+@pytest.mark.parametrize(("side", "ids", "mask"), [("right", [5, 6, 9], [1, 1, 0]), ("left", [9, 5, 6], [0, 1, 1])])
+def test_padded(side, ids, mask):
+    found = padded([[5, 6], [7, 8, 4]], 9, side)
+    assert [tensor.tolist() for tensor in found] == [[ids, [7, 8, 4]], [mask, [1, 1, 1]]]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("settings", "message"),
     [
-        ((0, 1, False, 1.0), "max_new_tokens must be at least 1, got 0"),
-        ((5, 0, False, 1.0), "num_beams must be at least 1, got 0"),
-        ((5, 2, True, 1.0), "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
-        ((5, 2, False, 1.0, "soon"), "early_stopping must be False, True or 'never', got 'soon'"),
-        ((5, 1, True, 0.0), "temperature must be greater than 0, got 0.0"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be at least 1, got 0"),
+        ({"num_beams": 0}, "num_beams must be at least 1, got 0"),
+        ({"num_beams": 2, "do_sample": True}, "do_sample=True draws one token at a time: it needs num_beams=1, got 2"),
+        ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be False, True or 'never', got 'soon'"),
+        ({"do_sample": True, "temperature": 0.0}, "temperature must be greater than 0, got 0.0"),
     ],
 )
-def test_searches_that_make_no_sense(arguments, message):
+def test_searches_that_make_no_sense(settings, message):
     with pytest.raises(ValueError, match=message):
-        Parrot().check_search(*arguments)
+        Search(**({"max_new_tokens": 5} | settings))
 
 
 def test_empty_rows():
     with pytest.raises(ValueError, match="row 1 has no tokens"):
-        Parrot().check_rows([[1], []])
+        check_rows([[1], []])
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, [3]), (7, [7]), ([7, 8], [7, 8])])

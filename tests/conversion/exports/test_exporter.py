@@ -10,8 +10,20 @@ from modeling.toys import KINDS, toy
 from transformers import AutoTokenizer
 
 from vanillaformer import tokenization
-from vanillaformer.conversion.exports import EXPORTERS, Engine, Exporter, export, is_export, load_engine
-from vanillaformer.conversion.exports.exporter import RECORD, config_of, model_class_of, read_record
+from vanillaformer.conversion.exports import (
+    EXPORTERS,
+    Engine,
+    Exporter,
+    ExportJob,
+    export,
+    is_export,
+    load_engine,
+    read_record,
+)
+from vanillaformer.conversion.exports.record import config_of, model_class_of
+from vanillaformer.conversion.exports.rules import Rule
+from vanillaformer.hub.engines import EngineInfo, Extra
+from vanillaformer.hub.file_names import EXPORT
 
 TEXTS = ["one two three", "four five six", "seven eight"]
 
@@ -20,7 +32,7 @@ class OurselvesEngine(Engine):
     """A model as its own engine, with an error if asked for."""
 
     def __init__(self, model: Any, wrong: bool):
-        super().__init__("decoder", type(model).__name__, model.config, model.generation_config)
+        super().__init__(type(model).__name__, model.config, model.generation_config)
         self.model, self.wrong = model, wrong
 
     def generate(self, prompts, *, max_new_tokens, **options):
@@ -34,19 +46,21 @@ class OurselvesEngine(Engine):
         return [[token + 1 for token in row] for row in made] if self.wrong else made
 
 
+def info_of(*packages: str) -> EngineInfo:
+    extra = Extra("ourselves", packages)
+    return EngineInfo("ourselves", "torch", "decoders", (), writer=extra, runner=extra)
+
+
 class OurselvesExporter(Exporter):
-    name, runtime, extra, packages = "ourselves", "torch", "ourselves", ()
+    rules = (Rule("norm", lambda config: config.norm == "rms_norm", "it has none"),)
     quantizations = ("float32", "rounded")
 
     def __init__(self, wrong: bool = False, package: str | None = None):
         self.wrong = wrong
-        self.packages = () if package is None else (package,)
+        self.info = info_of() if package is None else info_of(package)
 
-    def obstacles(self, model_class, config):
-        return ["norm='rms_norm', but it has none"] if config.norm == "rms_norm" else []
-
-    def write(self, model, folder, quantization, tokenizer=None, target_tokenizer=None):
-        model.save_pretrained(folder)
+    def write(self, job):
+        job.model.save_pretrained(job.folder)
 
     def load(self, folder, device="cpu"):
         record = read_record(folder)
@@ -75,7 +89,7 @@ def test_an_export_is_written_checked_and_found_again(model, tmp_path, monkeypat
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_record_says_what_the_model_was(kind, tmp_path):
     model = toy(kind, norm_eps=0.25)
-    OurselvesExporter().write_record(model, tmp_path, "rounded")
+    OurselvesExporter().write_record(ExportJob(model, tmp_path, "rounded"))
     record = read_record(tmp_path)
     assert record["quantization"] == "rounded"
     assert record["engine"] == "ourselves"
@@ -86,21 +100,21 @@ def test_the_record_says_what_the_model_was(kind, tmp_path):
 
 def test_an_empty_folder_is_taken_and_a_full_one_is_not(model, tmp_path):
     (tmp_path / "empty").mkdir()
-    OurselvesExporter().export(model, tmp_path / "empty")
+    OurselvesExporter().export(ExportJob(model, tmp_path / "empty"))
     assert is_export(tmp_path / "empty")
     before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
     with pytest.raises(ValueError, match="empty exists already and is not an empty folder"):
-        OurselvesExporter().export(model, tmp_path / "empty")
+        OurselvesExporter().export(ExportJob(model, tmp_path / "empty"))
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "empty").iterdir())
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="file exists already"):
-        OurselvesExporter().export(model, tmp_path / "file")
+        OurselvesExporter().export(ExportJob(model, tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_wrong_answers_leave_nothing_behind(model, tmp_path):
     with pytest.raises(ValueError, match="the engine continues"):
-        OurselvesExporter(wrong=True).export(model, tmp_path / "export")
+        OurselvesExporter(wrong=True).export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
 
 
@@ -111,7 +125,7 @@ def test_an_interruption_leaves_nothing_behind(model, tmp_path, monkeypatch, err
 
     monkeypatch.setattr(OurselvesExporter, "write_record", fail)
     with pytest.raises(type(error)):
-        OurselvesExporter().export(model, tmp_path / "export")
+        OurselvesExporter().export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
 
 
@@ -124,28 +138,29 @@ def test_an_interruption_leaves_nothing_behind(model, tmp_path, monkeypatch, err
 )
 def test_refusals_come_before_anything_is_written(fields, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        OurselvesExporter().export(toy("decoder", **fields), tmp_path / "new" / "export", **options)
+        OurselvesExporter().export(ExportJob(toy("decoder", **fields), tmp_path / "new" / "export", **options))
     assert not list(tmp_path.iterdir())
 
 
 def test_unknown_engine(model, tmp_path):
-    with pytest.raises(ValueError, match="engine='tensorrt' is none of ctranslate2"):
+    with pytest.raises(ValueError, match=r"engine must be one of ctranslate2, .*, got 'tensorrt'"):
         export(model, tmp_path / "export", "tensorrt")
 
 
 def test_missing_library(model, tmp_path):
     with pytest.raises(ImportError, match=r"ourselves needs no_such_thing: pip install 'vanillaformer\[ourselves\]'"):
-        OurselvesExporter(package="no_such_thing").export(model, tmp_path / "export")
+        OurselvesExporter(package="no_such_thing").export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_engines_are_imported_when_they_are_used(name, tmp_path, monkeypatch):
     model = toy("decoder", hidden_size=32, hidden_act="gelu_new", position_embedding_type="learned")  # fits all
-    for package in EXPORTERS[name].packages:
+    extra = EXPORTERS[name].info.writer
+    for package in extra.modules:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install 'vanillaformer\[{EXPORTERS[name].extra}\]'"):
-        EXPORTERS[name].export(model, tmp_path / "export")
+    with pytest.raises(ImportError, match=rf"pip install 'vanillaformer\[{extra.name}\]'"):
+        EXPORTERS[name].export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
 
 
@@ -153,8 +168,8 @@ def test_engines_are_imported_when_they_are_used(name, tmp_path, monkeypatch):
 def test_damaged_records(text, tmp_path):
     with pytest.raises(ValueError, match="holds no exported model"):
         load_engine(tmp_path)
-    (tmp_path / RECORD).write_text(text)
-    with pytest.raises(ValueError, match=f"{RECORD} is damaged"):
+    (tmp_path / EXPORT).write_text(text)
+    with pytest.raises(ValueError, match=f"{EXPORT} is damaged"):
         load_engine(tmp_path)
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import vanillaformer.modeling as modeling
 from vanillaformer.conversion import to_native
-from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
+from vanillaformer.conversion.exports import EXPORTERS, ExportJob, export, load_engine, read_record
 from vanillaformer.conversion.exports.gguf.engine import LlamaCppEngine
 from vanillaformer.conversion.exports.gguf.exporter import verify_file
 from vanillaformer.conversion.exports.gguf.vocabulary import LLAMA3, pre_tokenizer_of
@@ -72,7 +72,7 @@ shapes = pytest.mark.parametrize("shape", SHAPES)
 def written(tmp_path, overrides, **options):
     """A toy and the folder with its file."""
     model = toy("decoder", **overrides)
-    EXPORTER.write(model, tmp_path, options.pop("quantization", "float32"), **options)
+    EXPORTER.write(ExportJob(model, tmp_path, **options))
     return model, tmp_path
 
 
@@ -265,7 +265,7 @@ def test_scalings_by_length_are_named(rope_type):
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "encoder"])
 def test_other_models_are_refused(kind, tmp_path):
-    with pytest.raises(ValueError, match="it is no VanillaDecoderForCausalLM"):
+    with pytest.raises(ValueError, match="the model must be a VanillaDecoderForCausalLM"):
         export(toy(kind), tmp_path / "out", "gguf")
 
 
@@ -413,7 +413,7 @@ def test_llama_cpp_splits_texts_alike(split_digits, tmp_path):
 def test_the_engine_checks_what_it_is_given_before_it_runs(tmp_path):
     """Without the library: what is asked wrong is refused first."""
     model, folder = written(tmp_path, GPT2)
-    EXPORTER.write_record(model, folder, "float32")
+    EXPORTER.write_record(ExportJob(model, folder))
     engine = LlamaCppEngine(None, folder)
     with pytest.raises(ValueError, match="no beam search"):
         engine.generate([[5]], max_new_tokens=1, num_beams=3)

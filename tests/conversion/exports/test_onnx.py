@@ -20,7 +20,7 @@ from modeling.toys import name_of, relative_error, toy, toy_config
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import Pooling
 from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
-from vanillaformer.conversion.exports.onnx.exporter import MODELS, RULES
+from vanillaformer.conversion.exports.onnx.exporter import OF_CLASSIFYING_DECODERS, RULES
 from vanillaformer.conversion.exports.onnx.graphs import name_of as onnx_name
 
 onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
@@ -222,13 +222,13 @@ def test_a_classifying_decoder_needs_padding():
     config = toy_config("decoder", pad_token_id=None)
     assert "pad_token_id=None" in EXPORTER.obstacles(modeling.VanillaDecoderForSequenceClassification, config)[0]
     assert EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config) == []
-    assert {field for field, *_ in RULES} == {
+    assert {rule.field for rule in (*RULES, OF_CLASSIFYING_DECODERS)} == {
         "rope_parameters", "max_position_embeddings", "decoder_start_token_id", "pad_token_id",
     }  # fmt: skip
 
 
 def test_a_model_without_a_head_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="it is none of VanillaEncoderDecoderForConditionalGeneration, "):
+    with pytest.raises(ValueError, match="the model must be a VanillaEncoderDecoderForConditionalGeneration or "):
         export(toy("decoder", modeling.VanillaDecoderModel), tmp_path / "out", "onnx")
 
 
@@ -297,7 +297,7 @@ def test_every_value_of_every_axis(kind, row, tmp_path: Path):
 
 POOLED = [
     (cls, pooling)
-    for cls in MODELS
+    for cls in EXPORTER.models
     for pooling in get_args(Pooling)[: None if cls is modeling.VanillaEncoderForSequenceClassification else 1]
     if cls not in KIND_CLASS.values()
 ]

@@ -1,0 +1,58 @@
+"""Which models an export refuses: rules on single fields of a config."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import vanillaformer.modeling as modeling
+from vanillaformer.configuration import layer_types
+
+GENERATORS: tuple[type, ...] = (
+    modeling.VanillaEncoderDecoderForConditionalGeneration,
+    modeling.VanillaDecoderForCausalLM,
+)
+CLASSIFIERS: tuple[type, ...] = (
+    modeling.VanillaDecoderForSequenceClassification,
+    modeling.VanillaEncoderForMaskedLM,
+    modeling.VanillaEncoderForPreTraining,
+    modeling.VanillaEncoderForSequenceClassification,
+    modeling.VanillaEncoderForTokenClassification,
+)
+
+
+class Rule(NamedTuple):
+    """A field with values that an engine or format cannot express.
+
+    Args:
+        field: The field of our config.
+        forbids: Whether a config has such a value.
+        instead: What the engine has instead, as the end of a sentence.
+    """
+
+    field: str
+    forbids: Callable[[Any], bool]
+    instead: str
+
+
+def only(field: str, values: tuple[str, ...], subject: str) -> Rule:
+    """Return the rule that a field has one of some values; `subject` is such as "the engine has"."""
+    return Rule(
+        field, lambda config: getattr(config, field) not in values, f"{subject} {', '.join(map(repr, values))}"
+    )
+
+
+def violations(rules: Iterable[Rule], config: Any) -> list[str]:
+    """Return the fields that rules forbid, each with its value and what there is instead."""
+    return [
+        f"{rule.field}={getattr(config, rule.field)!r}, but {rule.instead}" for rule in rules if rule.forbids(config)
+    ]
+
+
+def rope_entries(config: Any) -> list[dict[str, Any]]:
+    """Return the rotary parameters of each type of layer that has any."""
+    types = {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}
+    return [entry for layer_type in types if (entry := config.rope_of(layer_type))]
+
+
+def scales_by_length(config: Any) -> bool:
+    """Whether the angles of rotary positions depend on the length of the input."""
+    return any(entry.get("rope_type") in ("dynamic", "longrope") for entry in rope_entries(config))

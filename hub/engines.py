@@ -1,0 +1,94 @@
+"""The engines that models are exported to, by name: what each runs, what it needs and which files it leaves.
+
+An entry here and a folder `conversion/exports/NAME`, whose `exporter.py` ends in an `EXPORTER`, are all of an engine;
+`--help`, refusals, docs/deploy.md and the files that the Hub keeps are read from the entry.
+"""
+
+import importlib
+from dataclasses import dataclass
+from types import ModuleType
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Packages that are installed with `pip install 'vanillaformer[NAME]'`.
+
+    Args:
+        name: The extra of pyproject.toml.
+        modules: The modules to import.
+        note: What follows the command in the error message, such as how long it takes.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    note: str = ""
+
+    def load(self) -> list[ModuleType]:
+        """Import and return the modules.
+
+        Raises:
+            ImportError: One of them is not installed.
+        """
+        try:
+            return [importlib.import_module(module) for module in self.modules]
+        except ImportError as error:
+            raise ImportError(
+                f"{self.name} needs {', '.join(self.modules)}: pip install 'vanillaformer[{self.name}]'{self.note}"
+            ) from error
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What there is to know of an engine without loading it.
+
+    Args:
+        name: The name of the format: `--engine` of the export.
+        runtime: The program that runs it: `--engine` of `generate`.
+        models: Which models it takes, in words.
+        files: Names of its own files in an exported folder.
+        writer: The packages that write them.
+        runner: The packages that run them.
+    """
+
+    name: str
+    runtime: str
+    models: str
+    files: tuple[str, ...]
+    writer: Extra
+    runner: Extra
+
+
+CTRANSLATE2 = Extra("ctranslate2", ("ctranslate2",))
+ENGINES = {
+    engine.name: engine
+    for engine in (
+        EngineInfo(
+            name="ctranslate2",
+            runtime="ctranslate2",
+            models="all three model types with a head",
+            files=(
+                *("model.bin", "head.safetensors", "vocabulary.json"),
+                *("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
+            ),
+            writer=CTRANSLATE2,
+            runner=CTRANSLATE2,
+        ),
+        EngineInfo(
+            name="onnx",
+            runtime="onnxruntime",
+            models="all three model types with a head",
+            files=("encoder.onnx", "prefill.onnx", "decode.onnx", "model.onnx", "weights.bin"),
+            writer=Extra("onnx", ("onnxruntime", "onnx", "onnxscript")),
+            runner=Extra("onnx", ("onnxruntime",)),
+        ),
+        EngineInfo(
+            name="gguf",
+            runtime="llama.cpp",
+            models="language models shaped like Llama or GPT-2",
+            files=("model.gguf",),
+            writer=Extra("gguf", ("gguf",)),
+            runner=Extra("llama-cpp", ("llama_cpp",), ", which compiles it: minutes, and a C++ compiler"),
+        ),
+    )
+}
+EXPORTED_FILES = tuple(file for engine in ENGINES.values() for file in engine.files)
