@@ -10,6 +10,7 @@ from transformers import DataCollatorWithPadding
 
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.cards.examples import opening
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.data.bad_rows import Facts
@@ -21,7 +22,6 @@ from vanillaformer.training.parsing import parse
 from vanillaformer.training.preprocessing.statistics import describe_data
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
-from vanillaformer.training.progress import TextColumn
 from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.run_folder.fingerprints import fingerprints
 from vanillaformer.training.run_folder.run import Run

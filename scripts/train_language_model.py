@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
+from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.data.bad_rows import Facts
 from vanillaformer.training.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
@@ -41,7 +42,6 @@ from vanillaformer.training.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.training.preprocessing.statistics import describe_data
 from vanillaformer.training.preprocessing.streamed_rows import stream_blocks
 from vanillaformer.training.preprocessing.tokenizing import causal_blocks, check_stride, masked_blocks
-from vanillaformer.training.progress import TextColumn
 from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
 from vanillaformer.training.run_folder.fingerprints import fingerprints
 from vanillaformer.training.run_folder.run import Run

@@ -42,7 +42,7 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"limits", "progress", "machine", "parsing", "tasks"},
+    {"limits", "arrow_files", "progress", "machine", "parsing", "tasks"},
     {"arguments", "data", "run_folder"},
     {"models", "preprocessing", "metrics"},
     {"trainer"},

@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from .alphabets import limited_symbols, limited_texts
 from .options import TokenizerAlgorithm, TrainingOptions
+from .passages import passages
 from .pipelines import CONTINUATION, added_tokens, bert, digits, natural_decoder, space_keeping
 
 WORD_OR_SYMBOL = Regex(r"\w+|[^\w\s]")
@@ -36,7 +37,7 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=options.show_progress,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(passages(texts), trainer)
     return tokenizer
 
 
@@ -75,7 +76,7 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     Every character of the vocabulary can also continue a word, so no word of known characters is unknown.
     """
     tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
-    normalized, symbols = limited_symbols(texts, tokenizer, options)
+    normalized, symbols = limited_symbols(passages(texts), tokenizer, options)
     trained = Tokenizer(models.WordPiece(unk_token=options.unk_token))
     # Digits are set apart in training only. With no longer digit piece to be found, encoding keeps them alone too,
     # but as parts of one word, so that decoding puts no spaces between them.
@@ -89,7 +90,7 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
         continuing_subword_prefix=CONTINUATION,
         show_progress=options.show_progress,
     )
-    trained.train_from_iterator(normalized, trainer, length=len(normalized))
+    trained.train_from_iterator(normalized, trainer)
     tokenizer.model = models.WordPiece(trained.get_vocab(with_added_tokens=False), unk_token=options.unk_token)
     tokenizer.add_special_tokens(added_tokens(options))
     return tokenizer
@@ -128,7 +129,7 @@ def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokeniz
     beside Chinese.
     """
     tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
-    _, symbols = limited_symbols(texts, tokenizer, options, options.min_frequency or 1)
+    _, symbols = limited_symbols(passages(texts), tokenizer, options, options.min_frequency or 1)
     vocab = {token: index for index, token in enumerate([*options.special_tokens, *symbols])}
     tokenizer.model = models.WordPiece(vocab, unk_token=options.unk_token)
     tokenizer.add_special_tokens(added_tokens(options))
@@ -142,7 +143,7 @@ def _train_on_limited_texts(
     normalizer = tokenizer.normalizer
     normalized = limited_texts(texts, normalizer, options)
     tokenizer.normalizer = None
-    tokenizer.train_from_iterator(normalized, trainer, length=len(normalized))
+    tokenizer.train_from_iterator(passages(normalized), trainer)  # the start of a text is marked by now
     tokenizer.normalizer = normalizer
     return tokenizer
 
@@ -156,7 +157,7 @@ def _train_word_level(
         special_tokens=added_tokens(options),
         show_progress=options.show_progress,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.train_from_iterator(passages(texts), trainer)
     return tokenizer
 
 

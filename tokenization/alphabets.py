@@ -1,17 +1,18 @@
 """Which characters a vocabulary starts from, and what happens to those for which it has no room."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tokenizers import Tokenizer
 from tokenizers.normalizers import Normalizer
 
 from .options import TrainingOptions
+from .passages import StoredTexts
 from .pipelines import CONTINUATION, SPACE
 
 
-def limited_texts(texts: Iterable[str], normalizer: Normalizer, options: TrainingOptions) -> list[str]:
-    """Return the normalised texts without the characters for which the vocabulary has no room, the rarest ones."""
+def limited_texts(texts: Iterable[str], normalizer: Normalizer, options: TrainingOptions) -> Iterator[str]:
+    """Yield the normalized texts without the characters for which the vocabulary has no room, the rarest ones."""
     options.require_room(2, f"'{SPACE}' and one character")
     normalized, counts = _normalize(texts, normalizer)
     return _without(_by_frequency(counts, first=SPACE)[options.room :], normalized)
@@ -19,8 +20,8 @@ def limited_texts(texts: Iterable[str], normalizer: Normalizer, options: Trainin
 
 def limited_symbols(
     texts: Iterable[str], tokenizer: Tokenizer, options: TrainingOptions, min_frequency: int = 1
-) -> tuple[list[str], list[str]]:
-    """Return the normalised texts as `limited_texts` does, and the symbols their words are made of.
+) -> tuple[Iterator[str], list[str]]:
+    """Return the normalized texts as `limited_texts` does, and the symbols their words are made of.
 
     The symbols are the characters, most frequent first, each followed by its `##` form if it can stand inside a word.
     """
@@ -48,13 +49,17 @@ def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
     return [character, CONTINUATION + character] if words("a" + character) == ["a" + character] else [character]
 
 
-def _normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[list[str], Counter[str]]:
-    """Return the normalised texts and how often each character occurs in them."""
-    normalized = [normalizer.normalize_str(text) for text in texts]
+def _normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[str], Counter[str]]:
+    """Return the normalized texts and how often each character occurs in them."""
     counts: Counter[str] = Counter()
-    for text in normalized:
-        counts.update(text)
-    return normalized, counts
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            normalized = normalizer.normalize_str(text)
+            counts.update(normalized)
+            yield normalized
+
+    return StoredTexts(counted()), counts
 
 
 def _by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) -> list[str]:
@@ -63,6 +68,6 @@ def _by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1)
     return sorted(kept, key=lambda character: (character != first, -counts[character], character))
 
 
-def _without(characters: Iterable[str], texts: list[str]) -> list[str]:
+def _without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
     table = dict.fromkeys(map(ord, characters))
-    return [text.translate(table) for text in texts] if table else texts
+    return (text.translate(table) if table else text for text in texts)

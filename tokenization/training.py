@@ -46,7 +46,7 @@ def train(
 
     Args:
         texts: The texts, read once; a generator will do. Byte-level BPE, words and characters are counted as they
-            come, the other algorithms hold all texts in memory.
+            come; for the other algorithms many texts are put into a temporary file.
         algorithm: One of `TokenizerAlgorithm`; `tokenization/algorithms.py` says what each does and what it loses.
         kind: The kind of model it is for, which decides special tokens, their ids and the template around a text.
         vocab_size: The limit `len(tokenizer)` never exceeds; it stays below when the texts do not offer more.

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from datasets import Dataset
 from datasets.utils import are_progress_bars_disabled
 
 from vanillaformer.hub.reporting import report
@@ -52,24 +51,3 @@ def _line(name: str, done: int, total: int | None, unit: str, seconds: float) ->
         return f"{name}: {seconds:.0f} s"
     of = "" if total is None else f" of {total:,}"
     return f"{name}: {done:,}{of} {unit} in {seconds:.0f} s, {done / seconds:,.0f} a second"
-
-
-class TextColumn:
-    """The texts of a column, to be iterated any number of times; in memory is one batch of them.
-
-    `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them.
-
-    Args:
-        rows: The rows.
-        column: The column.
-    """
-
-    def __init__(self, rows: Dataset, column: str):
-        self.rows, self.column = rows.select_columns([column]).with_format("arrow"), column
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __iter__(self) -> Iterator[str]:
-        for table in self.rows.iter(batch_size=1_000):
-            yield from table[self.column].to_pylist()

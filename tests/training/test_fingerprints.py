@@ -46,5 +46,5 @@ def test_other_data(other: Dataset, difference: str) -> None:
 
 def test_rows_beyond_one_batch(monkeypatch) -> None:
     whole = of(labeled())
-    monkeypatch.setattr("vanillaformer.training.run_folder.fingerprints.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("vanillaformer.training.run_folder.fingerprints.batch_size", lambda rows: 2)
     assert of(labeled()) == whole

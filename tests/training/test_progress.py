@@ -9,8 +9,9 @@ import pytest
 from datasets import Dataset
 
 from vanillaformer.training import progress
+from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.preprocessing.caching import cached_map
-from vanillaformer.training.progress import TextColumn, stage
+from vanillaformer.training.progress import stage
 
 
 @pytest.fixture

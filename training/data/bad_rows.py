@@ -11,7 +11,7 @@ from datasets import Dataset, Value
 
 from vanillaformer.hub.reporting import report
 
-from .arrow_files import select_rows
+from ..arrow_files import select_rows
 from .opening import LINES, PROBLEM, ROW
 
 FILE = "__file__"

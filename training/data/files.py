@@ -15,8 +15,8 @@ from datasets.utils import tqdm
 
 from vanillaformer.hub.reporting import report
 
+from ..arrow_files import arrow_file
 from . import csv_files, json_files, opening, readers
-from .arrow_files import arrow_file
 from .bad_rows import FILE
 from .opening import ReadOptions, Source, format_of
 from .readers import FORMATS, features_of, read_batches, read_tables

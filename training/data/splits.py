@@ -11,8 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
+from ..arrow_files import select_rows
 from .arguments import DataArguments
-from .arrow_files import select_rows
 from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name
 from .opening import ROW, check_columns
 

@@ -19,11 +19,9 @@ import transformers
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..data.arrow_files import FOLDER
+from ..arrow_files import FOLDER, batch_size
 from ..progress import Advance, stage
 
-BATCH_BYTES = 4 * 2**20
-"""Text that is tokenized together: what the tokenizer makes of it takes 50 times as much memory."""
 ORIGIN = ("name_or_path", "is_local", "local_files_only")
 """What a tokenizer says of where it was loaded from."""
 
@@ -50,7 +48,7 @@ def cached_map(
     with stage(desc, len(rows), bar=True) as advance:
         # `datasets` copies the function to workers, which cannot count here.
         function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)
-        options["batch_size"] = max(1, min(1_000, BATCH_BYTES * rows.data.num_rows // max(1, rows.data.nbytes)))
+        options["batch_size"] = batch_size(rows)
         return rows.map(function, batched=True, num_proc=workers, new_fingerprint=fingerprint, desc=desc, **options)
 
 
@@ -67,7 +65,7 @@ def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
 
 def _rows_key(rows: Dataset) -> str:
     digest = hashlib.blake2b(repr(rows.features).encode(), digest_size=16)
-    for table in rows.with_format("arrow").iter(batch_size=10_000):
+    for table in rows.with_format("arrow").iter(batch_size(rows)):
         for batch in table.combine_chunks().to_batches():
             digest.update(batch.serialize())
     return digest.hexdigest()

@@ -17,7 +17,8 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..data.bad_rows import Facts
-from .tokenizing import IDS, Batch, LongTexts, check_encoder_tokenizer, flat_values, judge_long, map_splits, token_ids
+from .blocks import IDS, flat_values
+from .tokenizing import Batch, LongTexts, check_encoder_tokenizer, judge_long, map_splits, token_ids
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention that is given a mask of the texts in each row of a batch."""

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
-from .tokenizing import IDS, Batch, check_encoder_tokenizer, flat_values, map_splits, token_ids
+from .blocks import IDS, flat_values
+from .tokenizing import Batch, check_encoder_tokenizer, map_splits, token_ids
 
 # Behind a line's end, and behind the full stop, exclamation or question mark of a sentence within a line; Chinese and
 # Japanese ones, the last three, stand without a space.

@@ -1,6 +1,7 @@
 """What is printed on the data before training, and kept in the record of a run."""
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from vanillaformer.hub.reporting import report
 
 from ..data.bad_rows import Facts
 from .batching import row_lengths, row_order, token_batches
-from .tokenizing import flat_values
+from .blocks import value_chunks
 
 BATCHES = 200
 """So many batches tell how much of them is padding."""
@@ -80,10 +81,11 @@ def shortfalls(told: Mapping[str, Any]) -> list[str]:
 
 def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     """Return how often each of `size` tokens occurs in a column."""
-    ids, counts = flat_values(rows, column), np.zeros(size, dtype=np.int64)
-    for start in range(0, len(ids), IDS_AT_ONCE):
-        part = ids.slice(start, IDS_AT_ONCE).to_numpy()
-        counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
+    counts = np.zeros(size, dtype=np.int64)
+    for ids in value_chunks(rows, column):
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            part = ids.slice(start, IDS_AT_ONCE).to_numpy()
+            counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
     return counts
 
 
@@ -95,8 +97,8 @@ def padding_share(rows: Dataset, arguments: Any) -> float:
         whole = token_batches(lengths, arguments).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
-        order = list(row_order(lengths, arguments) or range(len(lengths)))
-        numbers = np.asarray(order[: size * BATCHES])
+        order = iter(row_order(lengths, arguments) or range(len(lengths)))
+        numbers = np.fromiter(islice(order, size * BATCHES), np.int64)
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
     padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))
     return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded

@@ -6,14 +6,15 @@ seen.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any
 
+import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
 from ..data.text_stream import TextStream
+from .blocks import Blocks
 from .tokenizing import Batch, LongTexts, check_stride, encode_causal, encode_masked
 
 CHUNK = 1_000
@@ -34,7 +35,7 @@ class StreamedRows(IterableDataset):
         self,
         texts: TextStream,
         encode: Callable[[Batch], Batch],
-        blocks: "Blocks | None" = None,
+        blocks: Blocks | None = None,
         long_texts: LongTexts = "cut",
     ):
         self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
@@ -56,7 +57,10 @@ class StreamedRows(IterableDataset):
     def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of one epoch."""
         made = (row for chunk in _chunks(self.texts.rows(epoch)) for row in self._encoded(chunk))
-        return made if self.blocks is None else self.blocks.cut(made)
+        if self.blocks is None:
+            return made
+        found = self.blocks.cut(np.array(row["input_ids"], np.int32) for row in made)
+        return ({"input_ids": block} for blocks in found for block in blocks.tolist())
 
     def _encoded(self, chunk: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         columns = {name: [cells[name] for _, cells in chunk] for name in chunk[0][1]}
@@ -73,43 +77,6 @@ class StreamedRows(IterableDataset):
                 )
             if not (long and self.long_texts == "skip"):
                 yield {name: values[place] for name, values in encoded.items() if name not in cuts}
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """Cuts the stream of all tokens to blocks, as `causal_blocks` and `masked_blocks` do.
-
-    Attributes:
-        size: Tokens of the stream in a block.
-        stride: Tokens from the start of one block to that of the next.
-        smallest: Tokens that an epoch's last block needs.
-        start: What is put before each block.
-        end: What is put behind it.
-    """
-
-    size: int
-    stride: int
-    smallest: int = 2
-    start: tuple[int, ...] = ()
-    end: tuple[int, ...] = ()
-
-    def cut(self, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield blocks of the `input_ids` of rows."""
-        held: list[int] = []
-        old = 0  # how many of those held have been in a block
-        for row in rows:
-            held += row["input_ids"]
-            starts = range(0, len(held) - self.size + 1, self.stride)
-            for place in starts:
-                yield self._framed(held[place : place + self.size])
-            if starts:
-                held = held[starts[-1] + self.stride :]
-                old = self.size - self.stride
-        if len(held) > old and len(held) >= self.smallest:
-            yield self._framed(held)
-
-    def _framed(self, ids: list[int]) -> dict[str, Any]:
-        return {"input_ids": [*self.start, *ids, *self.end]}
 
 
 def stream_blocks(

@@ -5,20 +5,17 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..data.bad_rows import Facts, RowCheck
+from .blocks import IDS, Blocks, cut_blocks
 from .caching import cached_map
 
 Batch = dict[str, list[Any]]
-IDS = List(Value("int32"))
-"""Token ids, in half the memory and disk that `datasets` would take for them."""
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
@@ -103,7 +100,9 @@ def causal_blocks(
     encode = encode_causal(tokenizer, block_size)
     strides = _strides(dataset, block_stride, block_size)
     tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    return DatasetDict({split: _cut(rows, block_size, strides[split], 2) for split, rows in tokenised.items()})
+    return DatasetDict(
+        {split: cut_blocks(rows, Blocks(block_size, strides[split])) for split, rows in tokenised.items()}
+    )
 
 
 def masked_blocks(
@@ -122,9 +121,13 @@ def masked_blocks(
     encode = encode_masked(tokenizer, block_size)
     strides = _strides(dataset, block_stride, block_size - 2)
     tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    cut = {split: _cut(rows, block_size - 2, strides[split], 1) for split, rows in tokenised.items()}
-    frame = tokenizer.cls_token_id, tokenizer.sep_token_id
-    return DatasetDict({split: _framed(rows, *frame) for split, rows in cut.items()})
+    start, end = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
+    return DatasetDict(
+        {
+            split: cut_blocks(rows, Blocks(block_size - 2, strides[split], smallest=1, start=start, end=end))
+            for split, rows in tokenised.items()
+        }
+    )
 
 
 # ------------------------------------------------------------------------------------- what to do to batches of texts
@@ -254,11 +257,6 @@ def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
     return DatasetDict(held_out)
 
 
-def flat_values(rows: Dataset, column: str) -> pa.Array:
-    """Return the values of a column of lists, one list behind the other."""
-    return pa.concat_arrays([chunk.flatten() for chunk in rows.with_format("arrow")[column].chunks])
-
-
 def check_stride(stride: int | None, size: int) -> int:
     """Return how far the starts of two blocks of `size` tokens are apart.
 
@@ -274,32 +272,6 @@ def _strides(dataset: DatasetDict, stride: int | None, size: int) -> dict[str, i
     """Return the stride of each split: a score is on every token once, so only training blocks overlap."""
     overlapping = check_stride(stride, size)
     return {split: overlapping if split == "train" else size for split in dataset}
-
-
-def _cut(rows: Dataset, size: int, stride: int, smallest: int) -> Dataset:
-    """Cut the concatenation of all `input_ids` to blocks; only the last may be shorter, but not below `smallest`."""
-    stream = flat_values(rows, "input_ids")
-    starts = np.arange(0, max(len(stream) - size, 0) + stride, stride)
-    ends = (starts + size).clip(max=len(stream))
-    if len(starts) > 1 and ends[-1] - starts[-1] < smallest:
-        starts, ends = starts[:-1], ends[:-1]
-    if stride < size:  # without an overlap the blocks are views of the stream
-        stream = stream.take(pa.array(np.concatenate([np.arange(*block) for block in zip(starts, ends)])))
-        ends = np.cumsum(ends - starts)
-    blocks = pa.LargeListArray.from_arrays(pa.array(np.concatenate([[0], ends]), pa.int64()), stream)
-    return Dataset(pa.table({"input_ids": blocks}))
-
-
-def _framed(rows: Dataset, start: int, end: int) -> Dataset:
-    """Put a token before and one after each of the `input_ids`."""
-    blocks = rows.with_format("arrow")["input_ids"].combine_chunks()
-    values, bounds = blocks.flatten().to_numpy(), np.concatenate([[0], np.cumsum(pc.list_value_length(blocks))])
-    bounds = bounds + 2 * np.arange(len(bounds))
-    framed = np.empty(bounds[-1], values.dtype)
-    inside = np.ones(bounds[-1], dtype=bool)
-    inside[bounds[:-1]] = inside[bounds[1:] - 1] = False
-    framed[inside], framed[bounds[:-1]], framed[bounds[1:] - 1] = values, start, end
-    return Dataset(pa.table({"input_ids": pa.LargeListArray.from_arrays(pa.array(bounds, pa.int64()), framed)}))
 
 
 def judge_long(

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict
 
+from ..arrow_files import batch_size
 from ..progress import stage
 
 Prints = dict[str, dict[str, Any]]
-
-ROWS_AT_ONCE = 10_000
 
 
 @stage("Fingerprinting the data")
@@ -33,7 +32,7 @@ def changed_splits(old: Mapping[str, Mapping[str, Any]], new: Prints) -> dict[st
 
 def _fingerprint(rows: Dataset) -> dict[str, Any]:
     digests = {name: (hashlib.blake2b(), hashlib.blake2b()) for name in sorted(rows.column_names)}
-    for table in rows.with_format("arrow").iter(batch_size=ROWS_AT_ONCE):
+    for table in rows.with_format("arrow").iter(batch_size(rows)):
         for name, (lengths, content) in digests.items():
             _update(lengths, content, table.column(name).combine_chunks())
     whole = hashlib.blake2b(digest_size=16)

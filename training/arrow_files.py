@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import datasets
@@ -12,6 +12,8 @@ from datasets import Dataset
 from datasets.fingerprint import get_temporary_cache_files_directory
 
 FOLDER = "vanillaformer"
+BATCH_BYTES = 4 * 2**20
+"""Text that is worked on together: what a tokenizer makes of it takes 50 times as much memory."""
 
 
 def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:
@@ -38,6 +40,11 @@ def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Ta
     return Dataset.from_file(str(path))
 
 
+def batch_size(rows: Dataset) -> int:
+    """Return how many rows to read at once: 1,000, or as many long ones as have about `BATCH_BYTES`."""
+    return max(1, min(1_000, BATCH_BYTES * rows.data.num_rows // max(1, rows.data.nbytes)))
+
+
 def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
     """Return the rows of the given numbers in a file of their own, where they are in order and lie in files.
 
@@ -59,3 +66,24 @@ def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
 
     key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
     return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
+
+
+class TextColumn:
+    """The texts of a column, to be iterated any number of times; in memory is one batch of them.
+
+    `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them.
+
+    Args:
+        rows: The rows.
+        column: The column.
+    """
+
+    def __init__(self, rows: Dataset, column: str):
+        self.rows, self.column = rows.select_columns([column]).with_format("arrow"), column
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[str]:
+        for table in self.rows.iter(batch_size(self.rows)):
+            yield from table[self.column].to_pylist()

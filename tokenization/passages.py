@@ -1,0 +1,50 @@
+"""Texts on their way to a trainer: neither one long text nor all of them together are held in memory."""
+
+import pickle
+import re
+from collections.abc import Iterable, Iterator
+from tempfile import SpooledTemporaryFile
+
+PASSAGE = 1 << 16
+"""Characters of a part of a long text. The library takes texts by 256 and works on many times their size."""
+IN_MEMORY = 1 << 26
+"""Bytes of texts that are not put on disk."""
+# After a line's end between two visible characters: no algorithm has a word, or a run of white space, across it.
+BOUNDARY = re.compile(r"(?<=\S\n)(?=\S)")
+
+
+def passages(texts: Iterable[str], size: int | None = None) -> Iterator[str]:
+    """Yield texts, long ones in parts that have the same words as the whole.
+
+    Args:
+        texts: The texts.
+        size: Characters that a part has at least, if its text has as many; `PASSAGE` when None.
+    """
+    size = size or PASSAGE
+    for text in texts:
+        start = 0
+        while (boundary := BOUNDARY.search(text, start + size)) is not None:
+            yield text[start : boundary.start()]
+            start = boundary.start()
+        yield text[start:]
+
+
+class StoredTexts:
+    """Texts in a temporary file, to be iterated any number of times.
+
+    Args:
+        texts: The texts.
+    """
+
+    def __init__(self, texts: Iterable[str]):
+        self.file, self.count = SpooledTemporaryFile(IN_MEMORY), 0  # noqa: SIM115 - open as long as this lives
+        for self.count, text in enumerate(texts, start=1):
+            pickle.dump(text, self.file)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[str]:
+        self.file.seek(0)
+        for _ in range(self.count):
+            yield pickle.load(self.file)
