@@ -17,7 +17,6 @@ import itertools
 import json
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,25 +56,24 @@ class Part(NamedTuple):
 
 # ------------------------------------------------------------------------------------------------------------ writing
 def marked(name: str, text: str) -> str:
-    """Return a generated part of a card between its marks."""
+    """Return a generated part of a card between its marks, nothing of an empty one."""
+    if not text.strip():
+        return ""
     text = re.sub(r"<!-- (/?vanillaformer:)", r"<!--\1", _unix(text.strip()))  # as it stands it would end the part
     return f"<!-- vanillaformer:{name} {text_hash(text)} -->\n{text}\n<!-- /vanillaformer:{name} -->"
 
 
-def generated_card(metadata: str, title: str, parts: Mapping[str, str], place: str) -> str:
+def generated_card(metadata: str, body: str, place: str) -> str:
     """Return the text of a card whose parts can be recognised again.
 
     Args:
         metadata: The header, as YAML.
-        title: The heading, which is a person's to change.
-        parts: The texts by name, in order; empty ones are left out.
+        body: The text: parts between marks, and a heading, which is a person's to change.
         place: The folder or Hub id that the part `use` names, replaced by `card_to_push`.
     """
-    texts = {name: text for name, text in parts.items() if text.strip()}
-    body = f"# {_unix(title)}\n\n" + "\n\n".join(marked(name, text) for name, text in texts.items())
-    header = metadata.strip("\n")
-    record = {"metadata": key_hashes(header), "parts": list(texts), "rest": text_hash(_outside(body)), "place": place}
-    return _joined(Card(header, body, record))
+    header, body = metadata.strip("\n"), _unix(body).strip("\n")
+    record = {"metadata": key_hashes(header), "parts": list(_parts(body)), "rest": text_hash(_outside(body))}
+    return _joined(Card(header, body, record | {"place": place}))
 
 
 # ------------------------------------------------------------------------------------------------------------ merging

@@ -24,6 +24,18 @@ def test_every_package_on_the_disk_is_listed():
     assert sorted(PACKAGES) == sorted(package_folders()), "a package that is not listed is absent from wheels"
 
 
+def test_files_beside_the_code_are_package_data():
+    """What is not listed is absent from wheel and sdist."""
+    found = {
+        package: sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix != ".py")
+        for package, folder in package_folders().items()
+        if package not in ("vanillaformer.scripts",)
+    }
+    assert {package: names for package, names in found.items() if names} == PYPROJECT["tool"]["setuptools"][
+        "package-data"
+    ]
+
+
 def test_every_folder_with_code_is_mapped():
     with_code = {path.parent.name for path in ROOT.glob("*/*.py")} - OTHER_FOLDERS
     assert with_code == set(FOLDERS.values()) - {"src/vanillaformer"}

@@ -4,14 +4,15 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from vanillaformer.hub.card_merging import card_to_push, generated_card, is_edited, merged_card
+from vanillaformer.hub.card_merging import card_to_push, generated_card, is_edited, marked, merged_card
 
 HEADER = "license: mit\ntags:\n- vanillaformer\nlanguage: en"
 PARTS = {"results": "## Results\n\n1", "limits": "## Limits\n\nnone known", "use": "## Use\n\nx"}
 
 
 def generated(header: str = HEADER, title: str = "my model", place: str = "runs/a", **parts: str) -> str:
-    return generated_card(header, title, PARTS | parts, place)
+    texts = [f"# {title}", *(marked(name, text) for name, text in (PARTS | parts).items())]
+    return generated_card(header, "\n\n".join(filter(None, texts)), place)
 
 
 def data(text: str) -> dict:

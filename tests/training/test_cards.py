@@ -2,20 +2,25 @@
 
 import re
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from huggingface_hub import InferenceClient, ModelCard, constants, metadata_load
 from huggingface_hub.repocard_data import model_index_to_eval_results
+from jinja2 import Environment, meta
 from transformers import GPT2Config
 
 from vanillaformer import preset
 from vanillaformer.configuration import options
+from vanillaformer.training import cards
 from vanillaformer.training.cards import architecture as words
-from vanillaformer.training.cards.card import LICENSES, loading_code, model_card
+from vanillaformer.training.cards.card import LICENSES, TEMPLATE, model_card
 from vanillaformer.training.cards.facts import CardFacts
+from vanillaformer.training.cards.sections import card_variables
 from vanillaformer.training.cards.sources import Source, data_source
+from vanillaformer.training.cards.usage import loading_code
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.tasks import TASKS
 
@@ -167,6 +172,12 @@ def test_text() -> None:
         assert text in card, text
     assert "runtime" not in card
     assert "label smoothing" not in card
+
+
+def test_the_template_asks_for_nothing_that_is_not_there() -> None:
+    """Jinja writes nothing for a name that it does not know."""
+    asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
+    assert asked - {"notes"} == {*card_variables(facts()), "card_data", "part"}  # the template sets notes itself
 
 
 def test_limits() -> None:

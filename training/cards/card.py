@@ -2,39 +2,21 @@
 
 import math
 import re
-import shlex
+from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-from vanillaformer.hub.card_merging import USE, generated_card
+from vanillaformer.hub.card_merging import generated_card, marked
 
 from ..metrics.scores import ENTRIES, label
-from ..tasks import TASKS, TaskName
-from .citations import citations
+from ..tasks import TASKS
 from .facts import CardFacts
-from .sections import architecture_text, data_text, introduction, limits, results, training_text
+from .sections import card_variables
 
-CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
-inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
-reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]
-print(tokenizer.decode(reply, skip_special_tokens=True))"""
-CHAT_PIPE = """pipe([{{"role": "user", "content": {example!r}}}], max_new_tokens=32)"""
-LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
+TEMPLATE = "model_card.md.jinja"
 
-folder = {folder!r}
-tokenizer = AutoTokenizer.from_pretrained(folder{trust})
-{target}model = {auto_class}.from_pretrained(folder{trust})
-{use}
-"""
-PACKAGE = "import vanillaformer  # makes the Auto classes know the model\n"
-TRUST = ", trust_remote_code=True"
-TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer"{trust})\n'
-PIPE = """from transformers import pipeline
-
-pipe = pipeline({task!r}, model={folder!r}, trust_remote_code=True)
-print({call})
-"""
 # https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
 LICENSES = frozenset(
     """
@@ -48,79 +30,16 @@ LICENSES = frozenset(
 )
 
 
-def loading_code(
-    task: TaskName,
-    folder: str | Path,
-    example: str,
-    *,
-    separate_target: bool = False,
-    package: bool = True,
-    chat: bool = False,
-) -> str:
-    """Return a program that loads a saved model and uses it once.
-
-    Args:
-        task: What the model does.
-        folder: Where it is saved (a folder or a Hub id).
-        example: An input for it.
-        separate_target: Whether the target has a tokenizer of its own.
-        package: Use this package; otherwise the code that was saved with the model.
-        chat: Whether the model answers in dialogues, and the example is what is said to it.
-    """
-    description = TASKS[task]
-    if not package and description.pipe:
-        call = (CHAT_PIPE if chat else description.pipe).format(example=example)
-        return PIPE.format(task=description.pipeline_tag, folder=str(folder), call=call)
-    decoder = "target_tokenizer" if separate_target else "tokenizer"
-    trust = "" if package else TRUST
-    return LOAD.format(
-        package=PACKAGE if package else "",
-        auto_class=description.auto_class.__name__,
-        folder=str(folder),
-        target=TARGET.format(trust=trust) if separate_target else "",
-        trust=trust,
-        use=(CHAT if chat else description.use).format(example=example, decoder=decoder),
-    )
-
-
 def model_card(facts: CardFacts) -> str:
     """Return the text of a model's card, with the marks by which `merged_card` knows what was generated."""
-    parts = {
-        "introduction": introduction(facts),
-        "limits": limits(facts),
-        USE: use_text(facts),
-        "results": results(facts),
-        "architecture": architecture_text(facts),
-        "data": data_text(facts),
-        "training": training_text(facts),
-        "citations": citations(facts),
-    }
-    return generated_card(metadata(facts).to_yaml(), facts.name, parts, facts.place)
 
+    def part(name: str, caller: Callable[[], str]) -> str:
+        text = marked(name, caller())
+        return f"\n\n{text}" if text else ""
 
-def use_text(facts: CardFacts) -> str:
-    """Tell how to load the model and run it, with the package and without."""
-    chat = facts.choice("data", "turns_column") is not None
-    options = {"separate_target": facts.separate_target, "chat": chat}
-    ours, theirs = (
-        loading_code(facts.task, facts.place, facts.example, package=package, **options).strip()
-        for package in (True, False)
-    )
-    if not facts.is_ours:
-        return f"## How to use it\n\n```python\n{theirs.replace(TRUST, '')}\n```"
-    command = shlex.join(["--model", facts.place, *(["--chat"] if chat else ["--text", facts.example])])
-    text = (
-        f"## How to use it\n\nWith the package vanillaformer:\n\n```python\n{ours}\n```\n\n"
-        f"or `python -m vanillaformer.scripts.generate {command}`."
-    )
-    if TASKS[facts.task].pipe:
-        text += f' `pipeline("{TASKS[facts.task].pipeline_tag}", ...)` works as well.'
-    if not facts.has_code:
-        return text
-    return (
-        f"{text}\n\nWithout it, by the code that is stored with the weights (read it first: it runs on your "
-        f"machine):\n\n```python\n{theirs}\n```"
-    )
+    data, template = metadata(facts), (files(__package__) / TEMPLATE).read_text(encoding="utf-8")
+    card = ModelCard.from_template(data, template_str=template, part=part, **card_variables(facts))
+    return generated_card(data.to_yaml(), card.text, facts.place)
 
 
 def metadata(facts: CardFacts) -> ModelCardData:

@@ -4,14 +4,12 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from vanillaformer.configuration import PRESETS, BlockConfig
 from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS, activation_choice
 
 from ..metrics.scores import SCORES
 from .facts import CardFacts
-from .markdown import details
 from .techniques import techniques
 
 ENTRY = re.compile(r"^@\w+\{([\w-]+),\n.*?^\}$", re.DOTALL | re.MULTILINE)
@@ -30,8 +28,8 @@ TOKENIZERS: dict[str, Papers] = {
 }
 
 
-def citations(facts: CardFacts) -> str:
-    """Cite the papers that the parts and the training go back to."""
+def cited_papers(facts: CardFacts) -> list[str]:
+    """Return the papers that the parts and the training go back to."""
     training, data = facts.choices.get("training", {}), facts.choices.get("data", {})
     preset = PRESETS.get(str(facts.choice("model", "preset")))
     papers = [*(preset.papers if preset else ()), "vaswani2017attention"]
@@ -39,12 +37,11 @@ def citations(facts: CardFacts) -> str:
         papers += part_papers(facts.config, classifies=facts.classifies)
     papers += [paper for technique in techniques(training, data) for paper in technique.papers]
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
-        papers += of(TOKENIZERS, facts.choice("tokenizer", "tokenizer_algorithm"))
+        papers += TOKENIZERS.get(facts.choice("tokenizer", "tokenizer_algorithm"), ())
     for name in facts.scores:
         score = SCORES.get(name.split("_", 1)[1])
         papers += score.papers if score else ()
-    text = details("BibTeX", f"```bibtex\n{bibtex([*papers, 'wolf2020transformers'])}\n```")
-    return f"## Citations\n\nThe papers behind the parts and the training of this model:\n\n{text}"
+    return [*papers, "wolf2020transformers"]
 
 
 def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
@@ -84,8 +81,3 @@ def references() -> Mapping[str, str]:
     """Return all BibTeX entries by key."""
     text = (files(__package__) / "references.bib").read_text(encoding="utf-8")
     return {match[1]: match[0] for match in ENTRY.finditer(text)}
-
-
-def of(table: Mapping[str, Papers], value: Any) -> Papers:
-    """Return the papers of one value, none for what the table does not know."""
-    return table.get(str(value), ())

@@ -84,6 +84,11 @@ class CardFacts:
         return "classes" in TASKS[self.task].predicts
 
     @property
+    def chats(self) -> bool:
+        """Whether the model answers in dialogues."""
+        return self.choice("data", "turns_column") is not None
+
+    @property
     def is_ours(self) -> bool:
         """Whether the model is one of this package, and not one of transformers that training began with."""
         return isinstance(self.config, BlockConfig)
