@@ -63,6 +63,12 @@ def test_every_field_of_the_block_is_in_the_list_of_parts(field):
     assert f"`{field}`" in PARTS or field in of_transformers | common
 
 
+def test_the_page_on_training_has_an_example_that_runs(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL)
+    exec(block, {})
+    assert "'the'" in capsys.readouterr().out
+
+
 def test_the_list_of_parts_has_an_example_that_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", PARTS, re.DOTALL)
     exec(block, {})
