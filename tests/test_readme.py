@@ -66,7 +66,7 @@ def test_every_field_of_the_block_is_in_the_list_of_parts(field):
 def test_the_page_on_training_has_an_example_that_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", TRAINING, re.DOTALL)
     exec(block, {})
-    assert "'the'" in capsys.readouterr().out
+    assert "cat" in capsys.readouterr().out
 
 
 def test_the_list_of_parts_has_an_example_that_runs(capsys):
