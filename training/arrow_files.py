@@ -12,8 +12,8 @@ from datasets import Dataset
 from datasets.fingerprint import get_temporary_cache_files_directory
 
 FOLDER = "vanillaformer"
-BATCH_BYTES = 4 * 2**20
-"""Text that is worked on together: what a tokenizer makes of it takes 50 times as much memory."""
+BATCH_BYTES = 2**20
+"""Text that is worked on together: what a tokenizer makes of it takes 70 times as much memory."""
 
 
 def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:

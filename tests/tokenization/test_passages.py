@@ -10,7 +10,7 @@ from vanillaformer.tokenization import passages as module
 from vanillaformer.tokenization.passages import StoredTexts, passages
 
 SOURCE = (Path(module.__file__).parent / "algorithms.py").read_text(encoding="utf-8")
-HOSTILE = "a\n\nb\n \nc\r\nd\n\té\n\u0301e\n漢字\n漢\n12\n3 \n4\x85\n5\x1c\n6\n▁7\n'll\nΣ\nσ\n<s>\n</s>\n"
+HOSTILE = "a\n\nb\n \nc\r\nd\n\té\n\u0301e\n漢字\n漢\n12\n3 \n4\x85\n5\x1c\n6\n▁7\n'll\n\u03a3\n\u03c3\n<s>\n</s>\n"
 TEXTS = [SOURCE, HOSTILE * 20, "", "x"]
 
 

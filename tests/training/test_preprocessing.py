@@ -1,8 +1,12 @@
+import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
 
+from vanillaformer.tokenization import passages, train
 from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.training.preprocessing import tokenizing
+from vanillaformer.training.preprocessing.blocks import IDS, Blocks, cut_blocks
 from vanillaformer.training.preprocessing.tokenizing import (
     causal_blocks,
     classification_rows,
@@ -77,6 +81,38 @@ def test_causal_blocks_are_the_stream(decoder_tokenizer, block_size, num_proc):
     assert wanted[: len(found)] == found
     assert len(wanted) - len(found) <= 1  # a last token alone predicts nothing
     assert decoder_tokenizer.decode(found, skip_special_tokens=True).startswith("".join(TEXTS)[:-1])
+
+
+@pytest.mark.parametrize("options", [{}, {"lowercase": True}, {"algorithm": "bpe"}, {"algorithm": "wordpiece"}])
+def test_ids_of_long_texts_are_those_of_the_whole(options, monkeypatch):
+    texts = ["", *("def f(x):\n    return x\n\n\n  # <s> é\r\ny = 1\nz\n" * n + "end" for n in (1, 20, 300))]
+    tokenizer = text_tokenizer(train(texts, kind="decoder", vocab_size=300, **options))
+    wanted = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    monkeypatch.setattr(tokenizing, "PASSAGE", 1)
+    monkeypatch.setattr(passages, "PASSAGE", 1)
+    assert token_ids(tokenizer, texts) == wanted
+    tokenizer.backend_tokenizer.pre_tokenizer = None  # with which a token may reach across lines
+    assert token_ids(tokenizer, texts) == tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_of_pieces_are_those_of_the_whole(seed):
+    """Blocks are cut as the stream comes, and are slices of all of it."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(1_000, size=rng.integers(1, 400)).astype(np.int32)
+    size = int(rng.integers(2, 50))
+    stride, smallest = int(rng.integers(1, size + 1)), int(rng.integers(1, 3))
+    pieces = np.split(ids, np.sort(rng.integers(len(ids) + 1, size=rng.integers(6))))
+    blocks = Blocks(size, stride, smallest, start=(-1,), end=(-2,))
+    starts = [start for start in range(0, len(ids), stride) if not start or len(ids) - start > size - stride]
+    wanted = [[-1, *ids[start : start + size].tolist(), -2] for start in starts]
+    if len(wanted) > 1 and len(wanted[-1]) - 2 < smallest:
+        wanted.pop()
+    assert [block for part in blocks.cut(pieces) for block in part.tolist()] == wanted
+    parts = [{"input_ids": piece.tolist()} for piece in pieces]
+    rows = Dataset.from_list(parts, features=Features({"input_ids": IDS}))
+    for kept in (rows, rows.select(range(len(rows))), rows.select(list(range(len(rows))))):
+        assert cut_blocks(kept, blocks)["input_ids"][:] == wanted
 
 
 def test_causal_blocks_collate(decoder_tokenizer):

@@ -14,7 +14,7 @@ import pyarrow as pa
 ROW, LINES, PROBLEM = "__row__", "__lines__", "__problem__"
 """Columns of a row's number in its file, of the lines it takes there, and of why it cannot be read."""
 
-LARGEST_BATCH, BATCH_CHARACTERS = 1_000, 1 << 24
+LARGEST_BATCH, BATCH_CHARACTERS = 1_000, 1 << 22
 """Rows of a batch, and characters that a batch is to have at most if it has several rows."""
 
 Source = tuple[Path, ...]
@@ -76,10 +76,11 @@ class BatchSize:
     """How many rows to read at once, by the length of those read before."""
 
     def __init__(self) -> None:
-        self.rows = min(100, LARGEST_BATCH)
+        self.rows = 1  # it may be a whole document
 
     def adapt(self, rows: int, characters: int) -> None:
-        self.rows = min(LARGEST_BATCH, max(1, BATCH_CHARACTERS * rows // max(1, characters)))
+        fitting = max(1, BATCH_CHARACTERS * rows // max(1, characters))
+        self.rows = min(LARGEST_BATCH, 2 * self.rows, fitting)
 
 
 def numbered(first: int, size: int) -> Batch:

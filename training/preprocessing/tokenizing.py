@@ -2,14 +2,18 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import PASSAGE, passages
 
 from ..data.bad_rows import Facts, RowCheck
 from .blocks import IDS, Blocks, cut_blocks
@@ -222,7 +226,22 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     backend.no_truncation()
     backend.no_padding()
     backend.encode_special_tokens = tokenizer.split_special_tokens
-    return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
+    encoded = iter(backend.encode_batch_fast(list(chain.from_iterable(parts)), add_special_tokens=False))
+    return [list(chain.from_iterable(next(encoded).ids for _ in own)) for own in parts]
+
+
+def _splits_at_lines(backend: Tokenizer) -> bool:
+    """Return whether no token reaches across the ends of `passages`, because words are found as by GPT-2."""
+    words, added = backend.pre_tokenizer, backend.get_added_tokens_decoder().values()
+    gpt2 = isinstance(words, ByteLevel) and words.use_regex and not words.add_prefix_space
+    return (
+        gpt2
+        and backend.normalizer is None
+        and not any(token.lstrip or token.rstrip or "\n" in token.content for token in added)
+    )
 
 
 # --------------------------------------------------------------------------------------------------- whole splits
