@@ -1,6 +1,6 @@
 """What a model is: strict configs, the names of every option, and presets."""
 
-from .block import BlockConfig, ConfigView, layer_types
+from .base import BlockConfig, ConfigView, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig

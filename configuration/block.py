@@ -1,18 +1,9 @@
-"""What every Transformer block is made of: the fields that the three model types share."""
+"""What can be chosen for a Transformer block: the fields that the three model types share."""
 
-import copy
-import dataclasses
-from typing import Any, ClassVar
-
-from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from .derived import DERIVED
-from .fields import above_zero, activation, non_negative, positive, probability, projections
-from .names import CONDITIONAL_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, refusal
+from .fields import Derived, above_zero, activation, non_negative, positive, probability, projections
 from .options import (
-    FIELD_READERS,
-    SIZE_READERS,
     BlockLayout,
     FeedForward,
     Initialization,
@@ -22,14 +13,10 @@ from .options import (
     QueryKeyNorm,
     SinusoidalLayout,
 )
-from .plans import TENSOR_PARALLEL_PLAN
-from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
-from .saving import Saving
 
 
-@strict
-class BlockConfig(BlockRules, Saving, PreTrainedConfig):
-    """The Transformer block, one field per axis; the base of the three model configs.
+class BlockFields(PreTrainedConfig):
+    """The fields of `BlockConfig`, one per axis of the Transformer block.
 
     Sizes:
         hidden_size: Model width D.
@@ -102,40 +89,26 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
         lm_head_bias: Whether it has a bias.
         logit_scale: Factor on the logits (Cohere).
         final_logit_softcapping: Bound c of the logits, `c tanh(logit / c)` (Gemma 2).
-
-    Raises:
-        StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
-        StrictDataclassClassValidationError: Fields that do not fit together.
-        ValueError: An unknown keyword that looks like a misspelled or another library's field name, or a field that
-            only another of the model types has.
     """
 
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
-    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
-        "layer_norm_eps": "norm_eps",
-        "layer_norm_epsilon": "norm_eps",
-        "norm_epsilon": "norm_eps",
-        "rms_norm_eps": "norm_eps",
-    }
-    base_model_tp_plan = TENSOR_PARALLEL_PLAN
-    ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
     default_initialization = "normal"
-    derived_fields = DERIVED
-    own_keywords: ClassVar[tuple[str, ...]] = ()
+    generates = False  # whether models of this type write texts
+    max_ngram = 1
+    type_vocab_size = 0
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)
     num_attention_heads: int = positive(default=8)
-    num_key_value_heads: int | None = positive(default=None)
-    head_dim: int | None = positive(default=None)
-    intermediate_size: int | None = positive(default=None)
+    num_key_value_heads: Derived[int] = positive(default=None)
+    head_dim: Derived[int] = positive(default=None)
+    intermediate_size: Derived[int] = positive(default=None)
     feed_forward: FeedForward = "plain"
     hidden_act: str = activation(default="relu")
     mlp_bias: bool = True
     norm: Norm = "layer_norm"
     norm_eps: float | int = non_negative(default=1e-5)
     norm_weight: bool = True
-    norm_bias: bool | None = None
+    norm_bias: Derived[bool] = None  # type: ignore[assignment]  # filled in
     norm_unit_offset: bool = False
     norm_placement: NormPlacement = "pre"
     embedding_norm: bool = False
@@ -161,115 +134,8 @@ class BlockConfig(BlockRules, Saving, PreTrainedConfig):
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
     layer_drop: float | int = probability(default=0.0)
-    initialization: Initialization | None = None
+    initialization: Derived[Initialization] = None  # type: ignore[assignment]  # filled in
     initializer_range: float | int = non_negative(default=0.02)
     lm_head_bias: bool = False
     logit_scale: float | int | None = above_zero(default=None)
     final_logit_softcapping: float | int | None = above_zero(default=None)
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.refuse_unknown(kwargs)
-        check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
-        self._fill_derived()
-        self._take_layer_types(kwargs)
-        self._take_rope_parameters(kwargs)
-        super().__post_init__(**kwargs)
-
-    @classmethod
-    def keywords(cls) -> set[str]:
-        """Return the names of all fields and other keywords that a config of this class takes."""
-        fields = {field.name for field in dataclasses.fields(cls)}
-        return fields | set(cls.attribute_map) | {*CONDITIONAL_NAMES, *cls.own_keywords}
-
-    @classmethod
-    def refuse_unknown(cls, given: dict[str, Any]) -> None:
-        """Raise ValueError for a keyword that is misspelled, or another library's or another config's."""
-        known = cls.keywords() | set(TRANSFORMERS_NAMES)
-        for key in given.keys() - known:
-            if (reason := refusal(key, sorted(known))) is not None:
-                raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
-
-    def _fill_derived(self) -> None:
-        for name, derive in self.derived_fields.items():
-            if getattr(self, name) is None:
-                setattr(self, name, derive(self))
-        if self.head_dim is None:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads="
-                f"{self.num_attention_heads}, or head_dim must be given"
-            )
-
-    def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
-        # Not a dataclass field: transformers takes its presence to mean that layers differ
-        self._take_pattern(kwargs, "layer_types", self.num_hidden_layers)
-
-    def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
-        """Set attribute `name` to the pattern given in `kwargs`, repeated or cut off for `layers`."""
-        pattern = kwargs.pop(name, None)
-        is_list = isinstance(pattern, list | tuple) and len(pattern) > 0
-        if pattern is not None and not (is_list and all(isinstance(entry, str) for entry in pattern)):
-            raise ValueError(f"{name} must be a list with at least one type of layer, got {pattern!r}")
-        if self.sliding_window is None:
-            if pattern is not None and any(entry != "full_attention" for entry in pattern):
-                raise ValueError(f"{name}={pattern!r} needs a sliding_window")
-            return
-        pattern = ["sliding_attention"] if pattern is None else list(pattern)
-        setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
-
-    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
-        if self.position_embedding_type == "rotary":
-            for name in ("rope_parameters", "rope_scaling"):  # before transformers fills them in
-                check_rope_form(name, kwargs.get(name))
-            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
-            self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
-            check_rope_parts(self.rope_parameters, kwargs)
-            return
-        for name in ROPE_NAMES:
-            if value := kwargs.pop(name, None):
-                raise ValueError(
-                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
-                    f"got position_embedding_type={self.position_embedding_type!r}"
-                )
-
-    def reads(self, field: str) -> bool:
-        """Whether a field has an effect, given the values of the options that some fields belong to."""
-        option, values = FIELD_READERS.get(field) or SIZE_READERS.get(field) or (None, ())
-        return option is None or getattr(self, option) in values
-
-    def has_attention_bias(self, projection: str) -> bool:
-        """Whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""
-        return projection in self.attention_bias if isinstance(self.attention_bias, list) else self.attention_bias
-
-    def rope_of(self, layer_type: str) -> dict[str, Any] | None:
-        """Return the rotary parameters of a type of layer, `None` if its queries and keys are not turned."""
-        parameters = getattr(self, "rope_parameters", None)
-        return parameters[layer_type] if parameters and layer_type in parameters else parameters
-
-    def is_rotary_layer(self, layer_idx: int) -> bool:
-        """Whether the pattern of `rotary_layers` lets a layer turn its queries and keys."""
-        return self.rotary_layers is None or self.rotary_layers[layer_idx % len(self.rotary_layers)]
-
-    def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
-        """Return DeepNorm's factor α on the residual stream and its gain β of fresh weights, by depth (table 1)."""
-        return (2 * self.num_hidden_layers) ** 0.25, (8 * self.num_hidden_layers) ** -0.25
-
-
-class ConfigView:
-    """A config some of whose fields read differently: one side of an encoder-decoder, or one type of layer.
-
-    It has no values of its own besides: what happens to the config later is seen here too.
-    """
-
-    def __init__(self, config: BlockConfig, **fields: Any):
-        self.__dict__.update(fields, viewed=config)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "viewed" or name.startswith("__"):  # a copy that is not filled yet
-            raise AttributeError(name)
-        return getattr(self.viewed, name)
-
-
-def layer_types(config: BlockConfig) -> list[str]:
-    """Return what each layer of a stack sees: `full_attention` or `sliding_attention`."""
-    everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
-    return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers

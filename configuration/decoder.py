@@ -2,7 +2,7 @@
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig
+from .base import BlockConfig
 from .fields import activation, non_negative, positive
 from .options import PositionEmbedding
 
@@ -24,6 +24,7 @@ class VanillaDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_decoder"
+    generates = True
     default_initialization = "gpt2"
     base_model_pp_plan = {  # noqa: RUF012 - the form transformers reads
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),

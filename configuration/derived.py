@@ -1,22 +1,20 @@
 """Fields that follow from others: how they are filled in, and what becomes of them where those are overridden."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .block import BlockFields
 from .names import LAYER_TYPES, ROPE_NAMES, ROPE_PARTS
 from .options import NORM_CHOICES, PLACEMENT_CHOICES
 
-if TYPE_CHECKING:
-    from .block import BlockConfig
 
-
-def even_share(config: "BlockConfig") -> int | None:
+def even_share(config: BlockFields) -> int | None:
     """Return the width of a head if the heads divide the model's width."""
     width, rest = divmod(config.hidden_size, config.num_attention_heads)
     return None if rest else width
 
 
-def published_initialization(config: "BlockConfig") -> str:
+def published_initialization(config: BlockFields) -> str:
     """Return the initialization that the placement was published with, or the model type's."""
     return PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
 
@@ -31,7 +29,7 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def overridden(saved: "BlockConfig", fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+def overridden(saved: BlockFields, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a saved config with overrides, without the values that no longer follow.
 
     A derived field whose saved value is the derived one is derived anew; any other value was given and stays. Rotary

@@ -2,8 +2,8 @@
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig
-from .fields import activation, non_negative, positive, probability
+from .base import BlockConfig
+from .fields import Derived, activation, non_negative, positive, probability
 from .options import NormPlacement, Pooling
 
 
@@ -48,7 +48,7 @@ class VanillaEncoderConfig(BlockConfig):
     classifier_norm: bool = False
     head_act: str | None = activation(default=None)
     head_bias: bool = True
-    classifier_dropout: float | int | None = probability(default=None)
+    classifier_dropout: Derived[float | int] = probability(default=None)
     tie_word_embeddings: bool = True
     pad_token_id: int | None = 0
 

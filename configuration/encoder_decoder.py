@@ -4,8 +4,8 @@ from typing import Any
 
 from huggingface_hub.dataclasses import strict
 
-from .block import BlockConfig, ConfigView
-from .fields import positive, projections
+from .base import BlockConfig, ConfigView
+from .fields import Derived, positive, projections
 from .options import NormPlacement, PositionEmbedding
 
 
@@ -34,6 +34,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_encoder_decoder"
+    generates = True
     default_initialization = "xavier"
     derived_fields = BlockConfig.derived_fields | {"encoder_layers": lambda config: config.num_hidden_layers}
     own_keywords = ("encoder_layer_types",)
@@ -42,7 +43,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     decoder_vocab_size: int | None = positive(default=None)
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
-    encoder_layers: int | None = positive(default=None)
+    encoder_layers: Derived[int] = positive(default=None)
     encoder_hidden_size: int | None = positive(default=None)
     encoder_intermediate_size: int | None = positive(default=None)
     scale_decoder_outputs: bool = False

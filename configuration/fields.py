@@ -1,7 +1,16 @@
 """Kinds of field: what a number or a name in a config may be."""
 
+from typing import TYPE_CHECKING, Annotated, TypeVar, Union
+
 from huggingface_hub.dataclasses import as_validated_field
 from transformers.activations import ACT2FN
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Derived = Annotated[T, "derived"]
+else:
+    Derived = Union[T, None]  # noqa: UP007 - subscripted below, which `|` of a variable cannot be
+"""Type of a field that may be left at `None` and is then derived from others: no code but the config's sees `None`."""
 
 
 @as_validated_field

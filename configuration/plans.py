@@ -1,11 +1,7 @@
 """How transformers may split a block over several devices."""
 
-from typing import TYPE_CHECKING
-
+from .block import BlockFields
 from .options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
-
-if TYPE_CHECKING:
-    from .block import BlockConfig
 
 # Heads and inner width are split over the devices, outputs are summed. The plan names every projection that a block
 # can have; a model keeps the entries that it has (`modeling/base.py`).
@@ -33,7 +29,7 @@ WHOLE_HEADS = {
 }
 
 
-def tensor_parallel_plan(config: "BlockConfig", plan: dict[str, str]) -> dict[str, str]:
+def tensor_parallel_plan(config: BlockFields, plan: dict[str, str]) -> dict[str, str]:
     """Return the plan as the fields of a config need it.
 
     A bias per head that is not split as the heads are keeps attention whole on every device.

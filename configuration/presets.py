@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from .block import BlockConfig
+from .base import BlockConfig
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig

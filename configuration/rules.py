@@ -1,15 +1,13 @@
 """Which fields of a block fit together: each rule says in one sentence what is wrong and what is allowed."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from .block import BlockFields
 from .names import ROPE_PARTS
 from .options import FIELD_READERS, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
-
-if TYPE_CHECKING:
-    from .block import BlockConfig
 
 # Numbers in the parameters of scaled rotary positions
 ROPE_NUMBERS = (
@@ -82,10 +80,10 @@ def check_rope_parts(parameters: dict[str, Any], keywords: Mapping[str, Any]) ->
                 raise ValueError(f"{name}={keywords[name]!r} contradicts rope_parameters={parameters!r}")
 
 
-class BlockRules:
+class BlockRules(BlockFields):
     """The cross-field checks of `BlockConfig`; they run when a config is made and when it is saved."""
 
-    def validate_block_heads(self: "BlockConfig") -> None:
+    def validate_block_heads(self) -> None:
         """Every key/value head serves the same number of query heads."""
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
@@ -93,7 +91,7 @@ class BlockRules:
                 f"{self.num_key_value_heads}"
             )
 
-    def validate_block_model_type(self: "BlockConfig") -> None:
+    def validate_block_model_type(self) -> None:
         """A config makes one type of model, whose layers are of the same parts."""
         if self.is_encoder_decoder != type(self).is_encoder_decoder:
             raise ValueError(
@@ -103,22 +101,22 @@ class BlockRules:
         if self.is_heterogeneous:
             raise ValueError("per_layer_config is not supported: the layers of a stack differ in layer_types only")
 
-    def validate_block_layer_types(self: "BlockConfig") -> None:
+    def validate_block_layer_types(self) -> None:
         """Layers are of the types that the stacks have masks for."""
         for name in ("layer_types", "encoder_layer_types"):
             for entry in getattr(self, name, []):
                 if entry not in get_args(LayerType):
                     raise ValueError(f"{name} must be made of {', '.join(get_args(LayerType))}, got {entry!r}")
 
-    def validate_block_window(self: "BlockConfig") -> None:
+    def validate_block_window(self) -> None:
         """A cache of a window holds something."""
-        if self.sliding_window == 1 and hasattr(self, "use_cache"):
+        if self.sliding_window == 1 and self.generates:
             raise ValueError(
                 "sliding_window=1 lets a token see itself alone, for which transformers has no cache: "
                 "it must be at least 2 in a model that generates"
             )
 
-    def validate_block_norms(self: "BlockConfig") -> None:
+    def validate_block_norms(self) -> None:
         """The weight that the unit is added to exists, and a norm that is left out too."""
         if self.norm_unit_offset and not self.norm_weight:
             raise ValueError("norm_unit_offset=True adds 1 to the norms' weight: it needs norm_weight=True")
@@ -131,7 +129,7 @@ class BlockRules:
                 f"block_layout={self.block_layout!r}"
             )
 
-    def validate_block_layout(self: "BlockConfig") -> None:
+    def validate_block_layout(self) -> None:
         """Parallel sublayers are summed."""
         allowed = [name for name, choice in PLACEMENT_CHOICES.items() if self.block_layout in choice.layouts]
         if self.norm_placement not in allowed:
@@ -140,7 +138,7 @@ class BlockRules:
                 f"got norm_placement={self.norm_placement!r}"
             )
 
-    def validate_block_choices(self: "BlockConfig") -> None:
+    def validate_block_choices(self) -> None:
         """Fields that only some values of an option read are set with those only."""
         for name, (option, readers) in FIELD_READERS.items():
             value, chosen = getattr(self, name, None), getattr(self, option)
@@ -150,18 +148,18 @@ class BlockRules:
                     f"got {option}={chosen!r}"
                 )
 
-    def validate_block_sinusoids(self: "BlockConfig") -> None:
+    def validate_block_sinusoids(self) -> None:
         """Sinusoids come in pairs, and their table fits into memory."""
         if self.position_embedding_type == "sinusoidal":
             for name, width in self._widths().items():
                 self._validate_sinusoids(name, width)
 
-    def _widths(self: "BlockConfig") -> dict[str, int]:
+    def _widths(self) -> dict[str, int]:
         """Return the width of each stack by its field."""
         widths = {name: getattr(self, name, None) for name in ("hidden_size", "encoder_hidden_size")}
         return {name: width for name, width in widths.items() if width is not None}
 
-    def _validate_sinusoids(self: "BlockConfig", name: str, width: int) -> None:
+    def _validate_sinusoids(self, name: str, width: int) -> None:
         if width % 2:
             raise ValueError(f"position_embedding_type='sinusoidal' needs an even {name}, got {name}={width}")
         rows = self.max_position_embeddings + self.position_offset
@@ -173,7 +171,7 @@ class BlockRules:
         if self.sinusoidal_layout == "tensor2tensor" and width < 4:
             raise ValueError(f"sinusoidal_layout='tensor2tensor' needs a {name} of at least 4, got {name}={width}")
 
-    def validate_block_rotary(self: "BlockConfig") -> None:
+    def validate_block_rotary(self) -> None:
         """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
         if self.rotary_layers is not None and not self.rotary_layers:
             raise ValueError(f"rotary_layers must have at least one entry, got {self.rotary_layers!r}")
@@ -186,7 +184,7 @@ class BlockRules:
             if entry is not None:
                 self._validate_rope_entry(name, entry)
 
-    def _rope_entries(self: "BlockConfig", parameters: dict[str, Any]) -> dict[str, Any]:
+    def _rope_entries(self, parameters: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters by the name that an error calls them by."""
         used = set(getattr(self, "layer_types", [])) | set(getattr(self, "encoder_layer_types", []))
         by_type = [key for key, value in parameters.items() if key in used or isinstance(value, dict)]
@@ -199,7 +197,7 @@ class BlockRules:
             )
         return {f"rope_parameters[{key!r}]": parameters[key] for key in by_type}
 
-    def _validate_rope_entry(self: "BlockConfig", name: str, entry: dict[str, Any]) -> None:
+    def _validate_rope_entry(self, name: str, entry: dict[str, Any]) -> None:
         rope_type = entry.get("rope_type", "default")
         if rope_type not in ("default", *ROPE_INIT_FUNCTIONS):
             allowed = ", ".join(["default", *ROPE_INIT_FUNCTIONS])
@@ -238,7 +236,7 @@ class BlockRules:
                     f"dimensions, got {factors!r}"
                 )
 
-    def validate_block_relative(self: "BlockConfig") -> None:
+    def validate_block_relative(self) -> None:
         """T5's buckets: half of them for small distances, the others up to the maximal one, on both sides."""
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if self.position_embedding_type == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2):
@@ -247,7 +245,7 @@ class BlockRules:
                 f"less than twice relative_attention_max_distance, got {buckets} and {distance}"
             )
 
-    def validate_block_mimetic(self: "BlockConfig") -> None:
+    def validate_block_mimetic(self) -> None:
         """Mimetic initialisation factors a matrix of the model's width by head."""
         for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
             for limit, value in self._widths().items():
@@ -256,10 +254,10 @@ class BlockRules:
                         f"initialization='mimetic' needs {name} to be at most {limit}={value}, got {width}"
                     )
 
-    def _key_width(self: "BlockConfig") -> int:
+    def _key_width(self) -> int:
         return self.num_key_value_heads * self.head_dim
 
-    def validate_block_initialization(self: "BlockConfig") -> None:
+    def validate_block_initialization(self) -> None:
         """Admin's profile sets a factor that only its placement has."""
         if self.initialization == "admin" and self.norm_placement != "admin":
             raise ValueError(
@@ -267,12 +265,12 @@ class BlockRules:
                 f"got norm_placement={self.norm_placement!r}"
             )
 
-    def validate_block_attention_implementation(self: "BlockConfig") -> None:
+    def validate_block_attention_implementation(self) -> None:
         """The attention implementation asked for can compute what the fields say."""
         if (reason := self.attention_obstacle(getattr(self, "_attn_implementation_internal", None))) is not None:
             raise ValueError(reason)
 
-    def attention_obstacle(self: "BlockConfig", implementation: str | None) -> str | None:
+    def attention_obstacle(self, implementation: str | None) -> str | None:
         """Return why an attention implementation would compute something else than the config says, or `None`."""
         if not isinstance(implementation, str) or implementation == "eager":
             return None
@@ -290,7 +288,7 @@ class BlockRules:
             )
         return None
 
-    def check_token_ids(self: "BlockConfig", vocab_size: int, *names: str) -> None:
+    def check_token_ids(self, vocab_size: int, *names: str) -> None:
         """Raise when a special token's id does not lie in a vocabulary of `vocab_size` tokens."""
         for name in names:
             value = getattr(self, name)

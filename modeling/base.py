@@ -8,7 +8,6 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
-from vanillaformer.configuration.migration import RENAMED_WEIGHTS
 
 from .adapters import register_targets
 from .parts.initialization import initialize
@@ -35,18 +34,6 @@ class VanillaPreTrainedModel(PreTrainedModel):
         # Fields may have been set since the config was made: what saving would refuse is refused before training
         config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any) -> Any:
-        if not RENAMED_WEIGHTS:
-            return super().from_pretrained(*args, key_mapping=key_mapping, **kwargs)
-        loaded = super().from_pretrained(*args, key_mapping=RENAMED_WEIGHTS | (key_mapping or {}), **kwargs)
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        # transformers would save the weights by the names they had: they get those of today
-        model._weight_conversions = [
-            step for step in model._weight_conversions or [] if RENAMED_WEIGHTS.keys().isdisjoint(step.source_patterns)
-        ]
-        return loaded
 
     @property
     def _supports_sdpa(self) -> bool:

@@ -86,6 +86,14 @@ def test_models_are_made_of_blocks_and_blocks_of_parts(module):
     assert used <= below, f"{module} imports {sorted(used - below)}"
 
 
+def test_no_module_imports_itself_by_way_of_others():
+    """Imports for type checkers and those inside of functions count too."""
+    graph = {name: {target for target in imports(name) if target in sources()} - {name} for name in sources()}
+    while leaves := {name for name, targets in graph.items() if not targets}:
+        graph = {name: targets - leaves for name, targets in graph.items() if name not in leaves}
+    assert not graph, "imports in a circle, and what imports from it"
+
+
 def room_of(module: str) -> str:
     """The folder or file of `training` that a module belongs to."""
     return module.split(".")[2]

@@ -53,4 +53,4 @@ __all__ = [
 ]
 
 register()
-BlockConfig.code_version, BlockConfig.code_writer = __version__, write_code
+BlockConfig.code_version, BlockConfig.write_remote_code = __version__, write_code

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.configuration import options, tensor_parallel_plan
-from vanillaformer.configuration.migration import VERSION_KEY
+from vanillaformer.configuration.checkpoint import VERSION_KEY
 from vanillaformer.configuration.names import (
     FOREIGN_NAMES,
     GENERATION_NAMES,

@@ -232,10 +232,10 @@ def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
     monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
     assert remote_code.flatten("vanillaformer.modeling.parts.pooling") == (
         "from typing import TYPE_CHECKING\n"
-        "from .configuration_block import BlockConfig, layer_types as types\n"
+        "from .configuration_base import BlockConfig, layer_types as types\n"
         "from .modeling_parts_norms import build_norm\n"
         "if TYPE_CHECKING:\n    pass\n",
-        {"vanillaformer.configuration.block", "vanillaformer.modeling.parts.norms"},
+        {"vanillaformer.configuration.base", "vanillaformer.modeling.parts.norms"},
     )
 
 

@@ -1,0 +1,163 @@
+"""The config that the three model types share: what happens to its fields when it is made, read and changed."""
+
+import copy
+import dataclasses
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from .checkpoint import RemoteCodeMixin, check_version
+from .derived import DERIVED, overridden
+from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, refusal
+from .options import FIELD_READERS, SIZE_READERS
+from .plans import TENSOR_PARALLEL_PLAN
+from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
+
+
+@strict
+class BlockConfig(BlockRules, RemoteCodeMixin):
+    """The Transformer block, one field per axis (`BlockFields` describes them); the base of the three model configs.
+
+    Raises:
+        StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
+        StrictDataclassClassValidationError: Fields that do not fit together.
+        ValueError: An unknown keyword that looks like a misspelled or another library's field name, or a field that
+            only another of the model types has.
+    """
+
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
+    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
+        "layer_norm_eps": "norm_eps",
+        "layer_norm_epsilon": "norm_eps",
+        "norm_epsilon": "norm_eps",
+        "rms_norm_eps": "norm_eps",
+    }
+    base_model_tp_plan = TENSOR_PARALLEL_PLAN
+    ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
+    derived_fields = DERIVED
+    own_keywords: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.refuse_unknown(kwargs)
+        check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
+        self._fill_derived()
+        self._take_layer_types(kwargs)
+        self._take_rope_parameters(kwargs)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Return the config that the fields make, with keywords in place of fields of the same name.
+
+        Raises:
+            ValueError: A keyword is a misspelled field, or another library's or another config's.
+            StrictDataclassError: The fields do not fit together.
+        """
+        check_version(config_dict, cls.code_version)
+        names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
+        overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}
+        # Loading a model or a tokenizer passes all its keywords on
+        passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
+        cls.refuse_unknown({key: passed[key] for key in passed.keys() - GENERATION_NAMES})
+        if overrides:
+            config_dict = overridden(cls(**config_dict), config_dict, overrides)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def keywords(cls) -> set[str]:
+        """Return the names of all fields and other keywords that a config of this class takes."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        return fields | set(cls.attribute_map) | {*CONDITIONAL_NAMES, *cls.own_keywords}
+
+    @classmethod
+    def refuse_unknown(cls, given: dict[str, Any]) -> None:
+        """Raise ValueError for a keyword that is misspelled, or another library's or another config's."""
+        known = cls.keywords() | set(TRANSFORMERS_NAMES)
+        for key in given.keys() - known:
+            if (reason := refusal(key, sorted(known))) is not None:
+                raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
+
+    def _fill_derived(self) -> None:
+        for name, derive in self.derived_fields.items():
+            if getattr(self, name) is None:
+                setattr(self, name, derive(self))
+        if self.head_dim is None:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads="
+                f"{self.num_attention_heads}, or head_dim must be given"
+            )
+
+    def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
+        # Not a dataclass field: transformers takes its presence to mean that layers differ
+        self._take_pattern(kwargs, "layer_types", self.num_hidden_layers)
+
+    def _take_pattern(self, kwargs: dict[str, Any], name: str, layers: int) -> None:
+        """Set attribute `name` to the pattern given in `kwargs`, repeated or cut off for `layers`."""
+        pattern = kwargs.pop(name, None)
+        is_list = isinstance(pattern, list | tuple) and len(pattern) > 0
+        if pattern is not None and not (is_list and all(isinstance(entry, str) for entry in pattern)):
+            raise ValueError(f"{name} must be a list with at least one type of layer, got {pattern!r}")
+        if self.sliding_window is None:
+            if pattern is not None and any(entry != "full_attention" for entry in pattern):
+                raise ValueError(f"{name}={pattern!r} needs a sliding_window")
+            return
+        pattern = ["sliding_attention"] if pattern is None else list(pattern)
+        setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
+
+    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
+        if self.position_embedding_type == "rotary":
+            for name in ("rope_parameters", "rope_scaling"):  # before transformers fills them in
+                check_rope_form(name, kwargs.get(name))
+            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
+            self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
+            check_rope_parts(self.rope_parameters, kwargs)
+            return
+        for name in ROPE_NAMES:
+            if value := kwargs.pop(name, None):
+                raise ValueError(
+                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
+                    f"got position_embedding_type={self.position_embedding_type!r}"
+                )
+
+    def reads(self, field: str) -> bool:
+        """Whether a field has an effect, given the values of the options that some fields belong to."""
+        option, values = FIELD_READERS.get(field) or SIZE_READERS.get(field) or (None, ())
+        return option is None or getattr(self, option) in values
+
+    def has_attention_bias(self, projection: str) -> bool:
+        """Whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""
+        return projection in self.attention_bias if isinstance(self.attention_bias, list) else self.attention_bias
+
+    def rope_of(self, layer_type: str) -> dict[str, Any] | None:
+        """Return the rotary parameters of a type of layer, `None` if its queries and keys are not turned."""
+        parameters = getattr(self, "rope_parameters", None)
+        return parameters[layer_type] if parameters and layer_type in parameters else parameters
+
+    def is_rotary_layer(self, layer_idx: int) -> bool:
+        """Whether the pattern of `rotary_layers` lets a layer turn its queries and keys."""
+        return self.rotary_layers is None or self.rotary_layers[layer_idx % len(self.rotary_layers)]
+
+    def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
+        """Return DeepNorm's factor α on the residual stream and its gain β of fresh weights, by depth (table 1)."""
+        return (2 * self.num_hidden_layers) ** 0.25, (8 * self.num_hidden_layers) ** -0.25
+
+
+class ConfigView:
+    """A config some of whose fields read differently: one side of an encoder-decoder, or one type of layer.
+
+    It has no values of its own besides: what happens to the config later is seen here too.
+    """
+
+    def __init__(self, config: BlockConfig, **fields: Any):
+        self.__dict__.update(fields, viewed=config)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "viewed" or name.startswith("__"):  # a copy that is not filled yet
+            raise AttributeError(name)
+        return getattr(self.viewed, name)
+
+
+def layer_types(config: BlockConfig) -> list[str]:
+    """Return what each layer of a stack sees: `full_attention` or `sliding_attention`."""
+    everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
+    return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers
