@@ -38,7 +38,7 @@ def texts_of(rows: Dataset, last_words: int | None) -> list[str]:
 def main() -> None:
     """Train, and print the accuracy on the held-out splits."""
     data, linear = parse((DataArguments, LinearArguments), description=__doc__)
-    rows = load_data(data, "classification")
+    rows = load_data(data, "classification").splits
     features = TfidfVectorizer(ngram_range=(1, linear.ngrams), min_df=2, sublinear_tf=True)
     model = make_pipeline(features, LinearSVC(C=linear.c, random_state=0))
     model.fit(texts_of(rows["train"], linear.last_words), list(rows["train"]["label"]))

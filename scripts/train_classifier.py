@@ -13,12 +13,12 @@ from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.cards.examples import opening
 from vanillaformer.training.data.arguments import DataArguments
-from vanillaformer.training.data.bad_rows import Facts
 from vanillaformer.training.data.labels import label_names
-from vanillaformer.training.data.streaming import load_texts
+from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.models import build_model, check_preset
 from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.batching import order_seed
 from vanillaformer.training.preprocessing.statistics import describe_data
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
@@ -48,8 +48,8 @@ def _train(
     data: DataArguments,
     tokenizer_arguments: TokenizerArguments,
 ) -> Run:
-    facts: Facts = {}
-    texts, stream = load_texts(data, "classification", settings, facts)
+    loaded = load_data(data, "classification", order_seed(settings))
+    texts, stream = loaded.splits, loaded.stream
     example = opening(texts["validation"][0]["text"], 100)
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
@@ -62,8 +62,8 @@ def _train(
     set_truncation_side(tokenizer, data.truncation_side)
     options: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = classification_rows(texts, tokenizer, max_length=data.max_length, facts=facts, **options)
-    run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
+        rows = classification_rows(texts, tokenizer, max_length=data.max_length, **options)
+    run.details["data"] = describe_data(rows, tokenizers, settings, loaded.stats, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
         train_rows = StreamedRows(stream, encode_texts(tokenizer, data.max_length), long_texts=data.long_texts)

@@ -20,9 +20,8 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.arguments import DataArguments
-from vanillaformer.training.data.bad_rows import Facts
 from vanillaformer.training.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
-from vanillaformer.training.data.streaming import load_texts
+from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.metrics import (
     language_model_metrics,
     pretraining_metrics,
@@ -31,6 +30,7 @@ from vanillaformer.training.metrics import (
 )
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.batching import order_seed
 from vanillaformer.training.preprocessing.collators import (
     BlockCollator,
     PackedCollator,
@@ -84,13 +84,12 @@ def make_rows(
     tokenizer: PreTrainedTokenizerBase,
     data: DataArguments,
     settings: LanguageModelTrainingArguments,
-    facts: Facts,
 ) -> DatasetDict:
     """Return the rows of token ids that the objective asks for."""
     blocks = causal_blocks if settings.objective == "causal" else masked_blocks
     make: Callable[..., DatasetDict] = partial(blocks, block_stride=data.block_stride)
     if data.packing:
-        make = partial(packed_rows, masked=settings.objective == "masked", long_texts=data.long_texts, facts=facts)
+        make = partial(packed_rows, masked=settings.objective == "masked", long_texts=data.long_texts)
     if settings.objective == "mlm+nsp":
         make = partial(sentence_pairs, seed=settings.seed)
     return make(texts, tokenizer, block_size=data.block_size, num_proc=data.preprocessing_num_workers)
@@ -130,8 +129,8 @@ def _train(
     tokenizer_arguments: TokenizerArguments,
 ) -> Run:
     task, causal = settings.objective, settings.objective == "causal"
-    facts: Facts = {}
-    texts, stream = load_texts(data, "language_model", settings, facts)
+    loaded = load_data(data, "language_model", order_seed(settings))
+    texts, stream = loaded.splits, loaded.stream
     example = texts["validation"][0]["text"][:1_000]
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
@@ -146,8 +145,8 @@ def _train(
     if data.turns_column is not None:
         set_chat_template(tokenizer)
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = make_rows(texts, tokenizer, data, settings, facts)
-    run.details["data"] = describe_data(facts, rows, tokenizers, settings, sample=stream is not None)
+        rows = make_rows(texts, tokenizer, data, settings)
+    run.details["data"] = describe_data(rows, tokenizers, settings, loaded.stats, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
         size, stride = data.block_size, data.block_stride

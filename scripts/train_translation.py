@@ -12,11 +12,11 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.arguments import DataArguments
-from vanillaformer.training.data.bad_rows import Facts
-from vanillaformer.training.data.streaming import load_texts
+from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import build_model, check_preset, set_generation
 from vanillaformer.training.parsing import parse
+from vanillaformer.training.preprocessing.batching import order_seed
 from vanillaformer.training.preprocessing.statistics import describe_data
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import encode_pairs, translation_rows
@@ -46,8 +46,8 @@ def _train(
     data: DataArguments,
     tokenizer: TokenizerArguments,
 ) -> Run:
-    facts: Facts = {}
-    texts, stream = load_texts(data, "translation", settings, facts)
+    loaded = load_data(data, "translation", order_seed(settings))
+    texts, stream = loaded.splits, loaded.stream
     example = texts["validation"][0]["source"]
     run.check_data(fingerprints(texts))
     if run.finished and not run.new_test:
@@ -61,8 +61,8 @@ def _train(
     }
     handling: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
     with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = translation_rows(texts, source, target, **lengths, facts=facts, **handling)
-    run.details["data"] = describe_data(facts, rows, (source, target), settings, sample=stream is not None)
+        rows = translation_rows(texts, source, target, **lengths, **handling)
+    run.details["data"] = describe_data(rows, (source, target), settings, loaded.stats, sample=stream is not None)
     train_rows: Any = rows["train"]
     if stream is not None:
         train_rows = StreamedRows(stream, encode_pairs(source, target, *lengths.values()), long_texts=data.long_texts)

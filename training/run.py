@@ -21,6 +21,7 @@ from .arguments import ModelArguments, TokenizerArguments
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
 from .data.arguments import DataArguments
+from .data.streaming import check_streaming
 from .evaluation.plots import loss_curve
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .finishing import finish, searches_otherwise
@@ -84,6 +85,8 @@ def start(
     settings = compared_settings(program, training, groups)
     run = Run(Path(training.output_dir), command_line(program, argv), settings)
     run.defaults = default_settings({**groups, "training": training})
+    if data.streaming:
+        check_streaming(data, training)
     first = training.process_index == 0
     with run.stopping.handling(), locked(run.folder) if first else nullcontext():
         try:

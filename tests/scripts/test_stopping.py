@@ -99,7 +99,7 @@ def test_stopped_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("it went on")
 
-    monkeypatch.setattr(train_language_model, "load_texts", load)
+    monkeypatch.setattr(train_language_model, "load_data", load)
     with pytest.raises(SystemExit) as error:
         train("causal", tmp_path / "run")
     assert error.value.code == 143

@@ -11,8 +11,8 @@ from vanillaformer.training.data.loading import load_data
 
 
 def skipping(task, **options):
-    facts = {}
-    return load_data(DataArguments(bad_rows="skip", **options), task, facts), facts
+    data = load_data(DataArguments(bad_rows="skip", **options), task)
+    return data.splits, data.stats
 
 
 PAIRS = [("a", "b"), (None, "c"), ("d", " \t"), ("e", "f"), (7, "g"), ("h", ["i"]), ("j", "k")]
@@ -38,11 +38,11 @@ def test_the_first_bad_row_is_named(tmp_path):
 def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
     path = bad_pairs(tmp_path)
     good = write(tmp_path / "b.jsonl", [{"source": "x", "target": "y"}])
-    dataset, facts = skipping("translation", train_file=path, validation_file=good)
+    dataset, stats = skipping("translation", train_file=path, validation_file=good)
     assert list(dataset["train"]["source"]) == ["a", "e", "j"]
     assert list(dataset["train"]["target"]) == ["b", "f", "k"]
     assert dataset["train"].features == dataset["validation"].features
-    assert facts["train"]["bad rows left out"] == 4
+    assert stats["train"]["bad rows left out"] == 4
     out = capsys.readouterr().out
     assert "a.jsonl: 2 of 7 rows are bad and left out, first row 5: the source is not text." in out
     assert "a.jsonl: 1 of 5 rows are bad and left out, first row 2: the source is empty." in out
@@ -62,10 +62,10 @@ def test_lines_that_cannot_be_read(tmp_path, name, text, capsys):
     path = str(tmp_path / name)
     with pytest.raises(ValueError, match=rf"{name}, row 2: .* \(2 such rows\); --bad_rows skip"):
         load("classification", train_file=path, validation_file=path)
-    dataset, facts = skipping("classification", train_file=path, validation_file=path)
+    dataset, stats = skipping("classification", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["one", "four"]
     assert list(dataset["train"]["label"]) == [1, 0]
-    assert facts["train"]["bad rows left out"] == 2
+    assert stats["train"]["bad rows left out"] == 2
     assert "first row 2" in capsys.readouterr().out
 
 
@@ -86,14 +86,14 @@ def labelled(tmp_path, name, labels):
 def test_rows_without_a_known_label_are_left_out(tmp_path, capsys):
     train = labelled(tmp_path, "a.jsonl", ["b", None, "a", "", "b"])
     validation = labelled(tmp_path, "b.jsonl", ["c", "a", "c"])
-    dataset, facts = skipping("classification", train_file=train, validation_file=validation)
+    dataset, stats = skipping("classification", train_file=train, validation_file=validation)
     assert label_names(dataset) == ["a", "b"]
     assert list(dataset["train"]["label"]) == [1, 0, 1]
     assert list(dataset["validation"]["text"]) == ["text 1"]
-    assert [facts[split]["bad rows left out"] for split in ("train", "validation")] == [2, 2]
+    assert [stats[split]["bad rows left out"] for split in ("train", "validation")] == [2, 2]
     out = capsys.readouterr().out
-    assert "train data: 2 of 5 rows are bad and left out, first row 2: None is not a label" in out
-    assert "validation data: 2 of 3 rows are bad and left out, first row 1: label 'c' does not occur" in out
+    assert "a.jsonl: 2 of 5 rows are bad and left out, first row 2: None is not a label" in out
+    assert "b.jsonl: 2 of 3 rows are bad and left out, first row 1: label 'c' does not occur" in out
 
 
 def test_number_of_a_row_is_that_in_the_file(tmp_path):
@@ -107,15 +107,15 @@ def test_number_of_a_row_is_that_in_the_file(tmp_path):
         load("classification", **options)
     rows[1]["text"] = "filled in"
     write(tmp_path / "a.jsonl", rows)
-    with pytest.raises(ValueError, match="test data, row 4: label 'unheard of'"):
+    with pytest.raises(ValueError, match=r"a.jsonl, row 4: label 'unheard of'"):
         load("classification", **options)
 
 
 def test_hub_labels_outside_the_classes(monkeypatch):
     options = hub(monkeypatch, {"train": classes([1, -1, 0]), "validation": classes([0])})
-    dataset, facts = skipping("classification", **options)
+    dataset, stats = skipping("classification", **options)
     assert list(dataset["train"]["text"]) == ["t0", "t2"]
-    assert facts["train"]["bad rows left out"] == 1
+    assert stats["train"]["bad rows left out"] == 1
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,6 @@ def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
     path = write(tmp_path / "a.jsonl", [{"text": text} for text in ("a", "", None, "b")])
     with pytest.raises(ValueError, match=r"a.jsonl, row 3: the text is empty \(1 such rows\)"):
         load("language_model", train_file=path, validation_file=path)
-    dataset, facts = skipping("language_model", train_file=path, validation_file=path)
+    dataset, stats = skipping("language_model", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["a", "b"]
-    assert facts["train"] == {"blank texts left out": 1, "bad rows left out": 1}
+    assert stats["train"] == {"blank texts left out": 1, "bad rows left out": 1}

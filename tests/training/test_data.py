@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from vanillaformer.training.data import loading as data_module
+from vanillaformer.training.data import sources
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
@@ -30,7 +30,7 @@ def write(path, rows):
 
 
 def load(task, **options):
-    return load_data(DataArguments(**options), task)
+    return load_data(DataArguments(**options), task).splits
 
 
 @pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
@@ -153,13 +153,13 @@ def test_labels_become_classes(tmp_path, labels, names, ids):
     assert dataset["train"].features == dataset["validation"].features
 
 
-def test_blanks_around_labels_are_removed_and_reported(tmp_path, capsys):
+def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
     path = labelled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
     load("classification", train_file=path, validation_file=path)
     out = capsys.readouterr().out
-    assert "train data: blanks around 2 of 4 labels are removed, as in 'pos '." in out
+    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
     blank = labelled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
-    with pytest.raises(ValueError, match=r"train data, row 3: '  ' is not a label"):
+    with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
         load("classification", train_file=blank, validation_file=path)
 
 
@@ -177,10 +177,10 @@ def test_csv_labels(tmp_path):
         (
             ["a", "b"],
             ["a", "c"],
-            r"validation data, row 2: label 'c' does not occur in the training data, which has a, b",
+            r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b",
         ),
-        (["a", None], ["a"], r"train data, row 2: None is not a label"),
-        (["a", ""], ["a"], r"train data, row 2: '' is not a label"),
+        (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
+        (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
         ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
         (["a", "a"], ["a"], r"one value only, 'a'"),
     ],
@@ -204,13 +204,13 @@ def test_embedded_data(task, columns):
 
 
 def hub(monkeypatch, splits):
-    def load_dataset(name, config):
-        assert (name, config) == ("some/data", "plain")
+    def load_dataset(name, config, streaming):
+        assert (name, config, streaming) == ("some/data", "plain", False)
         if isinstance(splits, Exception):
             raise splits
         return DatasetDict(splits)
 
-    monkeypatch.setattr(data_module, "load_dataset", load_dataset)
+    monkeypatch.setattr(sources, "load_dataset", load_dataset)
     return {"dataset": "some/data", "dataset_config": "plain"}
 
 
@@ -232,7 +232,7 @@ def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
     ("splits", "message"),
     [
         ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
-        ({"train": classes([0, -1])}, r"train data, row 2: label -1 is not one of the 2 classes"),
+        ({"train": classes([0, -1])}, r"split train, row 2: label -1 is not one of the 2 classes"),
         (
             {"train": classes([0, 1]).rename_column("text", "review")},
             r"split train has no column 'text' \(--text_column\)",

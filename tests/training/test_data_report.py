@@ -29,13 +29,13 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
         train=Dataset.from_dict({"source": ["aab", "abbbb"], "target": ["x", "yxyxyxy"]}),
         test=Dataset.from_dict({"source": ["q"], "target": ["q"]}),
     )
-    facts = {"test": {"also in train": 0}}
     lengths = {"max_source_length": 5, "max_target_length": 4}
-    rows = translation_rows(texts, translator_tokenizer, decoder_tokenizer, **lengths, facts=facts)
+    rows = translation_rows(texts, translator_tokenizer, decoder_tokenizer, **lengths)
     capsys.readouterr()
-    told = describe_data(facts, rows, (translator_tokenizer, decoder_tokenizer), settings())
+    known = {"test": {"also in train": 0}}
+    stats = describe_data(rows, (translator_tokenizer, decoder_tokenizer), settings(), known)
     size = len(translator_tokenizer)
-    assert told["train"] == {
+    assert stats["train"] == {
         "rows": 2,
         "sources cut": 1,
         "targets cut": 1,
@@ -51,8 +51,8 @@ def test_translation(translator_tokenizer, decoder_tokenizer, capsys):
         "target vocabulary used": 3,  # <s>, x, y
         "padding": pytest.approx(1 - (4 + 5 + 2 + 4) / (5 + 5 + 4 + 4)),
     }
-    assert told["test"]["also in train"] == 0
-    assert told["test"]["source mean length"] == 2
+    assert stats["test"]["also in train"] == 0
+    assert stats["test"]["source mean length"] == 2
     out = capsys.readouterr().out.splitlines()
     assert out[0] == (
         "Train data: 2 rows; source 4.5 tokens on average, 5 at most; target 3.0 tokens on average, 4 at most; "
@@ -66,8 +66,8 @@ def test_joint_vocabulary_counts_both_sides(translator_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"source": ["ab"], "target": ["cd"]}))
     lengths = {"max_source_length": 9, "max_target_length": 9}
     rows = translation_rows(texts, translator_tokenizer, **lengths)
-    told = describe_data({}, rows, (translator_tokenizer,) * 2, settings())
-    assert told["train"]["vocabulary used"] == 5
+    stats = describe_data(rows, (translator_tokenizer,) * 2, settings())
+    assert stats["train"]["vocabulary used"] == 5
 
 
 def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
@@ -76,19 +76,19 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
         "label", ClassLabel(names=["a", "b"])
     )
     rows = classification_rows(DatasetDict(train=rows), encoder_tokenizer, max_length=9)
-    told = describe_data({}, rows, (encoder_tokenizer,) * 2, settings())
-    assert told["train"]["unknown tokens"] == 2 / 8
-    assert told["train"]["vocabulary used"] == 5
-    assert told["train"]["padding"] == 0
+    stats = describe_data(rows, (encoder_tokenizer,) * 2, settings())
+    assert stats["train"]["unknown tokens"] == 2 / 8
+    assert stats["train"]["vocabulary used"] == 5
+    assert stats["train"]["padding"] == 0
     assert "25.00% unknown" in capsys.readouterr().out
 
 
 def test_blocks(decoder_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"text": ["abcdefgh", "ijk"]}))
     rows = causal_blocks(texts, decoder_tokenizer, block_size=8)
-    told = describe_data({}, rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
-    assert (told["train"]["rows"], told["train"]["longest"]) == (2, 8)
-    assert told["train"]["padding"] == pytest.approx(1 / 16)
+    stats = describe_data(rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
+    assert (stats["train"]["rows"], stats["train"]["longest"]) == (2, 8)
+    assert stats["train"]["padding"] == pytest.approx(1 / 16)
 
 
 def many_rows():
@@ -118,15 +118,14 @@ def classes(texts):
 
 
 def test_long_texts_are_left_out(encoder_tokenizer, capsys):
-    facts = {}
     texts = classes(["short", "much too long", "tiny", "again too long"])
-    rows = classification_rows(texts, encoder_tokenizer, max_length=8, long_texts="skip", facts=facts)
+    rows = classification_rows(texts, encoder_tokenizer, max_length=8, long_texts="skip")
     assert [encoder_tokenizer.decode(ids) for ids in rows["train"]["input_ids"]] == [
         "[CLS]short[SEP]",
         "[CLS]tiny[SEP]",
     ]
     assert list(rows["train"]["labels"]) == [0, 0]
-    assert facts == {"train": {"texts left out as too long": 2}}
+    assert rows.stats == {"train": {"texts left out as too long": 2}}
     assert "train data: 2 of 4 texts were left out, having more than 8 tokens." in capsys.readouterr().out
     with pytest.raises(ValueError, match="train data: --long_texts skip leaves no row"):
         classification_rows(texts, encoder_tokenizer, max_length=3, long_texts="skip")

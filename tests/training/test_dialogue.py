@@ -61,7 +61,7 @@ def test_dialogues_from_files(form, kind, tmp_path):
     rows, path = Dataset.from_dict({kind: cells}), tmp_path / f"d.{form}"
     rows.to_json(path, force_ascii=False) if form == "jsonl" else rows.to_parquet(path)
     files = {f"{split}_file": str(path) for split in ("train", "validation")}
-    found = load_data(DataArguments(**files, turns_column=kind), "language_model")
+    found = load_data(DataArguments(**files, turns_column=kind), "language_model").splits
     assert list(found["train"]["text"]) == ["[SEP]".join([*turns, ""]) for turns in DIALOGUES]
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 

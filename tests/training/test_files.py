@@ -32,7 +32,7 @@ def texts(path, column="text", task="language_model", **options):
     """Return a column of the rows that loading gives; streaming gives the same."""
     options = {"train_file": path, "validation_file": path, **options}
     loaded = list(load(task, **options)["train"][column])
-    assert [cells[column] for _, cells in open_stream(task, **options)[1].rows()] == loaded
+    assert [cells[column] for cells in open_stream(task, **options)[1].rows()] == loaded
     return loaded
 
 
@@ -62,16 +62,15 @@ def test_rows_with_more_or_fewer_cells_than_the_header(tmp_path, kind):
 def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if "tsv" in suffix else text)
-    facts = {}
     options = {"train_file": path, "validation_file": path, "bad_rows": "skip"}
-    rows = load_data(DataArguments(**options), "classification", facts)["train"]
-    assert list(rows["text"]) == ["one", "three", "five"]
-    assert facts["train"]["bad rows left out"] == 2
+    data = load_data(DataArguments(**options), "classification")
+    assert list(data.splits["train"]["text"]) == ["one", "three", "five"]
+    assert data.stats["train"]["bad rows left out"] == 2
     assert "2 of 5 rows are bad and left out, first row 2: it has 3 cells" in capsys.readouterr().out
     stream = open_stream("classification", **options)[1]
-    assert [cells["text"] for _, cells in stream.rows()] == ["one", "three", "five"]
+    assert [cells["text"] for cells in stream.rows()] == ["one", "three", "five"]
     out = capsys.readouterr().out
-    assert "row 2 is bad and left out, as are others like it: it has 3 cells" in out
+    assert "rows of the stream are bad and left out, first row 2: it has 3 cells" in out
     assert out.count(": 2 of 5 rows are bad and left out.") == 2  # training and validation
 
 
@@ -119,7 +118,7 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     said = "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines"
     assert said in capsys.readouterr().out
     list(open_stream("classification", train_file=path, validation_file=path)[1].rows())
-    assert "row 2 has cells with line breaks (3 lines)" in capsys.readouterr().out
+    assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
 
 
 # --------------------------------------------------------------------------------------------------- names and formats
@@ -158,7 +157,7 @@ def test_several_files_and_patterns(tmp_path, suffix):
     wanted = ["first 0", "first 1", "first 2", "part-10 0", "part-10 1", "part-2 0"]
     assert texts(names) == wanted
     shuffled = open_stream("language_model", train_file=names, validation_file=names, streaming_buffer=4)[1]
-    assert sorted(cells["text"] for _, cells in shuffled.rows()) == sorted(wanted)
+    assert sorted(cells["text"] for cells in shuffled.rows()) == sorted(wanted)
 
 
 def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
@@ -265,7 +264,7 @@ def test_lines_of_parallel_files(tmp_path):
     rows = load("translation", **options, **more)["train"]
     assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
     stream = open_stream("translation", **options, **more)[1]
-    assert [cells for _, cells in stream.rows()] == list(rows)
+    assert list(stream.rows()) == list(rows)
 
 
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):

@@ -56,15 +56,15 @@ def test_bins_are_the_naive_best_fit():
 
 
 def test_texts_are_whole(decoder_tokenizer, capsys):
-    facts = {}
-    rows = packed_rows(splits(), decoder_tokenizer, block_size=16, facts=facts)["train"]
+    packed = packed_rows(splits(), decoder_tokenizer, block_size=16)
+    rows = packed["train"]
     assert rows.column_names == ["input_ids", "position_ids"]
     assert max(map(len, rows["input_ids"])) <= 16
     found = [document for row in rows for document in documents(row)]
     wanted = [[2, *decoder_tokenizer(text, add_special_tokens=False)["input_ids"], 3] for text in TEXTS]
     pieces = [text[place : place + 16] for text in wanted for place in range(0, len(text), 16)]
     assert sorted(found) == sorted(pieces)
-    assert facts == {"train": {"texts cut": 1}}
+    assert packed.stats == {"train": {"texts cut": 1}}
     out = capsys.readouterr().out
     assert "train data: 1 of 6 texts were cut into pieces of 16 tokens." in out
     assert f"train data: 6 texts packed into {len(rows)} rows, " in out

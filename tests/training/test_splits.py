@@ -241,24 +241,24 @@ def leaking(tmp_path):
 
 
 def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
-    facts = {}
-    dataset = load_data(DataArguments(**leaking(tmp_path)), "classification", facts)
+    data = load_data(DataArguments(**leaking(tmp_path)), "classification")
+    dataset, stats = data.splits, data.stats
     assert len(dataset["train"]) == 5
     out = capsys.readouterr().out
     assert "validation data: the text of 2 of 3 rows also occurs in the training data (--drop_leaked_rows" in out
     assert "test data: the text of 1 of 2 rows also occurs" in out
-    assert facts["validation"]["also in train"] == 2
-    assert facts["test"]["also in train"] == 1
+    assert stats["validation"]["also in train"] == 2
+    assert stats["test"]["also in train"] == 1
 
 
 def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys):
-    facts = {}
-    dataset = load_data(DataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification", facts)
+    data = load_data(DataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification")
+    dataset, stats = data.splits, data.stats
     assert list(dataset["train"]["text"]) == ["a", "c"]
     assert [len(dataset[split]) for split in ("validation", "test")] == [3, 2]
     assert label_names(dataset) == ["0", "1"]
     assert "train data: 3 of 5 rows occur in the other splits: left out." in capsys.readouterr().out
-    assert facts["train"]["leaked rows left out"] == 3
+    assert stats["train"]["leaked rows left out"] == 3
 
 
 def test_nothing_is_left_to_train_on(tmp_path):

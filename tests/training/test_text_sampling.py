@@ -8,7 +8,6 @@ from vanillaformer.training.data import readers
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.data.opening import ReadOptions
-from vanillaformer.training.data.streaming import load_stream
 
 POEM = "Two roads diverged\nin a yellow wood,\n\nAnd sorry I could not\n"
 
@@ -45,7 +44,7 @@ def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys)
     (tmp_path / "a.txt").write_text(POEM * 10)
     arguments = DataArguments(train_file=str(tmp_path / "a.txt"), validation_fraction=0.1)
     arguments.choose_sampling("causal")
-    data = load_data(arguments, "language_model")
+    data = load_data(arguments, "language_model").splits
     assert {split: len(rows) for split, rows in data.items()} == {"train": 1, "validation": 1}
     assert data["train"]["text"][0] + data["validation"]["text"][0] == POEM * 10
     assert "its last characters are held out (validation)" in capsys.readouterr().out
@@ -56,7 +55,7 @@ def test_a_stream_sees_them_too(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(text)
     arguments = DataArguments(train_file=str(tmp_path / "a.txt"), streaming=True, max_validation_samples=2)
     arguments.choose_sampling("causal")
-    data, _ = load_stream(arguments, "language_model", seed=0)
+    data = load_data(arguments, "language_model").splits
     assert "".join([*data["validation"]["text"], *data["train"]["text"]]) == text
     assert len(data["validation"]) == 2
     assert [len(text) for text in data["validation"]["text"]] == pytest.approx([readers.PASSAGE] * 2, abs=30)

@@ -11,7 +11,13 @@ from .dialogue import DialogueArguments
 from .opening import ReadOptions, format_of
 
 Task = Literal["translation", "language_model", "classification"]
-
+COLUMNS: dict[Task, tuple[str, ...]] = {
+    "translation": ("source", "target"),
+    "language_model": ("text",),
+    "classification": ("text", "label"),
+}
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""The splits, each with what data sets on the Hub, or cells of a column, call it."""
 
 DATA_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),

@@ -1,13 +1,10 @@
 """Dialogues as texts of a language model: turns, each ended by [SEP], and the chat template that says so."""
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
-
-from .bad_rows import ROW
 
 SEPARATOR = "[SEP]"
 # What `<s> text </s>` of a dialogue is in training; a reply is what comes next, up to the separator.
@@ -57,15 +54,6 @@ def reverse_dialogues(dataset: DatasetDict) -> DatasetDict:
     return dataset.map(lambda row: {"text": reversed_text(row["text"])}, desc="Reversing turns")
 
 
-def join_turns(where: str, rows: Dataset) -> Dataset:
-    """Return rows with texts in place of the lists of turns in their column `text`; one without turns is blank.
-
-    Raises:
-        ValueError: Naming the first row that holds something else.
-    """
-    return rows.map(partial(_joined, where=where), with_indices=True, remove_columns=["text"], desc="Joining turns")
-
-
 def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
     """Have `tokenizer.apply_chat_template` render messages as dialogues are in training.
 
@@ -98,15 +86,3 @@ class WithoutSeparators:
 
     def __iter__(self) -> Any:
         return (text.replace(SEPARATOR, " ") for text in self.texts)
-
-
-def _joined(row: dict[str, Any], index: int, *, where: str) -> dict[str, str]:
-    turns = row["text"]
-    if isinstance(turns, list):
-        turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
-    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
-        raise ValueError(
-            f"{where}, row {row.get(ROW, index + 1)}: --turns_column must name lists of strings or of messages with "
-            f"content, not {str(turns)[:60]!r}"
-        )
-    return {"text": dialogue_text(turns)}

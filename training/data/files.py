@@ -16,11 +16,12 @@ from datasets.utils import tqdm
 from vanillaformer.hub.reporting import report
 
 from ..arrow_files import arrow_file
-from . import csv_files, json_files, opening, readers
-from .bad_rows import FILE
-from .opening import ReadOptions, Source, format_of
+from . import csv_files, dialogue, json_files, opening, readers
+from .opening import FILE, Paths, ReadOptions, format_of
 from .readers import FORMATS, features_of, read_batches, read_tables
 
+READING = (opening, csv_files, json_files, dialogue, readers)
+"""The modules that decide what rows are read from a file."""
 REPORTED_ROWS = 1_000_000
 """After so many rows of a file a line is printed where there are no progress bars."""
 
@@ -43,55 +44,55 @@ def find_files(option: str, names: Sequence[str]) -> list[Path]:
     return paths
 
 
-def named(sources: Sequence[Source]) -> str:
+def named(files: Sequence[Paths]) -> str:
     """Return what to call files in messages."""
-    more = len(sources) - 1
-    return str(sources[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
+    more = len(files) - 1
+    return str(files[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 
 
-def load_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+def load_files(files: Sequence[Paths], columns: Mapping[str, str], options: ReadOptions) -> Dataset:
     """Return the rows of files, one after the other, with the columns that `readers` adds.
 
     Where there are several files the column `FILE` names each row's.
 
     Args:
-        sources: Files, or pairs of parallel text files.
+        files: Files, or pairs of parallel text files.
         columns: The columns needed, by the option that names each: {"source_column": "en"}.
         options: How text files are read.
 
     Raises:
         ValueError: Naming the file, the line where possible, and why it cannot be read.
     """
-    parts = [_load(source, columns, options) for source in sources]
+    parts = [_load(paths, columns, options) for paths in files]
     if len(parts) == 1:
         return parts[0]
-    parts = [part.add_column(FILE, [str(source[0])] * len(part)) for source, part in zip(sources, parts)]
+    parts = [part.add_column(FILE, [str(paths[0])] * len(part)) for paths, part in zip(files, parts)]
     try:
         return concatenate_datasets(parts)
     except ValueError as error:  # .parquet files have types of their own
-        raise ValueError(f"{named(sources)} do not have the same types of columns: {error}") from error
+        raise ValueError(f"{named(files)} do not have the same types of columns: {error}") from error
 
 
-def stream_files(sources: Sequence[Source], columns: Mapping[str, str], options: ReadOptions) -> Stream:
+def stream_files(files: Sequence[Paths], columns: Mapping[str, str], options: ReadOptions) -> Stream:
     """Return the same rows as a stream; its shuffling reads the files in any order."""
-    known = features_of(sources[0], columns) if format_of(sources[0][0]) == ".parquet" else None
-    several = len(sources) > 1
+    known = features_of(files[0], columns) if format_of(files[0][0]) == ".parquet" else None
+    several = len(files) > 1
     if known is not None and several:
         known[FILE] = datasets.Value("string")
-    keywords = {"sources": list(sources), "columns": dict(columns), "options": options, "several": several}
+    keywords = {"files": list(files), "columns": dict(columns), "options": options, "several": several}
     return Stream.from_generator(_stream_rows, features=known, gen_kwargs=keywords)
 
 
 def _stream_rows(
-    sources: list[Source], columns: Mapping[str, str], options: ReadOptions, several: bool
+    files: list[Paths], columns: Mapping[str, str], options: ReadOptions, several: bool
 ) -> Iterator[dict[str, Any]]:
-    for source in sources:
-        more = {FILE: str(source[0])} if several else {}
-        if format_of(source[0]) == ".parquet":
-            for table in read_tables(source, columns, options):
+    for paths in files:
+        more = {FILE: str(paths[0])} if several else {}
+        if format_of(paths[0]) == ".parquet":
+            for table in read_tables(paths, columns, options):
                 yield from (row | more for row in table.to_pylist())
         else:
-            for batch in read_batches(source, columns, options):
+            for batch in read_batches(paths, columns, options):
                 yield from (dict(zip(batch, cells)) | more for cells in zip(*batch.values()))
 
 
@@ -106,30 +107,30 @@ def _matches(option: str, name: str) -> list[Path]:
     return found
 
 
-def _load(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
+def _load(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
     """Return the rows of a file from the cache of `datasets`, where they are known by what the file holds."""
-    schema = features_of(source, columns).arrow_schema
-    return arrow_file(f"rows-{_key(source, columns, options)}", schema, lambda: _tables(source, columns, options))
+    schema = features_of(paths, columns).arrow_schema
+    return arrow_file(f"rows-{_key(paths, columns, options)}", schema, lambda: _tables(paths, columns, options))
 
 
-def _key(source: Source, columns: Mapping[str, str], options: ReadOptions) -> str:
+def _key(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> str:
     """Return a hash of what the rows depend on."""
-    code = [Path(module.__file__ or "").read_bytes() for module in (opening, csv_files, json_files, readers)]
-    asked = repr((datasets.__version__, columns, options, [format_of(path) for path in source]))
+    code = [Path(module.__file__ or "").read_bytes() for module in READING]
+    asked = repr((datasets.__version__, columns, options, [format_of(path) for path in paths]))
     digest = hashlib.blake2b(b"".join([*code, asked.encode()]), digest_size=16)
-    for path in source:
+    for path in paths:
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "blake2b").digest())
     return digest.hexdigest()
 
 
-def _tables(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
+def _tables(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
     """Yield the rows of a file, and say how far it is read."""
     count = 0
-    with tqdm(unit=" rows", desc=f"Reading {source[0].name}") as bar:
-        for table in read_tables(source, columns, options):
+    with tqdm(unit=" rows", desc=f"Reading {paths[0].name}") as bar:
+        for table in read_tables(paths, columns, options):
             yield table
             bar.update(len(table))
             if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
-                report(f"{source[0]}: {count + len(table):,} rows read.")
+                report(f"{paths[0]}: {count + len(table):,} rows read.")
             count += len(table)

@@ -6,6 +6,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from .dialogue import dialogue_text
 from .opening import PROBLEM, Batch, ReadOptions, check_columns, chunks, numbered, open_text
 
 FIRST_ROWS = 1_000
@@ -38,13 +39,30 @@ def read_json(path: Path, columns: Mapping[str, str], options: ReadOptions) -> I
         yield from _batches(path, columns, ((row, "it is not a JSON object", 0) for row in rows))
 
 
-def cell_of(row: Mapping[str, Any], name: str) -> Any:
+def needed_cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
+    """Return the needed cells of a row as text, and what is wrong with the first that cannot be text.
+
+    Args:
+        row: The row; its cells may be structs.
+        columns: The columns needed, by the option that names each.
+    """
+    cells: dict[str, Any] = {}
+    problem = None
+    for option, name in columns.items():
+        try:
+            cells[name] = _as_text(option, _cell(row, name))
+        except TypeError as error:
+            cells[name], problem = None, problem or str(error)
+    return cells, problem
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
     """Return a cell of a row; `translation.en` reaches into a struct."""
     if name in row or "." not in name:
         return row.get(name)
     outer, inner = name.split(".", 1)
     struct = row.get(outer)
-    return cell_of(struct, inner) if isinstance(struct, Mapping) else None
+    return _cell(struct, inner) if isinstance(struct, Mapping) else None
 
 
 def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -70,33 +88,27 @@ def _batches(path: Path, columns: Mapping[str, str], rows: Iterator[Parsed]) -> 
     if any(isinstance(content, dict) for content, *_ in first):
         found = (name for content, *_ in first if isinstance(content, dict) for name in column_names(content))
         check_columns(str(path), list(dict.fromkeys(found)), columns)
-    options = {name: option for option, name in reversed(list(columns.items()))}
     number = 1
     for chunk in chunks(chain(first, rows), lambda parsed: sum(length for *_, length in parsed)):
         batch = numbered(number, len(chunk))
         problems: list[str | None] = [None] * len(chunk)
-        cells: dict[str, list[Any]] = {name: [None] * len(chunk) for name in options}
+        cells: dict[str, list[Any]] = {name: [None] * len(chunk) for name in columns.values()}
         for index, (content, problem, _) in enumerate(chunk):
-            if not isinstance(content, dict):
-                problems[index] = problem
-                continue
-            for name, option in options.items():
-                try:
-                    cells[name][index] = _converted(option, cell_of(content, name))
-                except TypeError as error:
-                    problems[index] = problems[index] or str(error)
+            texts, problems[index] = needed_cells(content, columns) if isinstance(content, dict) else ({}, problem)
+            for name, text in texts.items():
+                cells[name][index] = text
         yield {**cells, **batch, PROBLEM: problems}
         number += len(chunk)
 
 
-def _converted(option: str, cell: Any) -> Any:
-    """Return a cell as text, or for turns as a list of texts.
+def _as_text(option: str, cell: Any) -> Any:
+    """Return a cell as text: of turns, that of the dialogue.
 
     Raises:
         TypeError: Saying what is wrong, when the cell is of a type that the column does not take.
     """
     if option == "turns_column":
-        return _turns(cell)
+        return dialogue_text([_unicode("turn", turn) for turn in _turns(cell)])
     if cell is None:
         return None
     column = option.removesuffix("_column")
@@ -115,7 +127,7 @@ def _turns(cell: Any) -> list[str]:
         raise TypeError(
             f"--turns_column must name lists of strings or of messages with content, not {str(cell)[:60]!r}"
         )
-    return [_unicode("turn", turn) for turn in turns]
+    return turns
 
 
 def _unicode(column: str, text: str) -> str:

@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
-ROW, LINES, PROBLEM = "__row__", "__lines__", "__problem__"
-"""Columns of a row's number in its file, of the lines it takes there, and of why it cannot be read."""
+ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
+"""Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
+and of why it cannot be read."""
 
 LARGEST_BATCH, BATCH_CHARACTERS = 1_000, 1 << 22
 """Rows of a batch, and characters that a batch is to have at most if it has several rows."""
 
-Source = tuple[Path, ...]
+Paths = tuple[Path, ...]
 """A file, or a text file and the file of its translations."""
 Batch = dict[str, Sequence[Any]]
 """The needed columns of some rows, with `ROW`, `LINES` and `PROBLEM`."""
@@ -52,16 +53,16 @@ def open_text(path: Path, newline: str) -> Any:
 
 
 @contextmanager
-def named_errors(source: Source) -> Iterator[None]:
+def named_errors(paths: Paths) -> Iterator[None]:
     """Turn errors in the bytes of files into a ValueError that names the file."""
-    where = " or ".join(map(str, source))
+    where = " or ".join(map(str, paths))
     try:
         yield
     except UnicodeDecodeError as error:
-        bad = next((f"{path} is not UTF-8: line {line}" for path in source if (line := _bad_line(path))), where)
+        bad = next((f"{path} is not UTF-8: line {line}" for path in paths if (line := _bad_line(path))), where)
         raise ValueError(f"{bad}: {error.reason}") from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise ValueError(f"{where} cannot be read as {source[0].suffix}: {error}") from error
+        raise ValueError(f"{where} cannot be read as {paths[0].suffix}: {error}") from error
 
 
 def chunks(items: Iterator[T], characters: Callable[[Iterable[T]], int]) -> Iterator[list[T]]:

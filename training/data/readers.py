@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Features, List, Value
+from datasets import Features, Value
 
 from .csv_files import read_csv
 from .json_files import read_json, read_jsonl
@@ -16,8 +16,8 @@ from .opening import (
     PROBLEM,
     ROW,
     Batch,
+    Paths,
     ReadOptions,
-    Source,
     check_columns,
     chunks,
     format_of,
@@ -30,43 +30,41 @@ PASSAGE, PART, LARGEST_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
 """Characters of a passage, of a part of a very large document, and of the largest document that has no parts."""
 
 
-def read_batches(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
+def read_batches(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
     """Yield the rows of a text file in batches.
 
     Args:
-        source: The file, or two parallel ones.
+        paths: The file, or two parallel ones.
         columns: The columns needed, by the option that names each: {"source_column": "en"}.
         options: How to read it.
 
     Raises:
         ValueError: Naming the file, the line where possible, and why it cannot be read.
     """
-    with named_errors(source):
-        if len(source) == 2:
-            yield from _parallel(source[0], source[1], columns)
+    with named_errors(paths):
+        if len(paths) == 2:
+            yield from _parallel(paths[0], paths[1], columns)
         else:
-            yield from READERS[format_of(source[0])](source[0], columns, options)
+            yield from READERS[format_of(paths[0])](paths[0], columns, options)
 
 
-def read_tables(source: Source, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
+def read_tables(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
     """Yield the rows of a file of any format in tables of bounded size; raises as `read_batches` does."""
-    if format_of(source[0]) == ".parquet":
-        yield from _parquet_tables(source[0], columns)
+    if format_of(paths[0]) == ".parquet":
+        yield from _parquet_tables(paths[0], columns)
         return
-    schema = features_of(source, columns).arrow_schema
-    for batch in read_batches(source, columns, options):
+    schema = features_of(paths, columns).arrow_schema
+    for batch in read_batches(paths, columns, options):
         arrays = [pa.array(batch[field.name], field.type) for field in schema]
         yield pa.Table.from_arrays(arrays, schema=schema)
 
 
-def features_of(source: Source, columns: Mapping[str, str]) -> Features:
-    """Return the features of the tables of a file: texts and lists of them, or what a .parquet file says."""
+def features_of(paths: Paths, columns: Mapping[str, str]) -> Features:
+    """Return the features of the tables of a file: texts, or what a .parquet file says."""
     reserved = {ROW: Value("int64"), LINES: Value("int64"), PROBLEM: Value("string")}
-    if format_of(source[0]) == ".parquet":
-        return Features({**_parquet_features(source[0], columns), **reserved})
-    text, turns = Value("string"), List(Value("string"))
-    cells = {name: turns if option == "turns_column" else text for option, name in columns.items()}
-    return Features({**cells, **reserved})
+    if format_of(paths[0]) == ".parquet":
+        return Features({**_parquet_features(paths[0], columns), **reserved})
+    return Features({**dict.fromkeys(columns.values(), Value("string")), **reserved})
 
 
 # ---------------------------------------------------------------------------------------------------------- text

@@ -1,7 +1,7 @@
 """Which rows are for training, which for validation and which for the test."""
 
 import hashlib
-from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,65 +12,58 @@ from datasets import ClassLabel, Dataset, DatasetDict
 from vanillaformer.hub.reporting import report
 
 from ..arrow_files import select_rows
-from .arguments import DataArguments
-from .bad_rows import FILE, Facts, RowCheck, arrow_column, row_name
-from .opening import ROW, check_columns
-
-# What splits are called by data sets on the Hub, and in a column.
-SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+from .arguments import SPLITS, DataArguments
+from .rows import SplitRows, arrow_column, distinct_cells
 
 SHARES = 16
 """Parts in which texts are compared."""
 
 
-def by_column(check: RowCheck, where: str, rows: Dataset, column: str) -> dict[str, Dataset]:
+def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
     """Return the splits of rows whose column says which split they belong to.
-
-    Args:
-        check: What to do about rows that name no split.
-        where: What the rows are from, in words.
-        rows: The rows.
-        column: The column.
 
     Raises:
         ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
     """
-    feature, cells = rows.features[column], texts_of(rows, column)
+    cells, number_of = distinct_cells(split.rows, column)
+    feature = split.rows.features[column]
     if isinstance(feature, ClassLabel):
         cells = [feature.names[cell] for cell in cells]
-    split_of = {name: split for split, names in SPLITS.items() for name in names}
-    found = [split_of.get(cell.strip().lower()) if isinstance(cell, str) else None for cell in cells]
-    known = ", ".join(split_of)
-    rows = check.drop(
-        "train",
-        where,
-        rows,
-        np.array([split is None for split in found]),
-        lambda index: f"{cells[index]!r} in --split_column {column!r} names no split (known are {known})",
+    number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
+    found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
+    known, numbers = ", ".join(number_of_word), np.array(found, dtype=np.int64)[number_of]
+    split = split.without(
+        numbers < 0,
+        lambda index: f"{cells[number_of[index]]!r} in --split_column {column!r} names no split (known are {known})",
     )
-    found = [split for split in found if split is not None]
-    if "train" not in found:
-        raise ValueError(f"{where}: no row has 'train' in --split_column {column!r}")
-    numbers = {split: np.flatnonzero([each == split for each in found]) for split in SPLITS}
-    return {split: select_rows(rows, chosen) for split, chosen in numbers.items() if len(chosen)}
+    numbers = numbers[numbers >= 0]
+    chosen = {name: np.flatnonzero(numbers == number) for number, name in enumerate(SPLITS)}
+    if not len(chosen["train"]):
+        raise ValueError(f"{split.name}: no row has 'train' in --split_column {column!r}")
+    return {
+        name: replace(
+            split, split=name, rows=select_rows(split.rows, rows), stats=split.stats if name == "train" else {}
+        )
+        for name, rows in chosen.items()
+        if len(rows)
+    }
 
 
-def in_order(where: str, rows: Dataset, column: str) -> Dataset:
+def in_order(split: SplitRows, column: str) -> SplitRows:
     """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
 
     Raises:
         ValueError: Naming a row whose cell is empty.
     """
-    check_columns(where, [name for name in rows.column_names if name not in (ROW, FILE)], {"order_column": column})
-    cells = texts_of(rows, column)
+    cells = arrow_column(split.rows, column).to_pylist()
     for index, cell in enumerate(cells):
         if cell is None or cell == "":
-            raise ValueError(f"{where}, {row_name(rows, index)}: --order_column {column!r} is empty")
+            raise ValueError(f"{split.name}, {split.row_name(index)}: --order_column {column!r} is empty")
     try:
         keys = np.array(cells, dtype=np.float64)
     except (ValueError, TypeError):
         keys = np.array([str(cell) for cell in cells])
-    return select_rows(rows, np.argsort(keys, kind="stable"))
+    return split.with_rows(select_rows(split.rows, np.argsort(keys, kind="stable")))
 
 
 def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
@@ -184,20 +177,21 @@ def _piece(rows: Dataset, column: str, text: str) -> Dataset:
     return Dataset.from_dict(cells, features=rows.features)
 
 
-# ------------------------------------------------------------------------------------------------------ duplicates
-def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts) -> DatasetDict:
+def without_leaks(dataset: DatasetDict, column: str, *, drop: bool) -> tuple[DatasetDict, dict[str, dict[str, int]]]:
     """Report which validation and test rows occur, by source or text, in the training split too.
 
     Args:
         dataset: The splits.
         column: The source or text.
-        drop: Take such rows out of the training split.
-        facts: Where to note how many there are.
+        drop: Leave such rows out of the training split.
+
+    Returns:
+        The splits, and for each how many such rows it has or has lost.
 
     Raises:
         ValueError: Nothing would be left to train on.
     """
-    texts = text_keys(dataset["train"], column)
+    texts, stats = text_keys(dataset["train"], column), {}
     leaked = np.zeros(len(texts), dtype=bool)
     for split in ("validation", "test"):
         if split not in dataset:
@@ -206,21 +200,21 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool, facts: Facts
         found = np.asarray(pc.is_in(pa.array(texts), value_set=pa.array(held_out)))
         shared = int(np.isin(held_out, texts[found]).sum())
         if shared:
-            dropped = "" if drop else " (--drop_leaked_rows takes them out of it)"
+            hint = "" if drop else " (--drop_leaked_rows leaves them out of it)"
             report(
                 f"{split} data: the {column} of {shared:,} of {len(dataset[split]):,} rows also occurs in the "
-                f"training data{dropped}."
+                f"training data{hint}."
             )
-        facts.setdefault(split, {})["also in train"] = shared
+        stats[split] = {"also in train": shared}
         leaked |= found
     if not (drop and leaked.any()):
-        return dataset
+        return dataset, stats
     kept = np.flatnonzero(~leaked)
     if not len(kept):
         raise ValueError(f"--drop_leaked_rows: every {column} of the training data also occurs in the other splits")
+    stats["train"] = {"leaked rows left out": len(texts) - len(kept)}
     report(f"train data: {len(texts) - len(kept):,} of {len(texts):,} rows occur in the other splits: left out.")
-    facts.setdefault("train", {})["leaked rows left out"] = len(texts) - len(kept)
-    return DatasetDict({**dataset, "train": select_rows(dataset["train"], kept)})
+    return DatasetDict({**dataset, "train": select_rows(dataset["train"], kept)}), stats
 
 
 def text_numbers(rows: Dataset, column: str) -> np.ndarray:
@@ -246,17 +240,8 @@ def text_keys(rows: Dataset, column: str) -> np.ndarray:
     return np.concatenate(keys)
 
 
-def texts_of(rows: Dataset, column: str) -> list[str]:
-    """Return a column of texts: all at once, which `datasets` does not do when asked for a list."""
-    return arrow_column(rows, column).to_pylist()
-
-
 def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
-    """Keep `count` rows drawn by the seed, in their order."""
+    """Return at most `count` rows, drawn by the seed, in their order."""
     if count is None or count >= len(rows):
         return rows
-    return select_rows(rows, np.array(_drawn(len(rows), count, seed)))
-
-
-def _drawn(size: int, count: int, seed: int) -> Sequence[int]:
-    return sorted(Random(seed).sample(range(size), count))
+    return select_rows(rows, np.array(sorted(Random(seed).sample(range(len(rows)), count))))

@@ -1,160 +1,194 @@
-"""Streams of the user's files and of data sets on the Hub, with what must be known before training."""
+"""Splits that are read while training, and the first of their rows, which are known before."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from typing import Any
 
-from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, load_dataset
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
+from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
-from ..progress import stage
-from .arguments import DataArguments, Task
-from .bad_rows import Facts, RowCheck
-from .files import named, stream_files
-from .json_files import column_names
-from .labels import encode_labels, label_names
-from .loading import COLUMNS, check_no_files, column_options, load_data, local_files
-from .opening import check_columns
-from .splits import SPLITS
-from .text_stream import TextStream, order_seed
+from .arguments import COLUMNS, DataArguments, Task
+from .json_files import column_names, needed_cells
+from .labels import encode, readable_labels
+from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+from .rows import BAD, READ, SplitRows, readable_rows, usable_texts
+from .sources import Source
 
+CHUNK = 1_000
+"""Rows that are read and tokenized together."""
 HELD_OUT = 1_000
 """Rows of validation data (of passages a tenth), where there is none and --max_validation_samples does not say."""
 
 
-def check_streaming(arguments: DataArguments, settings: Any) -> None:
+def check_streaming(data_args: DataArguments, training_args: Any) -> None:
     """Raise ValueError for what streams cannot do, and set what they need."""
-    if settings.max_steps <= 0:
+    if training_args.max_steps <= 0:
         raise ValueError(
-            f"--streaming needs --max_steps: how long an epoch is nobody knows (it is {settings.max_steps})"
+            f"--streaming needs --max_steps: the length of an epoch is not known (it is {training_args.max_steps})"
         )
-    if settings.tokens_per_batch is not None:
+    if training_args.tokens_per_batch is not None:
         raise ValueError(
-            f"--tokens_per_batch {settings.tokens_per_batch}: --streaming does not know how long rows are"
+            f"--tokens_per_batch {training_args.tokens_per_batch}: --streaming does not know the lengths of rows"
         )
-    if settings.dataloader_num_workers > 1:
+    if training_args.dataloader_num_workers > 1:
         raise ValueError(
-            f"--dataloader_num_workers {settings.dataloader_num_workers}: a stream is read by one at most"
+            f"--dataloader_num_workers {training_args.dataloader_num_workers}: a stream is read by one at most"
         )
     columns = {"split_column": None, "order_column": None}
     for name, unset in {"packing": False, "test_fraction": 0.0, **columns, "hold_out": "random"}.items():
-        if getattr(arguments, name) != unset:
-            raise ValueError(f"--{name} {getattr(arguments, name)} needs all data at once: not with --streaming")
-    for name in ("streaming_buffer", "tokenizer_samples"):
-        if getattr(arguments, name) < (name == "tokenizer_samples"):
-            raise ValueError(f"--{name} {getattr(arguments, name)}: it is too small")
-    settings.train_sampling_strategy = "random"  # nothing can be grouped
-    settings.accelerator_config.dispatch_batches = False  # rows of a batch are padded by the process that gets them
+        if getattr(data_args, name) != unset:
+            raise ValueError(f"--{name} {getattr(data_args, name)} needs all data at once: not with --streaming")
+    if training_args.train_sampling_strategy != "random":
+        report(f"--streaming: --train_sampling_strategy {training_args.train_sampling_strategy} is not used.")
+        training_args.train_sampling_strategy = "random"  # nothing can be grouped
+    training_args.accelerator_config.dispatch_batches = False  # rows are padded by the process that gets them
 
 
-@stage("Reading the data")
-def load_texts(
-    arguments: DataArguments, task: Task, settings: Any, facts: Facts
-) -> tuple[DatasetDict, TextStream | None]:
-    """Return the data, and with --streaming the stream of which its training split holds the first rows alone."""
-    if not arguments.streaming:
-        return load_data(arguments, task, facts), None
-    check_streaming(arguments, settings)
-    return load_stream(arguments, task, order_seed(settings), facts)
+@dataclass
+class TextStream:
+    """The rows of a split in the task's columns, one after the other, any number of times.
+
+    Attributes:
+        split: The split.
+        name: What messages call the source of the rows.
+        source: The rows as they come.
+        columns: Their columns, by the option that names each.
+        task: What the rows are for.
+        skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
+        buffer: Rows among which the next one is drawn; 0 keeps the order.
+        seed: Decides all orders.
+        names: The classes, once they are known.
+        held_out: Texts whose rows are left out.
+        reported: Kinds of messages that have been printed.
+    """
+
+    split: str
+    name: str
+    source: Stream
+    columns: dict[str, str]
+    task: Task
+    skip_bad: bool = False
+    buffer: int = 0
+    seed: int = 0
+    names: list[str] | None = None
+    held_out: frozenset[str] = frozenset()
+    reported: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Look at the first row.
+
+        Raises:
+            ValueError: There is none, or it lacks a column.
+        """
+        first = next(iter(self.source), None)
+        if first is None:
+            raise ValueError(f"{self.name} has no rows")
+        check_columns(self.name, list(dict.fromkeys(column_names(first))), self.columns)
+
+    def batches(self, epoch: int = 0, size: int | None = None) -> Iterator[SplitRows]:
+        """Yield the usable rows of an epoch in batches, each of the next `size` rows of the source (default: CHUNK).
+
+        Raises:
+            ValueError: Naming the first row that cannot be used.
+        """
+        source, bad, number = self.source, 0, 0
+        if self.buffer:
+            source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
+            source.set_epoch(epoch)
+        numbered = enumerate(source, start=1)
+        while chunk := list(islice(numbered, size or CHUNK)):
+            batch = usable_texts(readable_rows(self._table(chunk)), self.task)
+            if self.task == "classification":
+                batch = readable_labels(batch)
+                batch = batch if self.names is None else encode(batch, self.names)
+            bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
+            if self.held_out:
+                texts = batch.rows[COLUMNS[self.task][0]]
+                kept = [index for index, text in enumerate(texts) if text not in self.held_out]
+                batch = batch.with_rows(batch.rows.select(kept))
+            if len(batch.rows):
+                yield batch
+        if bad and "count" not in self.reported:
+            self.reported.add("count")
+            report(f"{self.name}: {bad:,} of {number:,} rows are bad and left out.")
+
+    def rows(self, epoch: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield the usable rows of an epoch in the task's columns."""
+        for batch in self.batches(epoch):
+            yield from batch.rows.select_columns(list(COLUMNS[self.task]))
+
+    def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
+        """Return as many usable rows, or all of them.
+
+        Raises:
+            ValueError: There is none.
+        """
+        parts: list[Dataset] = []
+        missing = inf if size is None else size
+        for batch in self.batches(size=min(CHUNK, size or CHUNK)):
+            parts.append(batch.rows.select(range(int(min(len(batch.rows), missing)))))
+            missing -= len(parts[-1])
+            if not missing:
+                break
+        if not parts:
+            raise ValueError(f"{self.name}: --streaming finds no rows for {self.split}{hint}")
+        rows = concatenate_datasets(parts)
+        return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
+
+    def _table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
+        """Return numbered rows of the source as a table of the task's columns."""
+        found = [needed_cells(row, self.columns) for _, row in chunk]
+        names = dict(zip(COLUMNS[self.task], self.columns.values()))
+        table: dict[str, list[Any]] = {column: [cells[name] for cells, _ in found] for column, name in names.items()}
+        features: dict[str, Any] = dict.fromkeys([*table, PROBLEM, FILE], Value("string"))
+        features |= dict.fromkeys((ROW, READ, LINES), Value("int64"))
+        feature = (self.source.features or {}).get(names.get("label", ""))
+        if isinstance(feature, ClassLabel):
+            features["label"] = feature
+            table["label"] = [None if label is None else int(label) for label in table["label"]]
+        table |= {name: [row[name] for _, row in chunk] for name in (ROW, FILE, LINES) if name in chunk[0][1]}
+        table[READ] = [number for number, _ in chunk]
+        table[PROBLEM] = [row.get(PROBLEM) or problem for (_, row), (_, problem) in zip(chunk, found)]
+        schema = Features({name: features[name] for name in table}).arrow_schema
+        rows = Dataset(pa.table(table, schema=schema), fingerprint=generate_random_fingerprint())
+        return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
 
 
-def load_stream(
-    arguments: DataArguments, task: Task, seed: int, facts: Facts | None = None
-) -> tuple[DatasetDict, TextStream]:
-    """Return validation and test data as `load_data` does, the first rows for training as `train`, and the stream.
+def open_streams(
+    sources: dict[str, Source], data_args: DataArguments, task: Task
+) -> tuple[dict[str, SplitRows], TextStream]:
+    """Return rows of validation and test data, the first rows for training, and the stream of all of these.
 
-    Args:
-        arguments: Where the data is.
-        task: What it is for.
-        seed: Decides the orders of the stream.
-        facts: Where to note what was left out.
+    Without validation data the first rows are held out, and rows with the same text too.
 
     Raises:
-        ValueError: Naming the file, column, row or option at fault.
+        ValueError: Naming the source, the row or the column at fault.
     """
-    streams = _streams(arguments, task)
-    stream, caps = streams["train"], {"test": arguments.max_test_samples}
-    caps["validation"] = arguments.max_validation_samples
-    data: dict[str, Dataset] = {
-        split: _table(streams[split], caps[split]) for split in ("validation", "test") if split in streams
+    skip_bad = data_args.bad_rows == "skip"
+    streams = {
+        split: TextStream(split, source.name, source.rows, source.columns, task, skip_bad)
+        for split, source in sources.items()
     }
-    held_out: list[Any] = []
-    if "validation" not in data:
-        size = caps["validation"] or (HELD_OUT // 10 if arguments.sample_by == "passage" else HELD_OUT)
-        held_out = list(islice(stream.numbered_rows(), size))
-        stream.source = stream.source.skip(held_out[-1][0] if held_out else 0)
-        data["validation"] = _as_dataset(stream, [cells for *_, cells in held_out])
-        stream.left_out = frozenset(data["validation"][COLUMNS[task][0]])
-        report(f"{stream.where}: the first {len(held_out):,} rows are held out for validation.")
-    if arguments.drop_leaked_rows:
-        stream.left_out |= {text for part in data.values() for text in part[COLUMNS[task][0]]}
-    if arguments.max_train_samples is not None:
-        stream.source = stream.source.take(arguments.max_train_samples)
-    data["train"] = _table(stream, arguments.tokenizer_samples)
-    for split, part in data.items():
-        if not len(part):
-            hint = (
-                f" beside the {len(held_out):,} held out: give a smaller --max_validation_samples" if held_out else ""
-            )
-            raise ValueError(f"{stream.where}: --streaming finds no rows for {split}{hint}")
-    dataset = DatasetDict({split: data[split] for split in SPLITS if split in data})
-    if task == "classification":
-        dataset = encode_labels(dataset, RowCheck(arguments.bad_rows == "skip", {} if facts is None else facts))
-        stream.names = label_names(dataset)
-    stream.buffer, stream.seed = arguments.streaming_buffer, seed
-    return dataset, stream
-
-
-def _streams(arguments: DataArguments, task: Task) -> dict[str, TextStream]:
-    """Return the stream of each split."""
-    options = column_options(arguments, task)
-    columns = dict(zip(COLUMNS[task], options.values()))
-    if arguments.train_file is not None:
-        sources = {
-            split: (named(files), stream_files(files, options, arguments.read_options()))
-            for split, files in local_files(arguments, task).items()
-        }
-    else:
-        check_no_files(arguments)
-        sources = _hub_streams(arguments)
-    streams = {}
-    for split, (where, source) in sources.items():
-        first = next(iter(source), None)
-        if first is None:
-            raise ValueError(f"{where} has no rows")
-        if arguments.train_file is None:  # files are checked by their readers
-            check_columns(where, list(dict.fromkeys(column_names(first))), options)
-        skip, blank = arguments.bad_rows == "skip", task == "language_model"
-        streams[split] = TextStream(where, source, columns, skip_bad=skip, drop_blank=blank)
-    return streams
-
-
-def _hub_streams(arguments: DataArguments) -> dict[str, tuple[str, Stream]]:
-    if arguments.dataset == "embedded":
-        raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
-    where = " ".join(filter(None, (arguments.dataset, arguments.dataset_config)))
-    try:
-        found = load_dataset(arguments.dataset, arguments.dataset_config, streaming=True)
-    except Exception as error:  # network, missing data set, missing configuration ...
-        raise ValueError(f"--dataset {where} cannot be loaded: {error}") from error
-    known = {split: name for split, names in SPLITS.items() for name in names if name in found}
-    if "train" not in known:
-        raise ValueError(f"--dataset {where} has no split 'train'; its splits are: {', '.join(found)}")
-    return {split: (f"--dataset {where}, split {name}", found[name]) for split, name in known.items()}
-
-
-def _table(stream: TextStream, size: int | None) -> Dataset:
-    """Return the first rows of a stream."""
-    return _as_dataset(stream, [cells for _, cells in islice(stream.rows(), size)])
-
-
-def _as_dataset(stream: TextStream, rows: list[dict[str, Any]]) -> Dataset:
-    features = {name: Value("string") for name in stream.columns}
-    cells: dict[str, list[Any]] = {name: [row[name] for row in rows] for name in stream.columns}
-    if "label" in features:
-        feature = (stream.source.features or {}).get(stream.columns["label"])
-        cells["label"] = [str(label) for label in cells["label"]]
-        if isinstance(feature, ClassLabel):
-            features["label"], cells["label"] = feature, list(map(int, cells["label"]))
-    return Dataset.from_dict(cells, features=Features(features))
+    caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
+    parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
+    train, column, hint = streams["train"], COLUMNS[task][0], ""
+    if "validation" not in parts:
+        size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
+        parts["validation"] = replace(train.first_rows(size), split="validation")
+        held_out = parts["validation"].rows
+        train.source = train.source.skip(held_out[-1][READ])
+        train.held_out = frozenset(held_out[column])
+        report(f"{train.name}: the first {len(held_out):,} rows are held out for validation.")
+        hint = f" beside the {len(held_out):,} held out: give a smaller --max_validation_samples"
+    if data_args.drop_leaked_rows:
+        train.held_out |= {text for part in parts.values() for text in part.rows[column]}
+    if data_args.max_train_samples is not None:
+        train.source = train.source.take(data_args.max_train_samples)
+    parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
+    return parts, train

@@ -12,8 +12,6 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from ..data.text_stream import order_seed
-
 COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
 POOL = 100  # batches whose rows are sorted together
 
@@ -167,6 +165,11 @@ class TokenBatches(Sampler[list[int]]):
         """Sort rows by the first length, and by the second up and down in turn, so that neither of them leaps."""
         first, last = self.lengths[rows, 0], self.lengths[rows, -1]
         return rows[np.lexsort((np.where(first % 2, -last, last), first))]
+
+
+def order_seed(training_args: Any) -> int:
+    """Return the seed of the order of rows that training arguments ask for."""
+    return training_args.seed if training_args.data_seed is None else training_args.data_seed
 
 
 def token_batches(lengths: np.ndarray, arguments: Any) -> TokenBatches:

@@ -16,9 +16,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
-from ..data.bad_rows import Facts
 from .blocks import IDS, flat_values
-from .tokenizing import Batch, LongTexts, check_encoder_tokenizer, judge_long, map_splits, token_ids
+from .tokenizing import (
+    Batch,
+    LongTexts,
+    TokenizedSplits,
+    check_encoder_tokenizer,
+    handle_long_texts,
+    map_splits,
+    token_ids,
+)
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention that is given a mask of the texts in each row of a batch."""
@@ -32,8 +39,7 @@ def packed_rows(
     masked: bool = False,
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
-    facts: Facts | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}.
 
     Args:
@@ -43,7 +49,6 @@ def packed_rows(
         masked: For a masked language model.
         num_proc: Processes to tokenise with.
         long_texts: Whether texts longer than a row are cut into several, left out, or an error.
-        facts: Where to note how many there are.
 
     Raises:
         ValueError: A row has no room for a text, or the tokenizer has no tokens to tell texts apart.
@@ -57,7 +62,7 @@ def packed_rows(
     columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
     tokenised = map_splits(dataset, batch, num_proc, features=columns)
     how = "cut into pieces of"
-    tokenised = judge_long(dataset, tokenised, {"text": block_size}, long_texts, facts, how)
+    tokenised = handle_long_texts(dataset, tokenised, {"text": block_size}, long_texts, how)
     packed = {}
     for split, rows in tokenised.items():
         packed[split] = _rows(rows, block_size)
@@ -65,7 +70,7 @@ def packed_rows(
         report(
             f"{split} data: {len(rows):,} texts packed into {count:,} rows, {1 - total / count / block_size:.1%} free."
         )
-    return DatasetDict(packed)
+    return TokenizedSplits(packed, tokenised.stats)
 
 
 def pack(lengths: np.ndarray, size: int) -> list[list[int]]:

@@ -18,7 +18,7 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from .blocks import IDS, flat_values
-from .tokenizing import Batch, check_encoder_tokenizer, map_splits, token_ids
+from .tokenizing import Batch, TokenizedSplits, check_encoder_tokenizer, map_splits, token_ids
 
 # Behind a line's end, and behind the full stop, exclamation or question mark of a sentence within a line; Chinese and
 # Japanese ones, the last three, stand without a space.
@@ -59,7 +59,7 @@ def sentence_pairs(
     block_size: int,
     seed: int,
     num_proc: int | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Cut texts to rows `[CLS] A [SEP] B [SEP]`: {input_ids, token_type_ids, next_sentence_label}, for `RowMasking`.
 
     Each text is a document; its sentences are its lines, and the sentences within a line; blank lines are left out.
@@ -89,7 +89,7 @@ def sentence_pairs(
         documents = _documents(split, rows)
         drawn = list(draw_pairs(documents, room, Random(f"sentence-pairs-{split}-{seed}")))
         pairs[split] = _rows(documents.tokens, drawn, tokenizer)
-    return DatasetDict(pairs)
+    return TokenizedSplits(pairs)
 
 
 def sentences(text: str) -> list[str]:

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
 
-from ..data.bad_rows import Facts
+from ..data.loading import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
+from .tokenizing import TokenizedSplits
 
 BATCHES = 200
 """So many batches tell how much of them is padding."""
@@ -22,19 +23,29 @@ IDS_AT_ONCE = 1_000_000
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
-def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: Any, *, sample: bool = False) -> Facts:
-    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all that is known.
+def describe_data(
+    rows: TokenizedSplits,
+    tokenizers: Pair,
+    training_args: Any,
+    data_stats: DataStats | None = None,
+    *,
+    sample: bool = False,
+) -> DataStats:
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
 
     Args:
-        facts: What is known already, by split: rows left out, cut, or in the training data too.
-        rows: Tokenised rows.
+        rows: Tokenized rows, with how many of their texts were too long.
         tokenizers: Those of source and target, or the same twice.
-        arguments: The training arguments, which say what makes a batch.
-        sample: Whether the training rows are the first of a stream alone.
+        training_args: The training arguments, which say what makes a batch.
+        data_stats: By split, how many rows were left out, or occur in the training data too.
+        sample: Whether the training rows are only the first of a stream.
     """
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
-    told = {split: {"rows": len(part), **facts.get(split, {})} for split, part in rows.items()}
+    known = data_stats or {}
+    stats = {
+        split: {"rows": len(part), **known.get(split, {}), **rows.stats.get(split, {})} for split, part in rows.items()
+    }
     sides = {"input_ids": tokenizers[0]}
     if "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
         sides["labels"] = tokenizers[1]
@@ -47,31 +58,31 @@ def describe_data(facts: Facts, rows: DatasetDict, tokenizers: Pair, arguments: 
             if split == "train":
                 used[id(tokenizer)] = used.get(id(tokenizer), 0) + counts
             found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
-            told[split] |= {f"{name}{what}": value for what, value in found.items()}
+            stats[split] |= {f"{name}{what}": value for what, value in found.items()}
             words.append(_words(name, found))
         if split != "train" and "target" in part.column_names:
-            told[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
-        words += shortfalls(told[split])
-        report(f"{split.capitalize()} data: {told[split]['rows']:,} rows; {'; '.join(words)}.")
+            stats[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+        words += shortfalls(stats[split])
+        report(f"{split.capitalize()} data: {stats[split]['rows']:,} rows; {'; '.join(words)}.")
     for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
         if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
             name = name if tokenizers[0] is not tokenizers[1] else ""
             size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
-            told["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
+            stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
             report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
-    told["train"]["padding"] = padding_share(rows["train"], arguments)
-    report(f"Padding: {told['train']['padding']:.1%} of a training batch.")
+    stats["train"]["padding"] = padding_share(rows["train"], training_args)
+    report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
     if sample:
-        told["train"]["sampled rows"] = told["train"].pop("rows")
-    return told
+        stats["train"]["sampled rows"] = stats["train"].pop("rows")
+    return stats
 
 
-def shortfalls(told: Mapping[str, Any]) -> list[str]:
+def shortfalls(stats: Mapping[str, Any]) -> list[str]:
     """Return what a split's scores suffer from, in words: texts that were cut, references that no output can equal."""
-    count = told.get("rows") or 1
-    cut = {name.removesuffix(" cut"): number for name, number in told.items() if name.endswith(" cut") and number}
+    count = stats.get("rows") or 1
+    cut = {name.removesuffix(" cut"): number for name, number in stats.items() if name.endswith(" cut") and number}
     words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
-    if unreachable := told.get(UNREACHABLE):
+    if unreachable := stats.get(UNREACHABLE):
         words.append(
             f"{unreachable / count:.1%} of the references cannot be produced exactly, because the tokenizer or "
             "--max_target_length changes them"
@@ -89,15 +100,15 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     return counts
 
 
-def padding_share(rows: Dataset, arguments: Any) -> float:
+def padding_share(rows: Dataset, training_args: Any) -> float:
     """Return what part of the first batches of the first epoch is padding."""
-    lengths, size = row_lengths(rows), arguments.train_batch_size
-    parts = arguments.gradient_accumulation_steps * arguments.world_size
-    if getattr(arguments, "tokens_per_batch", None) is not None:
-        whole = token_batches(lengths, arguments).epoch_batches()[:BATCHES]
+    lengths, size = row_lengths(rows), training_args.train_batch_size
+    parts = training_args.gradient_accumulation_steps * training_args.world_size
+    if getattr(training_args, "tokens_per_batch", None) is not None:
+        whole = token_batches(lengths, training_args).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
-        order = iter(row_order(lengths, arguments) or range(len(lengths)))
+        order = iter(row_order(lengths, training_args) or range(len(lengths)))
         numbers = np.fromiter(islice(order, size * BATCHES), np.int64)
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
     padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))

@@ -6,19 +6,17 @@ seen.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import count, islice
+from itertools import count
 from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from ..data.text_stream import TextStream
+from ..data.rows import SplitRows
+from ..data.streaming import TextStream
 from .blocks import Blocks
 from .tokenizing import Batch, LongTexts, check_stride, encode_causal, encode_masked
-
-CHUNK = 1_000
-"""Texts that are tokenised together."""
 
 
 class StreamedRows(IterableDataset):
@@ -52,31 +50,31 @@ class StreamedRows(IterableDataset):
                 empty = False
                 yield row
             if empty:
-                raise ValueError(f"{self.texts.where}: --streaming finds no rows to train on")
+                raise ValueError(f"{self.texts.name}: --streaming finds no rows to train on")
 
     def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of one epoch."""
-        made = (row for chunk in _chunks(self.texts.rows(epoch)) for row in self._encoded(chunk))
+        made = (row for batch in self.texts.batches(epoch) for row in self._encoded(batch))
         if self.blocks is None:
             return made
         found = self.blocks.cut(np.array(row["input_ids"], np.int32) for row in made)
         return ({"input_ids": block} for blocks in found for block in blocks.tolist())
 
-    def _encoded(self, chunk: list[tuple[str, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
-        columns = {name: [cells[name] for _, cells in chunk] for name in chunk[0][1]}
+    def _encoded(self, batch: SplitRows) -> Iterator[dict[str, Any]]:
+        columns = batch.rows[:]
         encoded = dict(self.encode(columns))
         if "label" in columns:
-            encoded["labels"] = [self.texts.label_id(label) for label in columns["label"]]
+            encoded["labels"] = columns["label"]
         cuts = [name for name in encoded if name.endswith("_cut")]
-        for place, (row_name, _) in enumerate(chunk):
-            long = [name.removesuffix("_cut") for name in cuts if encoded[name][place]]
+        for index in range(len(batch.rows)):
+            long = [name.removesuffix("_cut") for name in cuts if encoded[name][index]]
             if long and self.long_texts == "error":
                 raise ValueError(
-                    f"{self.texts.where}, {row_name}: the {long[0]} has too many tokens; --long_texts cut "
+                    f"{batch.name}, {batch.row_name(index)}: the {long[0]} has too many tokens; --long_texts cut "
                     "or skip, or a larger --max_length, --max_source_length, --max_target_length"
                 )
             if not (long and self.long_texts == "skip"):
-                yield {name: values[place] for name, values in encoded.items() if name not in cuts}
+                yield {name: values[index] for name, values in encoded.items() if name not in cuts}
 
 
 def stream_blocks(
@@ -94,8 +92,3 @@ def stream_blocks(
     encode, size = encode_masked(tokenizer, block_size), block_size - 2
     frame = {"start": (tokenizer.cls_token_id,), "end": (tokenizer.sep_token_id,)}
     return StreamedRows(texts, encode, Blocks(size, check_stride(block_stride, size), smallest=1, **frame))
-
-
-def _chunks(rows: Iterator[Any]) -> Iterator[list[Any]]:
-    while chunk := list(islice(rows, CHUNK)):
-        yield chunk

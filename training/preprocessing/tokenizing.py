@@ -1,6 +1,6 @@
 """From texts to token ids, for each task: the rows that the data collators and the Trainer take."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import PASSAGE, passages
 
-from ..data.bad_rows import Facts, RowCheck
+from ..data.loading import DataStats
 from .blocks import IDS, Blocks, cut_blocks
 from .caching import cached_map
 
@@ -23,6 +23,18 @@ Batch = dict[str, list[Any]]
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
+
+
+class TokenizedSplits(DatasetDict):
+    """Rows of token ids by split.
+
+    Attributes:
+        stats: By split, how many texts were too long.
+    """
+
+    def __init__(self, splits: Mapping[str, Dataset], stats: DataStats | None = None):
+        super().__init__(splits)
+        self.stats: DataStats = stats or {}
 
 
 def translation_rows(
@@ -34,8 +46,7 @@ def translation_rows(
     max_target_length: int,
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
-    facts: Facts | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Tokenise `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
 
     Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
@@ -48,13 +59,12 @@ def translation_rows(
         max_target_length: Longest target, likewise.
         num_proc: Processes to work with.
         long_texts: Whether longer ones are cut, left out with their row, or an error. How many there are is reported.
-        facts: Where to note it.
     """
     rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
     tokenised = map_splits(dataset, rows, num_proc)
     tokenised = with_raw_texts(tokenised, dataset)
     longest = {"source": max_source_length, "target": max_target_length}
-    return judge_long(dataset, tokenised, longest, long_texts, facts)
+    return handle_long_texts(dataset, tokenised, longest, long_texts)
 
 
 def classification_rows(
@@ -64,8 +74,7 @@ def classification_rows(
     max_length: int,
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
-    facts: Facts | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Tokenise `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
     They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
@@ -77,7 +86,7 @@ def classification_rows(
             raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
     dataset = dataset.rename_column("label", "labels")
     tokenised = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
-    return judge_long(dataset, tokenised, {"text": max_length}, long_texts, facts)
+    return handle_long_texts(dataset, tokenised, {"text": max_length}, long_texts)
 
 
 def causal_blocks(
@@ -87,7 +96,7 @@ def causal_blocks(
     block_size: int,
     block_stride: int | None = None,
     num_proc: int | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
 
     No token is lost: the end of the stream is a shorter block (which BlockCollator pads). A tokenizer
@@ -104,7 +113,7 @@ def causal_blocks(
     encode = encode_causal(tokenizer, block_size)
     strides = _strides(dataset, block_stride, block_size)
     tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    return DatasetDict(
+    return TokenizedSplits(
         {split: cut_blocks(rows, Blocks(block_size, strides[split])) for split, rows in tokenised.items()}
     )
 
@@ -116,7 +125,7 @@ def masked_blocks(
     block_size: int,
     block_stride: int | None = None,
     num_proc: int | None = None,
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Join the texts to one stream, each ended by [SEP], and cut it to `[CLS] ... [SEP]` blocks of `block_size`.
 
     No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). The
@@ -126,7 +135,7 @@ def masked_blocks(
     strides = _strides(dataset, block_stride, block_size - 2)
     tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
     start, end = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
-    return DatasetDict(
+    return TokenizedSplits(
         {
             split: cut_blocks(rows, Blocks(block_size - 2, strides[split], smallest=1, start=start, end=end))
             for split, rows in tokenised.items()
@@ -293,14 +302,13 @@ def _strides(dataset: DatasetDict, stride: int | None, size: int) -> dict[str, i
     return {split: overlapping if split == "train" else size for split in dataset}
 
 
-def judge_long(
+def handle_long_texts(
     texts: DatasetDict,
     rows: DatasetDict,
     longest: dict[str, int],
     long_texts: LongTexts,
-    facts: Facts | None,
     how: str = "cut to",
-) -> DatasetDict:
+) -> TokenizedSplits:
     """Report how many texts of each split were too long, as the flag `<column>_cut` of a row says, and drop the flags.
 
     Args:
@@ -308,14 +316,13 @@ def judge_long(
         rows: The rows made of them, cut.
         longest: Tokens that a text may have, by its column.
         long_texts: Keep the rows, leave them out, or raise an error.
-        facts: Where to note how many.
         how: What cutting them means.
 
     Raises:
         ValueError: Naming the first such text, if it is an error; or when no row is left.
     """
-    check = RowCheck(facts={} if facts is None else facts)
-    judged = {}
+    handled: dict[str, Dataset] = {}
+    stats: DataStats = {split: {} for split in rows}
     for split, part in rows.items():
         cuts = {column: np.asarray(part.with_format("arrow")[f"{column}_cut"], dtype=bool) for column in longest}
         for column, cut in cuts.items():
@@ -324,13 +331,13 @@ def judge_long(
             if cut.any():
                 what = "left out, having more than" if long_texts == "skip" else how
                 report(f"{split} data: {cut.sum()} of {len(part)} {column}s were {what} {longest[column]} tokens.")
-            check.note(split, f"{column}s {'left out as too long' if long_texts == 'skip' else 'cut'}", int(cut.sum()))
+            stats[split][f"{column}s {'left out as too long' if long_texts == 'skip' else 'cut'}"] = int(cut.sum())
         kept = ~np.logical_or.reduce(list(cuts.values()))
         if long_texts == "skip" and not kept.any():
             raise ValueError(f"{split} data: --long_texts skip leaves no row")
         chosen = part.select(np.flatnonzero(kept)) if long_texts == "skip" and not kept.all() else part
-        judged[split] = chosen.remove_columns([f"{column}_cut" for column in longest])
-    return DatasetDict(judged)
+        handled[split] = chosen.remove_columns([f"{column}_cut" for column in longest])
+    return TokenizedSplits(handled, stats)
 
 
 def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longest: int) -> str:

@@ -1,0 +1,195 @@
+"""The rows of a split on their way to the task's columns: the first bad one is an error, or all are left out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset, Features, Value
+
+from vanillaformer.hub.reporting import report
+
+from ..arrow_files import select_rows
+from .arguments import COLUMNS, Task
+from .json_files import needed_cells
+from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+
+READ = "__read__"
+"""Column of a row's number in the order in which a stream is read."""
+RESERVED = (ROW, FILE, LINES, PROBLEM, READ)
+TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column")
+BAD, BLANK = "bad rows left out", "blank texts left out"
+
+
+@dataclass
+class SplitRows:
+    """The rows of a split, or some of those of a stream.
+
+    Attributes:
+        split: The split.
+        name: What messages call the source of the rows.
+        rows: The rows, with the columns that tell a row's number and file.
+        skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
+        stats: How many rows were left out, by the reason.
+        reported: Of a stream, the kinds of messages printed already; None for the whole split.
+    """
+
+    split: str
+    name: str
+    rows: Dataset
+    skip_bad: bool = False
+    stats: dict[str, int] = field(default_factory=dict)
+    reported: set[str] | None = None
+
+    def with_rows(self, rows: Dataset) -> "SplitRows":
+        """Return other rows of the same split."""
+        return replace(self, rows=rows)
+
+    def with_columns(self, columns: Mapping[str, str]) -> "SplitRows":
+        """Return the rows with some of their columns under new names."""
+        reserved = [name for name in self.rows.column_names if name in RESERVED]
+        return self.with_rows(self.rows.select_columns([*columns, *reserved]).rename_columns(dict(columns)))
+
+    def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
+        """Return the rows that are not bad.
+
+        Args:
+            bad: Which of the rows are bad.
+            problem: Says what is wrong with the row at an index.
+            hint: What else could be done than to skip them.
+
+        Raises:
+            ValueError: Naming the first bad row, unless they are skipped.
+        """
+        if not bad.any():
+            return self
+        first, count = int(bad.argmax()), int(bad.sum())
+        what = f"{self.row_name(first)}: {problem(first)}"
+        if not self.skip_bad:
+            others = f" ({count} such rows)" if self.reported is None else ""
+            raise ValueError(f"{self.name}, {what}{others}; {hint}--bad_rows skip leaves them out")
+        self.report("bad", f"{self.share(count)} are bad and left out, first {what}.")
+        return self.select(~bad, BAD)
+
+    def select(self, chosen: np.ndarray, reason: str) -> "SplitRows":
+        """Return the chosen rows, and count the others under a reason."""
+        self.stats[reason] = self.stats.get(reason, 0) + int((~chosen).sum())
+        return self.with_rows(select_rows(self.rows, np.flatnonzero(chosen)))
+
+    def share(self, count: int) -> str:
+        """Return how many of the rows these are, in words; of a stream that is not known."""
+        return f"{count:,} of {len(self.rows):,} rows" if self.reported is None else "rows of the stream"
+
+    def report(self, kind: str, message: str) -> None:
+        """Print a message on the rows; of a stream only the first of its kind."""
+        if self.reported is None or kind not in self.reported:
+            report(f"{self.name}: {message}")
+        if self.reported is not None:
+            self.reported.add(kind)
+
+    def row_name(self, index: int) -> str:
+        """Return what messages call a row: its number in its file, or in the order of reading where it has none."""
+        row = self.rows[index]
+        if ROW not in row and READ in row:
+            return f"row {row[READ]} as read"
+        return f"row {row.get(ROW, index + 1)}" + (f" of {row[FILE]}" if FILE in row else "")
+
+
+def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
+    """Return rows with the needed columns, which hold texts, or what `labels` takes for labels.
+
+    Args:
+        split: Rows of any columns.
+        columns: The columns needed, by the option that names each; `translation.en` reaches into a struct.
+
+    Raises:
+        ValueError: A column is missing.
+    """
+    rows = split.rows.flatten() if any("." in name for name in columns.values()) else split.rows
+    check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)
+    reserved = [name for name in rows.column_names if name in RESERVED]
+    rows = rows.select_columns([*dict.fromkeys(columns.values()), *reserved])
+    others = {option: name for option, name in columns.items() if not _is_plain(option, rows.features[name])}
+    if others:
+        old = [*others.values(), *({PROBLEM} & set(reserved))]
+        features = {name: feature for name, feature in rows.features.items() if name not in old}
+        features |= dict.fromkeys([*others.values(), PROBLEM], Value("string"))
+        options = {"remove_columns": old, "features": Features(features), "desc": "Reading texts"}
+        rows = rows.map(_text_cells, fn_kwargs={"columns": others}, **options)
+    return split.with_rows(rows)
+
+
+def readable_rows(split: SplitRows) -> SplitRows:
+    """Return the rows that could be read, and report those that take more than one line of their file."""
+    if LINES in split.rows.column_names:
+        lines = arrow_column(split.rows, LINES).to_numpy()
+        if len(lines) and lines.max() > 1:
+            longest, count = int(lines.argmax()), int((lines > 1).sum())
+            split.report(
+                "lines",
+                f"{split.share(count)} have cells with line breaks, at most {split.row_name(longest)} with "
+                f"{lines[longest]:,} lines: is its quotation mark closed in the right place?",
+            )
+    if PROBLEM in split.rows.column_names:
+        problems = arrow_column(split.rows, PROBLEM)
+        unreadable = np.asarray(pc.is_valid(problems), dtype=bool)
+        split = split.without(unreadable, lambda index: problems[index].as_py())
+    read = [name for name in (LINES, PROBLEM) if name in split.rows.column_names]
+    return split.with_rows(split.rows.remove_columns(read))
+
+
+def usable_texts(split: SplitRows, task: Task) -> SplitRows:
+    """Return the rows of the task's columns that have a text in each; of a language model blank ones are no mistake.
+
+    Raises:
+        ValueError: There is none.
+    """
+    for column in COLUMNS[task]:
+        if column != "label":
+            split = _with_texts(split, column, drop_blank=task == "language_model")
+    if not len(split.rows) and split.reported is None:
+        raise ValueError(f"{split.name} has no rows")
+    return split
+
+
+def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows:
+    empty, blank = np.zeros((2, len(split.rows)), dtype=bool)
+    start = 0
+    for cells in arrow_column(split.rows, column).chunks:  # a part at a time: trimmed texts are new ones
+        here = slice(start, start := start + len(cells))
+        empty[here] = pc.is_null(cells)
+        blank[here] = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False)
+    if drop_blank and blank.any():
+        if split.reported is None:
+            report(f"{split.name}: {blank.sum()} of {len(blank)} texts are blank and left out.")
+        split, empty, blank = split.select(~blank, BLANK), empty[~blank], blank[~blank]
+    return split.without(empty | blank, lambda _: f"the {column} is empty", hint="fill it in, remove it, or ")
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    cells = rows.data.column(column)
+    return cells if rows._indices is None else cells.take(rows._indices.column(0))
+
+
+def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
+    cells = arrow_column(rows, column)
+    if pa.types.is_string(cells.type):
+        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
+    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
+    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
+
+
+def _is_plain(option: str, feature: Any) -> bool:
+    """Return whether cells need no look at each: texts, classes, and for what is no text also numbers."""
+    is_text = getattr(feature, "dtype", None) in ("string", "large_string")
+    return is_text or (isinstance(feature, Value | ClassLabel) and option not in TEXT_OPTIONS)
+
+
+def _text_cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    cells, problem = needed_cells(row, columns)
+    return {**cells, PROBLEM: row.get(PROBLEM) or problem}

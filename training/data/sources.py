@@ -1,0 +1,152 @@
+"""Where the rows of each split are from: local files, the Hub or installed packages; all at once, or as streams."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset, DatasetDict, load_dataset
+from datasets import IterableDataset as Stream
+
+from .arguments import COLUMNS, SPLITS, DataArguments, Task
+from .corpora import cldr_translation, language_names, standard_library
+from .files import find_files, load_files, named, stream_files
+from .opening import ROW, Paths, format_of
+
+EMBEDDED: dict[Task, Callable[[DataArguments], DatasetDict]] = {
+    "translation": lambda data_args: cldr_translation(
+        data_args.source_locale, data_args.target_locale, size=data_args.embedded_size, seed=data_args.split_seed
+    ),
+    "language_model": lambda data_args: standard_library(seed=data_args.split_seed),
+    "classification": lambda data_args: language_names(seed=data_args.split_seed),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The rows of a split as they come.
+
+    Attributes:
+        name: What messages call it.
+        rows: All of the rows, or a stream of them.
+        columns: The columns of the task, by the option that names each: {"source_column": "en"}.
+        more_columns: Columns needed besides, to split and to sort the rows.
+    """
+
+    name: str
+    rows: Dataset | Stream
+    columns: dict[str, str]
+    more_columns: dict[str, str]
+
+
+def find_sources(data_args: DataArguments, task: Task) -> dict[str, Source]:
+    """Return the source of each split.
+
+    Raises:
+        ValueError: Naming the file, the data set or the option at fault.
+    """
+    if data_args.train_file is not None:
+        return _local(data_args, task)
+    for name in ("validation_file", "test_file", "train_target_file", "validation_target_file", "test_target_file"):
+        if getattr(data_args, name) is not None:
+            raise ValueError(f"--{name} needs --train_file")
+    return _embedded(data_args, task) if data_args.is_embedded else _hub(data_args, task)
+
+
+def _embedded(data_args: DataArguments, task: Task) -> dict[str, Source]:
+    for name in ("split_column", "order_column", "turns_column"):
+        if getattr(data_args, name) is not None:
+            raise ValueError(f"--{name} {getattr(data_args, name)} needs --train_file or a --dataset on the Hub")
+    if data_args.streaming:
+        raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
+    columns = {f"{column}_column": column for column in COLUMNS[task]}
+    return {split: Source("embedded data", rows, columns, {}) for split, rows in EMBEDDED[task](data_args).items()}
+
+
+def _hub(data_args: DataArguments, task: Task) -> dict[str, Source]:
+    where = " ".join(filter(None, ("--dataset", data_args.dataset, data_args.dataset_config)))
+    try:
+        dataset = load_dataset(data_args.dataset, data_args.dataset_config, streaming=data_args.streaming)
+    except Exception as error:  # network, missing data set, missing configuration ...
+        raise ValueError(f"{where} cannot be loaded: {error}") from error
+    listed = ", ".join(dataset)
+    names = {split: name for split, names in SPLITS.items() for name in names if name in dataset}
+    if data_args.split_column is not None:
+        if len(dataset) > 1:
+            raise ValueError(f"--split_column {data_args.split_column}: {where} has splits already: {listed}")
+        names = {"train": listed}
+    if "train" not in names:
+        raise ValueError(f"{where} has no split 'train'; its splits are: {listed}")
+    columns, more = task_columns(data_args, task), _more_columns(data_args)
+    sources = {}
+    for split, name in names.items():
+        rows = dataset[name]
+        if isinstance(rows, Dataset):
+            rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
+        sources[split] = Source(f"{where}, split {name}", rows, columns, more if split == "train" else {})
+    return sources
+
+
+def _local(data_args: DataArguments, task: Task) -> dict[str, Source]:
+    columns, more = task_columns(data_args, task), _more_columns(data_args)
+    read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
+    return {
+        split: Source(named(files), read(files, columns | more, options), columns, more)
+        for split, files in _files(data_args, task).items()
+    }
+
+
+def _files(data_args: DataArguments, task: Task) -> dict[str, list[Paths]]:
+    """Return the files of each split, or its pairs of parallel ones, all of which exist and fit the task."""
+    files: dict[str, list[Paths]] = {}
+    for split in SPLITS:  # look at every file before reading any
+        names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
+        if names is None and targets is not None:
+            raise ValueError(f"--{split}_target_file needs --{split}_file")
+        if names is None:
+            continue
+        sides = [find_files(f"{split}_file", names)]
+        sides += [find_files(f"{split}_target_file", targets)] if targets is not None else []
+        _check_text_files(split, [[format_of(path) == ".txt" for path in side] for side in sides], task)
+        if data_args.split_column is not None:
+            _check_split_column(data_args.split_column, split, format_of(sides[0][0]))
+        files[split] = list(zip(*sides))
+    return files
+
+
+def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: Task) -> None:
+    """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
+    if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
+        raise ValueError(f"--{split}_target_file is for translation from .txt files")
+    if len({len(side) for side in is_text}) > 1:
+        counts = f"{len(is_text[0])} and {len(is_text[1])}"
+        raise ValueError(f"--{split}_file and --{split}_target_file name {counts} files: each needs its translation")
+    if len(is_text) == 1 and any(is_text[0]):
+        if task == "translation":
+            raise ValueError(
+                f"--{split}_file is a .txt file: give its translation, line by line, as --{split}_target_file"
+            )
+        if task == "classification":
+            raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
+
+
+def _check_split_column(column: str, split: str, suffix: str) -> None:
+    """Check that one file, which has columns, holds all splits."""
+    if split != "train":
+        raise ValueError(f"--split_column {column} finds the splits in --train_file: give no --{split}_file")
+    if suffix == ".txt":
+        raise ValueError(f"--split_column {column}: a .txt file has no columns")
+
+
+def task_columns(data_args: DataArguments, task: Task) -> dict[str, str]:
+    """Return the names of the task's columns in the data, by the option that sets each."""
+    if data_args.turns_column is not None:
+        return {"turns_column": data_args.turns_column}
+    columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
+    if len(set(columns.values())) < len(columns):
+        raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
+    return columns
+
+
+def _more_columns(data_args: DataArguments) -> dict[str, str]:
+    more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
+    return {name: column for name, column in more.items() if column is not None}
