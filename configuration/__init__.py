@@ -1,4 +1,4 @@
-"""What a model is: strict configs, the names of every option, and presets."""
+"""Descriptions of models: strict configs, every value of every option, and presets."""
 
 from .base import BlockConfig, ConfigView, layer_types
 from .decoder import VanillaDecoderConfig

@@ -1,4 +1,4 @@
-"""The config that the three model types share: what happens to its fields when it is made, read and changed."""
+"""The base of the three model configs: how fields are filled in, read from a checkpoint and overridden."""
 
 import copy
 import dataclasses
@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 
 from .checkpoint import RemoteCodeMixin, check_version
 from .derived import DERIVED, overridden
-from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, refusal
+from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, suggest_field
 from .options import FIELD_READERS, SIZE_READERS
 from .plans import TENSOR_PARALLEL_PLAN
 from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
@@ -21,8 +21,8 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
         StrictDataclassClassValidationError: Fields that do not fit together.
-        ValueError: An unknown keyword that looks like a misspelled or another library's field name, or a field that
-            only another of the model types has.
+        ValueError: An unknown keyword that looks like a misspelled field or a field of another library, or a field of
+            another model type.
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
@@ -50,7 +50,7 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
         """Return the config that the fields make, with keywords in place of fields of the same name.
 
         Raises:
-            ValueError: A keyword is a misspelled field, or another library's or another config's.
+            ValueError: A keyword is a misspelled field, or belongs to another library or another config.
             StrictDataclassError: The fields do not fit together.
         """
         check_version(config_dict, cls.code_version)
@@ -71,10 +71,10 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
-        """Raise ValueError for a keyword that is misspelled, or another library's or another config's."""
+        """Raise ValueError for a keyword that is misspelled, or that belongs to another library or another config."""
         known = cls.keywords() | set(TRANSFORMERS_NAMES)
         for key in given.keys() - known:
-            if (reason := refusal(key, sorted(known))) is not None:
+            if (reason := suggest_field(key, sorted(known))) is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
 
     def _fill_derived(self) -> None:
@@ -120,21 +120,21 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
                 )
 
     def reads(self, field: str) -> bool:
-        """Whether a field has an effect, given the values of the options that some fields belong to."""
+        """Return whether a field has an effect with the chosen values of the options."""
         option, values = FIELD_READERS.get(field) or SIZE_READERS.get(field) or (None, ())
         return option is None or getattr(self, option) in values
 
     def has_attention_bias(self, projection: str) -> bool:
-        """Whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""
+        """Return whether one of `q_proj`, `k_proj`, `v_proj` and `o_proj` has a bias."""
         return projection in self.attention_bias if isinstance(self.attention_bias, list) else self.attention_bias
 
     def rope_of(self, layer_type: str) -> dict[str, Any] | None:
-        """Return the rotary parameters of a type of layer, `None` if its queries and keys are not turned."""
+        """Return the rotary parameters of a type of layer, `None` if its queries and keys are not rotated."""
         parameters = getattr(self, "rope_parameters", None)
         return parameters[layer_type] if parameters and layer_type in parameters else parameters
 
     def is_rotary_layer(self, layer_idx: int) -> bool:
-        """Whether the pattern of `rotary_layers` lets a layer turn its queries and keys."""
+        """Return whether a layer rotates its queries and keys, by the pattern of `rotary_layers`."""
         return self.rotary_layers is None or self.rotary_layers[layer_idx % len(self.rotary_layers)]
 
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
@@ -143,9 +143,9 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
 
 
 class ConfigView:
-    """A config some of whose fields read differently: one side of an encoder-decoder, or one type of layer.
+    """A view of a config with other values for some fields: one side of an encoder-decoder, or one type of layer.
 
-    It has no values of its own besides: what happens to the config later is seen here too.
+    All other fields are read from the config at each access, so later changes of the config show here too.
     """
 
     def __init__(self, config: BlockConfig, **fields: Any):
@@ -158,6 +158,6 @@ class ConfigView:
 
 
 def layer_types(config: BlockConfig) -> list[str]:
-    """Return what each layer of a stack sees: `full_attention` or `sliding_attention`."""
+    """Return the type of each layer of a stack: `full_attention` or `sliding_attention`."""
     everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
     return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers

@@ -1,4 +1,4 @@
-"""What can be chosen for a Transformer block: the fields that the three model types share."""
+"""The choices for a Transformer block: the fields that the three model types share."""
 
 from transformers import PreTrainedConfig
 
@@ -31,68 +31,71 @@ class BlockFields(PreTrainedConfig):
         feed_forward: `plain` or `gated`.
         hidden_act: Activation of the feed-forward layer, any name of transformers' `ACT2FN`. Gated with `silu` it is
             SwiGLU, with `gelu` GEGLU, with `relu` ReGLU, with `linear` the bilinear layer.
-        mlp_bias: Biases in the feed-forward projections.
+        mlp_bias: Whether the feed-forward projections have biases.
 
     Norms and residual connections:
         norm: `layer_norm` or `rms_norm`.
         norm_eps: Added to the variance inside the norm.
         norm_weight: Whether norms have a weight per dimension.
-        norm_bias: Whether norms have a bias per dimension. Default: LayerNorm has, RMSNorm has not.
+        norm_bias: Whether norms have a bias per dimension. Default: LayerNorm has one, RMSNorm does not.
         norm_unit_offset: Multiply by 1 + weight, the weight starting at 0 (Gemma).
-        norm_placement: Where norm and residual sum stand around a sublayer (`options.NormPlacement`).
-        embedding_norm: Normalise the sum of the embeddings (BERT, BLOOM).
-        final_norm: Normalise the stack's output. Default: where the placement leaves an un-normalised sum.
-        skip_first_norm: The first layer's attention reads the embeddings as they are (ModernBERT, which has
-            normalised them); pre-LN only.
+        norm_placement: Position of the norm and the residual sum around a sublayer (`PLACEMENT_CHOICES` in
+            `configuration/options.py` lists the formulas).
+        embedding_norm: Normalize the sum of the embeddings (BERT, BLOOM).
+        final_norm: Normalize the stack's output. Default: with placements that leave an unnormalized sum.
+        skip_first_norm: Leave out the norm before the first attention (ModernBERT, whose embeddings are normalized);
+            pre-LN only.
         block_layout: `sequential`, `parallel` or `parallel_shared_norm`.
 
     Positions:
         position_embedding_type: `sinusoidal`, `learned`, `rotary`, `alibi`, `relative` or `none`.
-        max_position_embeddings: Longest input in tokens that a position table has rows for; for the other schemes the
-            length that the model is trained for.
+        max_position_embeddings: Number of rows of a position table, the longest input in tokens; for schemes without a
+            table, the length that the model is trained for.
         position_offset: Rows of a position table before the one of the first token (OPT and BART: 2).
         sinusoidal_layout: Order and wavelengths of the columns of a sinusoidal table.
         rope_parameters: Base frequency, scaling and `partial_rotary_factor` of rotary positions in transformers' form,
             or one such dictionary per layer type, `None` for layers without rotation. A config has this attribute only
             with `position_embedding_type="rotary"`.
-        rope_interleaved: Turn neighbouring dimensions, as the paper and GPT-J do, and not one half against the other.
-        rotary_layers: Whether each layer turns queries and keys, as a pattern, which is repeated or cut off (SmolLM 3:
-            three layers that do, one that does not). Default: all do.
-        relative_attention_num_buckets: Distances that T5's relative bias tells apart.
-        relative_attention_max_distance: Distance from which all are one bucket.
-        relative_attention_per_layer: A table of biases per layer, and not one for the stack.
+        rope_interleaved: Rotate neighboring dimensions, as the paper and GPT-J do, instead of one half against the
+            other.
+        rotary_layers: Pattern of layers that rotate queries and keys, repeated or cut off to the number of layers
+            (SmolLM 3: three that do, one that does not). Default: all do.
+        relative_attention_num_buckets: Number of buckets of distances in T5's relative bias.
+        relative_attention_max_distance: Distance from which on all fall into one bucket.
+        relative_attention_per_layer: One table of biases per layer instead of one for the stack.
 
     Attention:
-        attention_bias: Biases in all projections, in none, or in those listed out of `q_proj`, `k_proj`, `v_proj` and
+        attention_bias: Whether projections have biases: all, none, or a list out of `q_proj`, `k_proj`, `v_proj` and
             `o_proj`.
-        qk_norm: Norm on queries and keys: `none`, per `head` with one weight for all, per head with a weight for
-            `each_head` and no bias, or over the `full` width.
+        qk_norm: Norm on queries and keys: `none`, per `head` with one weight for all heads, per head with a
+            weight for `each_head` and no bias, or over the `full` width.
         attention_scale: Factor on the dot products. Default 1/√head_dim.
         attn_logit_softcapping: Bound c of the scores, `c tanh(score / c)` (Gemma 2).
-        sliding_window: A token of a windowed layer sees the last so many tokens, itself included; in an encoder those
-            at most so far away on either side. At least 2 in a model that generates.
+        sliding_window: Window size in tokens of windowed layers: a token sees the last `sliding_window` tokens, itself
+            included; in an encoder, the tokens up to that distance on either side. At least 2 in a model that
+            generates.
         layer_types: `full_attention` or `sliding_attention` per layer, as a pattern, which is repeated or cut off.
-            Default, and attribute only of a config with a `sliding_window`: all layers have it.
+            Default: all layers have the window. A config has this attribute only with a `sliding_window`.
 
     Embeddings and training:
         scale_embedding: Multiply token embeddings by √D (Vaswani et al. 2017, section 3.4).
         dropout: Dropout on the embeddings and on each sublayer's output.
         attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
-            kernel, which makes training two to three times slower.
+            kernel, and training is two to three times slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
         layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020).
-        initialization: How fresh weights are drawn (`modeling/parts/initialization.py` has the table). Default: what
-            the placement was published with, or the model type's.
-        initializer_range: Standard deviation of the normal initialisations.
+        initialization: Scheme of fresh weights (table in `modeling/parts/initialization.py`). Default: the scheme
+            that the placement was published with, or that of the model type.
+        initializer_range: Standard deviation of the normal initializations.
 
     Output layer of the language models:
-        lm_head_bias: Whether it has a bias.
+        lm_head_bias: Whether the output layer has a bias.
         logit_scale: Factor on the logits (Cohere).
         final_logit_softcapping: Bound c of the logits, `c tanh(logit / c)` (Gemma 2).
     """
 
     default_initialization = "normal"
-    generates = False  # whether models of this type write texts
+    generates = False  # whether models of this type generate text
     max_ngram = 1
     type_vocab_size = 0
 

@@ -1,4 +1,4 @@
-"""What is saved with a config: the version that saved it, and the code that its models can be loaded with."""
+"""Version and code that are saved with a config."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def check_version(fields: dict[str, Any], current: str | None) -> None:
     """Warn, once, if a newer version than this one saved a config.
 
     Args:
-        fields: What `config.json` holds.
+        fields: The content of `config.json`.
         current: This version, if it is known.
 
     Raises:
@@ -46,7 +46,7 @@ class RemoteCodeMixin(PreTrainedConfig):
         code_version: The version of vanillaformer that this class belongs to.
         code_map: In a saved copy of the code: the classes of its model type by Auto class, as `auto_map` has them.
         write_remote_code: In the package: writes the code of a config's model type into a folder and returns that
-            map, `None` for a config that is not the package's own.
+            map, `None` for a config class of a user.
     """
 
     code_version: ClassVar[str | None] = None
@@ -78,7 +78,7 @@ class RemoteCodeMixin(PreTrainedConfig):
 
 
 def _is_user_class(entry: Any, code: dict[str, str], folder: Path) -> bool:
-    """Whether an entry of an `auto_map` names a user's own subclass, whose file is in the folder."""
+    """Return whether an entry of an `auto_map` names a user's own subclass, whose file is in the folder."""
     if not isinstance(entry, str) or "." not in entry:
         return False
     module, name = entry.rsplit(".", 1)

@@ -9,14 +9,14 @@ from .options import PositionEmbedding
 
 @strict
 class VanillaDecoderConfig(BlockConfig):
-    """A stack of causal self-attention blocks; by default GPT-2's with rotary positions.
+    """A stack of causal self-attention blocks; by default those of GPT-2 with rotary positions.
 
     Args:
         vocab_size: Number of tokens V.
-        type_vocab_size: Number of token types (speakers of a dialogue, say); 0 for none.
+        type_vocab_size: Number of token types (such as speakers of a dialogue); 0 for none.
         tie_word_embeddings: Use the embedding table as the output layer (Press and Wolf 2017).
-        use_cache: Keep keys and values while generating.
-        pad_token_id: Filler of short rows; needed to classify in batches.
+        use_cache: Cache keys and values during generation.
+        pad_token_id: Padding token; needed to classify in batches.
         bos_token_id: First token of a text.
         eos_token_id: Last token of a text; generation stops there.
 

@@ -1,4 +1,4 @@
-"""Fields that follow from others: how they are filled in, and what becomes of them where those are overridden."""
+"""Fields derived from others: their defaults, and their values after an override."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ def published_initialization(config: BlockFields) -> str:
     return PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
 
 
-# What a field left at `None` is
+# Values of the fields that are left at `None`
 DERIVED: dict[str, Callable[[Any], Any]] = {
     "num_key_value_heads": lambda config: config.num_attention_heads,
     "head_dim": even_share,
@@ -32,12 +32,12 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
 def overridden(saved: BlockFields, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a saved config with overrides, without the values that no longer follow.
 
-    A derived field whose saved value is the derived one is derived anew; any other value was given and stays. Rotary
-    parameters and layer types go with the position scheme and the window that they belong to.
+    A derived field whose saved value is the derived one is derived again; any other value was given and stays. Rotary
+    parameters and layer types are dropped together with the position scheme and the window that they belong to.
 
     Args:
         saved: The config that the fields make.
-        fields: What `config.json` holds.
+        fields: The content of `config.json`.
         overrides: The new values.
 
     Raises:

@@ -9,23 +9,23 @@ from .options import NormPlacement, Pooling
 
 @strict
 class VanillaEncoderConfig(BlockConfig):
-    """A stack of bidirectional self-attention blocks; by default BERT's (Devlin et al. 2019).
+    """A stack of bidirectional self-attention blocks; by default those of BERT (Devlin et al. 2019).
 
     Args:
         vocab_size: Number of tokens V.
         type_vocab_size: Number of token types (first and second sentence); 0 for none.
-        max_ngram: Longest sequence of tokens, ending in a token, that adds a vector to its own (Huang et al. 2025);
+        max_ngram: Largest N of the N-grams that add a vector to the embedding of their last token (Huang et al. 2025);
             1 for none.
-        ngram_buckets: Number of vectors that all sequences of one length share; a hash says which is whose.
-        classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, padding left out.
+        ngram_buckets: Number of vectors for the N-grams of one length, which are assigned by a hash.
+        classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, without padding.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
-        classifier_norm: Normalise behind that activation (ModernBERT).
-        head_act: Activation of the layer in front of the output layer of the masked language model. Default
+        classifier_norm: Normalize after that activation (ModernBERT).
+        head_act: Activation of the layer before the output layer of the masked language model. Default
             `hidden_act`.
-        head_bias: Bias of the layer in front of the classifier or of the output layer.
+        head_bias: Whether the layer before the classifier or the output layer has a bias.
         classifier_dropout: Dropout before the classifier; default `dropout`.
         tie_word_embeddings: Use the embedding table as the output layer of the masked language model.
-        pad_token_id: Filler of short rows.
+        pad_token_id: Padding token.
 
     The fields of `BlockConfig` describe the blocks.
     """
@@ -53,10 +53,10 @@ class VanillaEncoderConfig(BlockConfig):
     pad_token_id: int | None = 0
 
     def validate_block_classifier(self) -> None:
-        """The classifier's norm stands behind a layer."""
+        """The classifier's norm follows a layer."""
         if self.classifier_norm and self.classifier_act is None:
             raise ValueError(
-                "classifier_norm=True normalises the output of a layer that classifier_act=None leaves out"
+                "classifier_norm=True normalizes the output of a layer that classifier_act=None leaves out"
             )
 
     def validate_block_special_tokens(self) -> None:

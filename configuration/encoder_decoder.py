@@ -15,20 +15,20 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     Args:
         vocab_size: Number of source tokens.
-        decoder_vocab_size: Number of target tokens where it is another than `vocab_size`.
-        share_encoder_decoder_embeddings: One embedding table for both sides (needs one vocabulary).
+        decoder_vocab_size: Number of target tokens, if it differs from `vocab_size`.
+        share_encoder_decoder_embeddings: Use one embedding table for both sides (needs one vocabulary).
         tie_word_embeddings: Use the decoder's embedding table as the output layer (Press and Wolf 2017).
         encoder_layers: Number of encoder blocks. Default `num_hidden_layers`, the number of decoder blocks.
-        encoder_hidden_size: Width of the encoder, and of what cross-attention makes keys and values from. Default
-            `hidden_size`; another one needs embeddings and `head_dim` of their own.
+        encoder_hidden_size: Width of the encoder, from whose output cross-attention computes keys and values. Default
+            `hidden_size`; another width needs separate embeddings, and `head_dim`.
         encoder_intermediate_size: Inner width of the encoder's feed-forward layer. Default `intermediate_size`.
-        encoder_layer_types: As `layer_types`, for the encoder. Default: the pattern given there.
+        encoder_layer_types: Like `layer_types`, for the encoder. Default: the pattern of `layer_types`.
         scale_decoder_outputs: Divide the decoder's output by √D before a tied output layer (T5).
-        use_cache: Keep keys and values while generating.
-        pad_token_id: Filler of short rows, source and target.
+        use_cache: Cache keys and values during generation.
+        pad_token_id: Padding token of source and target.
         bos_token_id: First token of a text.
         eos_token_id: Last token of a text; generation stops there.
-        decoder_start_token_id: The token that the decoder starts from: labels are shifted right behind it.
+        decoder_start_token_id: First token of the decoder: labels are shifted right after it.
 
     The fields of `BlockConfig` describe the blocks of both stacks.
     """
@@ -60,7 +60,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     def _fill_derived(self) -> None:
         super()._fill_derived()
-        # An encoder as wide as the decoder follows it, whatever becomes of that
+        # An encoder as wide as the decoder follows later changes of the decoder's width
         if self.encoder_hidden_size == self.hidden_size:
             self.encoder_hidden_size = None
         if self.encoder_intermediate_size == self.intermediate_size:
@@ -73,7 +73,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     @property
     def encoder_side(self) -> ConfigView:
-        """What the encoder's parts read: its own sizes and layers."""
+        """The config of the encoder's parts: with the encoder's sizes and layers."""
         fields = {
             "hidden_size": self.encoder_width,
             "intermediate_size": self.encoder_inner_width,
@@ -83,7 +83,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     @property
     def decoder_side(self) -> ConfigView:
-        """What the decoder's parts read: the target's vocabulary."""
+        """The config of the decoder's parts: with the target vocabulary."""
         return ConfigView(self, vocab_size=self.target_vocab_size)
 
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
@@ -101,7 +101,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     @property
     def encoder_width(self) -> int:
-        """Width of the encoder, and of what cross-attention makes keys and values from."""
+        """Width of the encoder, from whose output cross-attention computes keys and values."""
         return self.encoder_hidden_size or self.hidden_size
 
     @property

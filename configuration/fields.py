@@ -1,4 +1,4 @@
-"""Kinds of field: what a number or a name in a config may be."""
+"""Validated kinds of field: which numbers and names a config accepts."""
 
 from typing import TYPE_CHECKING, Annotated, TypeVar, Union
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     Derived = Annotated[T, "derived"]
 else:
     Derived = Union[T, None]  # noqa: UP007 - subscripted below, which `|` of a variable cannot be
-"""Type of a field that may be left at `None` and is then derived from others: no code but the config's sees `None`."""
+"""Type of a field that is derived from others if it is left at `None`; after construction it is never `None`."""
 
 
 @as_validated_field
 def positive(value: int | None = None) -> None:
-    """Field of a count that must be at least 1 (`None` stands for a derived value)."""
+    """Field of a count of at least 1 (`None` for a derived value)."""
     if value is not None and (isinstance(value, bool) or value < 1):
         raise ValueError(f"must be an integer of at least 1, got {value!r}")
 
 
 @as_validated_field
 def non_negative(value: int | float | None = None) -> None:
-    """Field of a number that must not be negative."""
+    """Field of a number of at least 0."""
     if value is not None and not 0 <= value < float("inf"):
         raise ValueError(f"must be a finite number of at least 0, got {value!r}")
 
@@ -53,7 +53,7 @@ PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 @as_validated_field
 def projections(value: bool | list[str] | None = None) -> None:
-    """Field that is true of all of attention's projections, of none, or of those in a list."""
+    """Field that is true for all projections of attention, for none, or for those in a list."""
     wrong = [name for name in value if name not in PROJECTIONS] if isinstance(value, list) else []
     if wrong or (isinstance(value, list) and len(set(value)) < len(value)):
         raise ValueError(

@@ -1,12 +1,12 @@
-"""Names that are not ours: what other configs call our fields, and what a misspelled one was meant to be."""
+"""Names that are not fields: aliases in other libraries, and suggestions for misspelled ones."""
 
 import difflib
 from collections.abc import Iterable
 
 from transformers import GenerationConfig
 
-# What other libraries and Hugging Face configs call our fields: accepted they would leave the default in force.
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
+# Names of our fields in other libraries and Hugging Face configs: accepting them would silently keep the default.
+ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("d_model", "dim", "dim_model", "emb_dim", "embed_dim", "hidden_dim", "model_dim", "n_embd"),
     "num_hidden_layers": (
         "decoder_layers", "decoder_num_hidden_layers", "depth", "layers", "n_blocks", "n_layer", "n_layers",
@@ -114,21 +114,21 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "encoder_intermediate_size": ("encoder_ffn_dim",),
     "decoder_start_token_id": ("start_token_id",),
 }  # fmt: skip
-FOREIGN_NAMES = {name: ours for ours, names in OTHER_NAMES.items() for name in names}
+FIELD_ALIASES = {name: ours for ours, names in ALIASES.items() for name in names}
 
-# Parts of other models that nothing here is like
-MISSING_PARTS = (
+# Fields of other models that have no counterpart here
+UNSUPPORTED_FIELDS = (
     "add_cross_attention", "clip_qkv", "embedding_size", "is_decoder", "moe_intermediate_size", "num_experts",
     "num_experts_per_tok", "num_local_experts", "per_layer_config", "residual_multiplier", "tie_encoder_decoder",
     "word_embed_proj_dim",
 )  # fmt: skip
 
-# How rotary positions may be described; transformers turns the others into the first.
+# Keywords for rotary positions; transformers converts the others into the first.
 ROPE_PARTS = ("rope_theta", "partial_rotary_factor")
 ROPE_NAMES = ("rope_parameters", "rope_scaling", *ROPE_PARTS)
 LAYER_TYPES = ("layer_types", "encoder_layer_types")
 
-# Accepted as keywords, and an attribute only of those configs that they say something about.
+# Accepted as keywords, but attributes only of configs in which they have an effect.
 CONDITIONAL_NAMES = (*ROPE_NAMES, "layer_types")
 
 # Keywords of transformers that are not fields
@@ -136,12 +136,12 @@ TRANSFORMERS_NAMES = (
     "attn_implementation", "experts_implementation", "name_or_path", "num_labels", "output_attentions", "torch_dtype",
 )  # fmt: skip
 
-# Settings that transformers would drop from a config without a word
+# Settings that transformers would silently drop from a config
 GENERATION_NAMES = frozenset(GenerationConfig._get_default_generation_params()) - {"use_cache"}
 
-# Fields and keywords that not all model types have, and the configs that have them. Only those that change the model:
-# transformers and its Trainer give every config `use_cache` and the ids of special tokens.
-OF_CONFIGS: dict[str, tuple[str, ...]] = {
+# Fields and keywords of some model types only, with their configs. Only those that change the model: transformers and
+# its Trainer give every config `use_cache` and the ids of special tokens.
+FIELD_OWNERS: dict[str, tuple[str, ...]] = {
     "type_vocab_size": ("VanillaDecoderConfig", "VanillaEncoderConfig"),
     **dict.fromkeys(
         (
@@ -160,19 +160,19 @@ OF_CONFIGS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def refusal(key: str, known: Iterable[str]) -> str | None:
-    """Return what is wrong with a keyword that is none of the known ones, or `None` if it may be anybody's."""
+def suggest_field(key: str, known: Iterable[str]) -> str | None:
+    """Return why a keyword is not known, with the field that was probably meant; `None` for any other name."""
     known = list(known)
-    if key.startswith("_"):  # transformers' own
+    if key.startswith("_"):  # private to transformers
         return None
-    if key in OF_CONFIGS:
-        return f"it is a field of {' and '.join(OF_CONFIGS[key])}"
-    if key in MISSING_PARTS:
+    if key in FIELD_OWNERS:
+        return f"it is a field of {' and '.join(FIELD_OWNERS[key])}"
+    if key in UNSUPPORTED_FIELDS:
         return "no field here corresponds to it"
     if key in GENERATION_NAMES:
         return "it is a setting of generation_config"
-    meant = FOREIGN_NAMES.get(key) or next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.85)), None)
+    meant = FIELD_ALIASES.get(key) or next(iter(difflib.get_close_matches(key, known, n=1, cutoff=0.85)), None)
     if meant is None:
         return None
-    owner = "" if meant in known or meant not in OF_CONFIGS else f" of {' and '.join(OF_CONFIGS[meant])}"
+    owner = "" if meant in known or meant not in FIELD_OWNERS else f" of {' and '.join(FIELD_OWNERS[meant])}"
     return f"did you mean {meant!r}{owner}?"

@@ -1,4 +1,4 @@
-"""Every value that an option can have, described once: cards, docs, citations, validation and exports read it here.
+"""Every value of every option, described once: validation, cards, citations, docs and exports read it here.
 
 A value is a word in a `Literal`, which the configs are checked by, an entry below it, and a class in `modeling/parts`.
 `tests/configuration/test_options.py` keeps the three equal.
@@ -14,9 +14,9 @@ class Choice:
     """One value of an option.
 
     Attributes:
-        words: What it is, as a model card says it. Formulas: x is the residual stream, f the sublayer.
-        papers: Where it was published, as keys of `training/cards/references.bib`.
-        seen_in: Models that are known for it.
+        words: Description in a model card. In formulas x is the residual stream and f the sublayer.
+        papers: Papers that introduced it, as keys of `training/cards/references.bib`.
+        seen_in: Well-known models that use it.
         fields: Fields of the config that only values which list them read: with others they must keep their default.
         sizes: The same of fields that every config has a value for: with others they have no effect.
     """
@@ -30,7 +30,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class NormChoice(Choice):
-    """What is known about a norm.
+    """Description of a norm.
 
     Attributes:
         has_bias: Default of `norm_bias`.
@@ -48,7 +48,7 @@ NORM_CHOICES: dict[str, NormChoice] = {
 
 @dataclass(frozen=True)
 class PlacementChoice(Choice):
-    """What is known about a place of norm and residual sum around a sublayer.
+    """Description of a placement of norm and residual sum around a sublayer.
 
     Attributes:
         layouts: The values of `block_layout` that it fits: parallel sublayers need a last step that is a sum, and a
@@ -108,11 +108,11 @@ FEED_FORWARD_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class PositionChoice(Choice):
-    """What is known about a position scheme.
+    """Description of a position scheme.
 
     Attributes:
-        has_table: It looks positions up in a table of `max_position_embeddings` rows: a longer input is an error.
-        is_biased: It adds to the attention scores.
+        has_table: Whether positions are rows of a table of `max_position_embeddings` rows: longer inputs are an error.
+        is_biased: Whether it adds a bias to the attention scores.
     """
 
     has_table: bool = False
@@ -169,10 +169,10 @@ SINUSOIDAL_CHOICES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class QueryKeyNormChoice(Choice):
-    """What is known about a norm of queries and keys.
+    """Description of a norm of queries and keys.
 
     Attributes:
-        spans_heads: It, or its weight, differs between heads: attention cannot be split by heads as usual.
+        spans_heads: Whether norm or weight involve several heads: attention cannot then be split by heads as usual.
     """
 
     spans_heads: bool = False
@@ -254,18 +254,18 @@ SIZE_READERS = readers("sizes")
 
 @dataclass(frozen=True)
 class Activation:
-    """What is known about an activation function of transformers.
+    """Description of an activation function of transformers.
 
     Attributes:
         gated: Name of the gated feed-forward layer that has it.
-        papers: Where it was published, as keys of `training/cards/references.bib`.
+        papers: Papers that introduced it, as keys of `training/cards/references.bib`.
     """
 
     gated: str | None = None
     papers: tuple[str, ...] = ()
 
 
-# All others of transformers may be chosen too, and are cited by nobody
+# All others of transformers can be chosen too; they have no special name and no citation
 ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation("ReGLU"),
     "gelu": Activation("GEGLU", ("hendrycks2016gaussian",)),
@@ -285,5 +285,5 @@ ACTIVATION_ALIASES = {
 
 
 def activation_choice(name: str) -> Activation:
-    """Return what is known about an activation by any of its names."""
+    """Return the description of an activation, by any of its names."""
     return ACTIVATIONS.get(ACTIVATION_ALIASES.get(name, name), Activation())

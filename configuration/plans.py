@@ -1,4 +1,4 @@
-"""How transformers may split a block over several devices."""
+"""Plans by which transformers splits a block over several devices."""
 
 from .block import BlockFields
 from .options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
@@ -30,7 +30,7 @@ WHOLE_HEADS = {
 
 
 def tensor_parallel_plan(config: BlockFields, plan: dict[str, str]) -> dict[str, str]:
-    """Return the plan as the fields of a config need it.
+    """Return the plan that fits the fields of a config.
 
     A bias per head that is not split as the heads are keeps attention whole on every device.
     """

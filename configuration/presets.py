@@ -11,8 +11,8 @@ from .encoder_decoder import VanillaEncoderDecoderConfig
 class Preset(NamedTuple):
     """A config class with field values, and the papers of the model (keys of `training/cards/references.bib`).
 
-    The tiny presets leave `attention_dropout` at 0: on a CPU dropout on the attention probabilities rules out the
-    fused kernel, and models this small do not need it.
+    The tiny presets leave `attention_dropout` at 0: on a CPU, dropout on the attention probabilities rules out
+    the fused kernel, and models this small do not need it.
     """
 
     config_class: type[BlockConfig]
@@ -42,7 +42,7 @@ T5_BASE = {
     "position_embedding_type": "relative",
     "max_position_embeddings": 512,
     "mlp_bias": False,
-    "attention_scale": 1.0,  # the initialisation of the queries has it
+    "attention_scale": 1.0,  # the initialization of the queries includes it
     "scale_embedding": False,
     "initialization": "t5",
     "dropout": 0.1,
@@ -98,7 +98,7 @@ PRESETS: dict[str, Preset] = {
     "t5": Preset(
         VanillaEncoderDecoderConfig, {**T5_BASE, "scale_decoder_outputs": True}, papers=("raffel2020exploring",)
     ),
-    # Shazeer 2020: GEGLU, and an output layer of its own.
+    # Shazeer 2020: GEGLU and an untied output layer.
     "t5-v1.1": Preset(
         VanillaEncoderDecoderConfig,
         {
@@ -113,7 +113,7 @@ PRESETS: dict[str, Preset] = {
             "shazeer2020glu",
         ),
     ),
-    # Radford et al. 2018: learned positions, post-LN and an initialisation that does not look at the depth.
+    # Radford et al. 2018: learned positions, post-LN and an initialization independent of the depth.
     "gpt": Preset(
         VanillaDecoderConfig,
         {

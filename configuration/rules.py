@@ -1,4 +1,4 @@
-"""Which fields of a block fit together: each rule says in one sentence what is wrong and what is allowed."""
+"""Rules on fields that have to fit together; each error says what is wrong and what is allowed."""
 
 from collections.abc import Mapping
 from typing import Any, get_args
@@ -32,8 +32,8 @@ ROPE_REQUIRED = {
 }
 
 
-# Sizes far above those of any model, by the names that ours and other architectures give them: with more, a damaged or
-# malicious config would take all memory before anything else is found wrong with it.
+# Limits far above the sizes of any model, under our names and those of other architectures: beyond them, a damaged or
+# malicious config would take all memory before any other check.
 LARGEST = {
     **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers"), 10_000),
     **dict.fromkeys(("num_layers", "num_decoder_layers", "n_layer", "n_layers"), 10_000),
@@ -46,11 +46,11 @@ LARGEST = {
     "max_ngram": 2**8,
     "num_labels": 2**20,
 }
-LARGEST_POSITION_TABLE = 2**28  # numbers, of a table that is computed and not loaded
+LARGEST_POSITION_TABLE = 2**28  # entries of a table that is computed, not loaded
 
 
 def check_limits(fields: Mapping[str, Any]) -> None:
-    """Raise ValueError for a size in a config that no model has."""
+    """Raise ValueError for a size far above that of any model."""
     for name, largest in LARGEST.items():
         value = fields.get(name)
         if isinstance(value, int | float) and value > largest:
@@ -58,22 +58,22 @@ def check_limits(fields: Mapping[str, Any]) -> None:
 
 
 def is_above_zero(value: Any) -> bool:
-    """Whether a value is a finite number greater than 0."""
+    """Return whether a value is a finite number greater than 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def check_rope_form(name: str, parameters: Any) -> None:
-    """Raise unless rotary parameters are a dictionary, and those of a type of layer one or `None`."""
+    """Raise ValueError unless rotary parameters are a dictionary, and those of a layer type a dictionary or `None`."""
     if parameters is not None and not isinstance(parameters, dict):
         raise ValueError(f"{name} must be a dictionary, got {parameters!r}")
     for layer_type in get_args(LayerType):
-        own = (parameters or {}).get(layer_type)
-        if own is not None and not isinstance(own, dict):
-            raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {own!r}")
+        entry = (parameters or {}).get(layer_type)
+        if entry is not None and not isinstance(entry, dict):
+            raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {entry!r}")
 
 
 def check_rope_parts(parameters: dict[str, Any], keywords: Mapping[str, Any]) -> None:
-    """Raise ValueError for a keyword that says something else than the rotary parameters beside it."""
+    """Raise ValueError for a keyword that contradicts the rotary parameters given with it."""
     for name in ROPE_PARTS:
         for entry in (parameters, *parameters.values()):
             if name in keywords and isinstance(entry, dict) and entry.get(name, keywords[name]) != keywords[name]:
@@ -106,25 +106,25 @@ class BlockRules(BlockFields):
         for name in ("layer_types", "encoder_layer_types"):
             for entry in getattr(self, name, []):
                 if entry not in get_args(LayerType):
-                    raise ValueError(f"{name} must be made of {', '.join(get_args(LayerType))}, got {entry!r}")
+                    raise ValueError(f"{name} must consist of {', '.join(get_args(LayerType))}, got {entry!r}")
 
     def validate_block_window(self) -> None:
-        """A cache of a window holds something."""
+        """The cache of a window is not empty."""
         if self.sliding_window == 1 and self.generates:
             raise ValueError(
-                "sliding_window=1 lets a token see itself alone, for which transformers has no cache: "
+                "sliding_window=1 lets a token see only itself, for which transformers has no cache: "
                 "it must be at least 2 in a model that generates"
             )
 
     def validate_block_norms(self) -> None:
-        """The weight that the unit is added to exists, and a norm that is left out too."""
+        """Fields that change a norm or leave one out need a norm that has it."""
         if self.norm_unit_offset and not self.norm_weight:
             raise ValueError("norm_unit_offset=True adds 1 to the norms' weight: it needs norm_weight=True")
         if self.qk_norm == "each_head" and not self.norm_weight:
             raise ValueError("qk_norm='each_head' is a weight per head: it needs norm_weight=True (or qk_norm='head')")
         if self.skip_first_norm and (self.norm_placement != "pre" or self.block_layout == "parallel_shared_norm"):
             raise ValueError(
-                "skip_first_norm=True leaves out the norm before the first attention: it needs norm_placement='pre' "
+                "skip_first_norm=True leaves out the norm before the first attention and needs norm_placement='pre' "
                 f"with a norm per sublayer, got norm_placement={self.norm_placement!r}, "
                 f"block_layout={self.block_layout!r}"
             )
@@ -172,7 +172,7 @@ class BlockRules(BlockFields):
             raise ValueError(f"sinusoidal_layout='tensor2tensor' needs a {name} of at least 4, got {name}={width}")
 
     def validate_block_rotary(self) -> None:
-        """Rotary parameters name a known scaling, for each type of layer, and turn pairs of dimensions."""
+        """Rotary parameters name a known scaling, for each type of layer, and rotate pairs of dimensions."""
         if self.rotary_layers is not None and not self.rotary_layers:
             raise ValueError(f"rotary_layers must have at least one entry, got {self.rotary_layers!r}")
         if self.position_embedding_type != "rotary":
@@ -185,7 +185,7 @@ class BlockRules(BlockFields):
                 self._validate_rope_entry(name, entry)
 
     def _rope_entries(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters by the name that an error calls them by."""
+        """Return the parameters by their name in error messages."""
         used = set(getattr(self, "layer_types", [])) | set(getattr(self, "encoder_layer_types", []))
         by_type = [key for key, value in parameters.items() if key in used or isinstance(value, dict)]
         if not by_type:
@@ -217,27 +217,27 @@ class BlockRules(BlockFields):
         part = entry.get("partial_rotary_factor", 1.0)
         if not isinstance(part, int | float) or not 0 < part <= 1:
             raise ValueError(f"{name}['partial_rotary_factor'] must be greater than 0 and at most 1, got {part!r}")
-        turned = int(self.head_dim * part)
-        if turned % 2 or turned == 0:
+        rotated = int(self.head_dim * part)
+        if rotated % 2 or rotated == 0:
             raise ValueError(
-                "position_embedding_type='rotary' needs an even number of turned dimensions: "
-                f"head_dim={self.head_dim} with a partial_rotary_factor of {part} gives {turned}"
+                "position_embedding_type='rotary' needs an even number of rotated dimensions: "
+                f"head_dim={self.head_dim} with a partial_rotary_factor of {part} gives {rotated}"
             )
-        if rope_type == "dynamic" and turned == 2:
+        if rope_type == "dynamic" and rotated == 2:
             raise ValueError(
-                f"{name}['rope_type']='dynamic' needs at least 4 turned dimensions: head_dim={self.head_dim} with a "
+                f"{name}['rope_type']='dynamic' needs at least 4 rotated dimensions: head_dim={self.head_dim} with a "
                 f"partial_rotary_factor of {part} gives 2"
             )
         for key in ("short_factor", "long_factor") if rope_type == "longrope" else ():
             factors = entry.get(key)
-            if not isinstance(factors, list) or len(factors) != turned // 2 or not all(map(is_above_zero, factors)):
+            if not isinstance(factors, list) or len(factors) != rotated // 2 or not all(map(is_above_zero, factors)):
                 raise ValueError(
-                    f"{name}[{key!r}] must be a list of {turned // 2} numbers greater than 0, one per turned pair of "
-                    f"dimensions, got {factors!r}"
+                    f"{name}[{key!r}] must be a list of {rotated // 2} numbers greater than 0, one per rotated "
+                    f"pair of dimensions, got {factors!r}"
                 )
 
     def validate_block_relative(self) -> None:
-        """T5's buckets: half of them for small distances, the others up to the maximal one, on both sides."""
+        """T5's buckets: half of them for small distances, the others up to the maximal distance, on both sides."""
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
         if self.position_embedding_type == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2):
             raise ValueError(
@@ -246,7 +246,7 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_mimetic(self) -> None:
-        """Mimetic initialisation factors a matrix of the model's width by head."""
+        """Mimetic initialization factors a matrix of the model's width for each head."""
         for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
             for limit, value in self._widths().items():
                 if self.initialization == "mimetic" and width > value:
@@ -258,7 +258,7 @@ class BlockRules(BlockFields):
         return self.num_key_value_heads * self.head_dim
 
     def validate_block_initialization(self) -> None:
-        """Admin's profile sets a factor that only its placement has."""
+        """Admin's initialization sets a factor that only its placement has."""
         if self.initialization == "admin" and self.norm_placement != "admin":
             raise ValueError(
                 "initialization='admin' sets the factors of norm_placement='admin', "
@@ -266,12 +266,12 @@ class BlockRules(BlockFields):
             )
 
     def validate_block_attention_implementation(self) -> None:
-        """The attention implementation asked for can compute what the fields say."""
+        """The requested attention implementation supports the fields."""
         if (reason := self.attention_obstacle(getattr(self, "_attn_implementation_internal", None))) is not None:
             raise ValueError(reason)
 
     def attention_obstacle(self, implementation: str | None) -> str | None:
-        """Return why an attention implementation would compute something else than the config says, or `None`."""
+        """Return why an attention implementation cannot compute what the config describes, or `None`."""
         if not isinstance(implementation, str) or implementation == "eager":
             return None
         kernel = implementation.removeprefix("paged|")
@@ -289,7 +289,7 @@ class BlockRules(BlockFields):
         return None
 
     def check_token_ids(self, vocab_size: int, *names: str) -> None:
-        """Raise when a special token's id does not lie in a vocabulary of `vocab_size` tokens."""
+        """Raise ValueError for a special token's id outside of a vocabulary of `vocab_size` tokens."""
         for name in names:
             value = getattr(self, name)
             for token_id in value if isinstance(value, list) else [value]:

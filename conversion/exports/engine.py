@@ -110,7 +110,7 @@ class Engine:
         if self.generates:
             raise ValueError(f"{self.architecture} classifies nothing")
         check_rows(rows)
-        if token_type_ids is not None and not getattr(self.config, "type_vocab_size", 0):
+        if token_type_ids is not None and not self.config.type_vocab_size:
             raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
         return self.classify_rows(rows, token_type_ids)
 

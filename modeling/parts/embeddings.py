@@ -91,7 +91,7 @@ class NgramEmbeddings(nn.Module):
 
 def build_ngrams(config: BlockConfig) -> nn.Module:
     """Return what adds the vectors of n-grams, if the config has any."""
-    longest = getattr(config, "max_ngram", 1)
+    longest = config.max_ngram
     if longest == 1:
         return NoNgrams()
     return NgramEmbeddings(longest, config.ngram_buckets, config.hidden_size, config.pad_token_id)
@@ -109,7 +109,7 @@ class InputEmbeddings(nn.Module):
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
-        types = getattr(config, "type_vocab_size", 0)
+        types = config.type_vocab_size
         self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.ngrams = build_ngrams(config)
         self.token_types = TokenTypes(types, config.hidden_size) if types else NoTokenTypes()

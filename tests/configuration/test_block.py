@@ -13,11 +13,11 @@ from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEnc
 from vanillaformer.configuration import options, tensor_parallel_plan
 from vanillaformer.configuration.checkpoint import VERSION_KEY
 from vanillaformer.configuration.names import (
-    FOREIGN_NAMES,
+    FIELD_ALIASES,
+    FIELD_OWNERS,
     GENERATION_NAMES,
-    MISSING_PARTS,
-    OF_CONFIGS,
     TRANSFORMERS_NAMES,
+    UNSUPPORTED_FIELDS,
 )
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
@@ -243,12 +243,12 @@ def test_a_misspelled_or_foreign_name_is_answered_with_ours(config_class, wrong,
 @every_config
 def test_no_foreign_name_passes(config_class):
     known = config_class.keywords() | {*TRANSFORMERS_NAMES}
-    for wrong, meant in FOREIGN_NAMES.items():
+    for wrong, meant in FIELD_ALIASES.items():
         if wrong not in known:
             message = error_of(config_class, **{wrong: 123})
             assert repr(meant) in message
-            assert meant in known or (meant not in OF_CONFIGS) or OF_CONFIGS[meant][-1] in message
-    for wrong in MISSING_PARTS:
+            assert meant in known or (meant not in FIELD_OWNERS) or FIELD_OWNERS[meant][-1] in message
+    for wrong in UNSUPPORTED_FIELDS:
         assert "no field here corresponds to it" in error_of(config_class, **{wrong: 123})
     for wrong in GENERATION_NAMES:
         assert "generation_config" in error_of(config_class, **{wrong: 123})
@@ -256,8 +256,8 @@ def test_no_foreign_name_passes(config_class):
 
 def test_foreign_names_lead_to_fields_that_exist():
     known = set().union(*(config_class.keywords() for config_class in CONFIGS)) | {*TRANSFORMERS_NAMES}
-    assert set(FOREIGN_NAMES.values()) <= known
-    assert not set(FOREIGN_NAMES) & (known - {"decoder_layers", "encoder_layers"})
+    assert set(FIELD_ALIASES.values()) <= known
+    assert not set(FIELD_ALIASES) & (known - {"decoder_layers", "encoder_layers"})
 
 
 @every_config
@@ -266,13 +266,13 @@ def test_a_field_of_another_config_is_refused_by_the_name_of_its_config(config_c
     standard = {"use_cache", "bos_token_id", "eos_token_id", "decoder_start_token_id"}  # set by transformers' Trainer
     for name in theirs - standard:
         owners = [other.__name__ for other in CONFIGS if name in other.keywords()]
-        assert set(OF_CONFIGS[name]) == set(owners)
+        assert set(FIELD_OWNERS[name]) == set(owners)
         message = error_of(config_class, **{name: 2})
         assert f"{config_class.__name__} has no field '{name}' (value 2): it is a field of" in message
         assert all(owner in message for owner in owners)
     for name in theirs & standard - {"use_cache"}:  # which transformers drops
         assert getattr(config_class(**{name: 2}), name) == 2
-    assert {name for name in OF_CONFIGS if name not in config_class.keywords()} == theirs - standard
+    assert {name for name in FIELD_OWNERS if name not in config_class.keywords()} == theirs - standard
 
 
 @every_config

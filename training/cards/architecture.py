@@ -111,7 +111,7 @@ def _embeddings(config: Any, classifies: bool) -> str:
         words = [f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"]
     elif config.is_encoder_decoder:
         words.append("shared by encoder and decoder")
-    if getattr(config, "max_ngram", 1) > 1:
+    if config.max_ngram > 1:
         kinds = "pairs" if config.max_ngram == 2 else f"sequences of up to {config.max_ngram} tokens"
         words.append(f"{kinds} hashed into {config.ngram_buckets:,} vectors{' each' * (config.max_ngram > 2)}")
     if config.tie_word_embeddings and not classifies:

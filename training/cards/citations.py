@@ -66,7 +66,7 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "press2017using": config.tie_word_embeddings and not classifies,
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
-        "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
+        "huang2025overtokenized": config.max_ngram > 1,
     }
     return [*found, *(paper for paper, is_used in used.items() if is_used)]
 

@@ -87,9 +87,7 @@ RULES = (
         ),
         "CTranslate2 has YaRN's factor only on whole heads",
     ),
-    Rule(
-        "max_ngram", lambda config: getattr(config, "max_ngram", 1) > 1, "CTranslate2 has embeddings of single tokens"
-    ),
+    Rule("max_ngram", lambda config: config.max_ngram > 1, "CTranslate2 has embeddings of single tokens"),
     Rule(
         "decoder_start_token_id",
         lambda config: is_encoder_decoder(config) and config.decoder_start_token_id is None,

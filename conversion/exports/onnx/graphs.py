@@ -50,7 +50,7 @@ def graph_parts(model: Any) -> dict[str, tuple[Any, dict[str, Any], dict[str, An
     ids = torch.ones(BATCH, LENGTH, dtype=torch.long)
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if not hasattr(model, "generate") or not model.can_generate():
-        if getattr(model.config, "type_vocab_size", 0):
+        if model.config.type_vocab_size:
             source["token_type_ids"] = torch.zeros_like(ids)
         return {"model": (model, source, dict.fromkeys(source, ROW))}
     if model.config.is_encoder_decoder:
