@@ -34,20 +34,20 @@ def test_several_references():
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED, TEXTS]).score)
     assert scores["exact_match"] == 100
     with pytest.raises(ValueError, match="same number"):
-        m.Chrf().compute(predictions=TEXTS[:2], references=[["a"], ["a", "b"]])
+        m.Metric("chrf").compute(predictions=TEXTS[:2], references=[["a"], ["a", "b"]])
 
 
 def test_bleu_tokenization():
     chinese, wanted = ["今天天气很好"], ["今天天气不好"]
-    assert m.Bleu("zh").compute(predictions=chinese, references=wanted)["bleu"] == pytest.approx(
+    assert m.Metric("bleu", tokenize="zh").compute(predictions=chinese, references=wanted)["bleu"] == pytest.approx(
         sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
     )
     with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
-        m.Bleu("japanese")
+        m.metrics("translation", bleu_tokenize="japanese").compute(predictions=chinese, references=wanted)
 
 
 def test_modules_can_be_filled_in_batches():
-    bleu = m.Bleu()
+    bleu = m.Metric("bleu")
     for text, wanted in zip(TEXTS, WANTED):
         bleu.add_batch(predictions=[text], references=[wanted])
     assert bleu.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
@@ -141,6 +141,11 @@ def test_pretraining_scores_are_those_of_tokens_and_of_pairs():
 def test_perplexity():
     assert m.perplexity(math.log(20)) == pytest.approx(20)
     assert m.perplexity(1e6) == math.inf
-    assert m.metrics("language_model").compute(predictions=[2.0, 4.0], references=[1, 2])[
-        "perplexity"
-    ] == pytest.approx(math.exp(2))
+    assert m.Metric("perplexity").compute(predictions=[2.0, 4.0], references=[1, 2])["perplexity"] == pytest.approx(
+        math.exp(2)
+    )
+
+
+def test_metric_without_a_function():
+    with pytest.raises(ValueError, match="no metric computes 'gen_len': choose from exact_match, bleu, chrf"):
+        m.Metric("gen_len")

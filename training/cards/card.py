@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from vanillaformer.hub.card_merging import generated_card, marked
 
-from ..metrics.scores import ENTRIES, label
+from ..metrics.scores import SCORES, label
 from ..tasks import TASKS
 from .facts import CardFacts
 from .sections import card_variables
@@ -45,12 +45,12 @@ def model_card(facts: CardFacts) -> str:
 def metadata(facts: CardFacts) -> ModelCardData:
     """Return what the Hub reads of a card."""
     source, scores = facts.source, facts.scores
-    listed = {score.name for score in ENTRIES if score.on_hub}
+    listed = {name for name, score in SCORES.items() if score.on_hub}
     license, license_name = _license(facts.license)
     evaluated = [
         _result(facts, key, value)
         for key, value in scores.items()
-        if math.isfinite(value) and not key.endswith("gen_len")
+        if math.isfinite(value) and SCORES[key.split("_", 1)[1]].greater_is_better is not None
     ]
     from_hub = facts.started_from is not None and not Path(facts.started_from).exists()
     return ModelCardData(

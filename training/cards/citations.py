@@ -39,8 +39,7 @@ def cited_papers(facts: CardFacts) -> list[str]:
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
         papers += TOKENIZERS.get(facts.choice("tokenizer", "tokenizer_algorithm"), ())
     for name in facts.scores:
-        score = SCORES.get(name.split("_", 1)[1])
-        papers += score.papers if score else ()
+        papers += SCORES[name.split("_", 1)[1]].papers
     return [*papers, "wolf2020transformers"]
 
 

@@ -14,6 +14,7 @@ import torch
 
 from vanillaformer.configuration import BlockConfig
 
+from ..metrics.scores import SCORES
 from ..tasks import TASKS, TaskName
 from .sources import Source
 
@@ -101,12 +102,8 @@ class CardFacts:
     @property
     def scores(self) -> dict[str, float]:
         """What among the metrics says how good the model is."""
-        speed = ("runtime", "per_second", "preparation_time", "epoch")
-        return {
-            key: value
-            for key, value in self.metrics.items()
-            if key.startswith(("eval_", "test_")) and not any(word in key for word in speed)
-        }
+        known = {f"{prefix}_{name}" for prefix in ("eval", "test") for name in SCORES}
+        return {key: value for key, value in self.metrics.items() if key in known}
 
     @property
     def train_tokens(self) -> int | None:

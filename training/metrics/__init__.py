@@ -1,4 +1,4 @@
-"""Metrics that need no network: `evaluate` modules, and the functions a Trainer calls."""
+"""Metrics that need no network: scores as functions and as `evaluate` metrics, and the functions a Trainer calls."""
 
 from .compute import (
     ComputeMetrics,
@@ -10,28 +10,13 @@ from .compute import (
     token_scores,
     translation_metrics,
 )
-from .modules import (
-    F1,
-    Accuracy,
-    Bleu,
-    Chrf,
-    ExactMatch,
-    Perplexity,
-    Ter,
-    perplexity,
-    sacrebleu_signatures,
-)
+from .functions import perplexity, sacrebleu_signatures
+from .modules import Metric
 from .text_sizes import TextSizes
 
 __all__ = [
-    "F1",
-    "Accuracy",
-    "Bleu",
-    "Chrf",
     "ComputeMetrics",
-    "ExactMatch",
-    "Perplexity",
-    "Ter",
+    "Metric",
     "TextSizes",
     "classification_metrics",
     "language_model_metrics",

@@ -11,22 +11,26 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from vanillaformer.modeling.heads import IGNORED
 
-from ..data.arguments import Task
-from .modules import F1, Accuracy, Bleu, Chrf, ExactMatch, Perplexity, Ter, perplexity
+from ..tasks import TASKS, Prediction, TaskName
+from .functions import accuracy, perplexity
+from .modules import Metric
+from .scores import Inputs, functions_of
 from .text_sizes import TextSizes
 
 ComputeMetrics = Callable[..., dict[str, float]]
 
 
-def metrics(task: Task, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> evaluate.CombinedEvaluations:
-    """Return a task's evaluation modules as one: `.compute(predictions=..., references=...)`.
+def metrics(
+    task: TaskName, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False
+) -> evaluate.CombinedEvaluations:
+    """Return a task's scores as one `evaluate` metric: `.compute(predictions=..., references=...)`.
 
-    translation (texts): bleu, chrf, ter, exact_match, in percent. classification (ids): accuracy, f1. language_model:
-    perplexity, from summed losses and numbers of tokens.
+    translation (texts): bleu, chrf, ter, exact_match, in percent. classification (ids): accuracy, f1.
     """
-    if task == "translation":
-        return evaluate.combine([Bleu(bleu_tokenize, bleu_lowercase), Chrf(), Ter(), ExactMatch()])
-    return evaluate.combine([Accuracy(), F1()] if task == "classification" else [Perplexity()])
+    kinds: dict[Prediction, Inputs] = {"texts": "texts", "classes": "ids"}
+    names = [name for kind in TASKS[task].predicts if kind in kinds for name in functions_of(kind, kinds[kind])]
+    options = {"bleu": {"tokenize": bleu_tokenize, "lowercase": bleu_lowercase}}
+    return evaluate.combine([Metric(name, **options.get(name, {})) for name in names])
 
 
 def translation_metrics(
@@ -75,7 +79,6 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
 
     Goes with `preprocess_logits_for_metrics=token_scores(...)`, which keeps the logits from being collected.
     """
-    of_tokens, accuracy = Perplexity(), Accuracy()
     sizes = None if tokenizer is None else TextSizes(tokenizer)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
@@ -86,8 +89,11 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
         if not tokens:
             return {}
         return {
-            **of_tokens.compute(predictions=[total], references=[tokens]),
-            **accuracy.compute(predictions=predicted[counted], references=labels[counted]),
+            **{name: score([total], [tokens]) for name, score in functions_of("tokens", "losses").items()},
+            **{
+                name: score(predicted[counted], labels[counted])
+                for name, score in functions_of("tokens", "ids").items()
+            },
             **({} if sizes is None else _per_text(float(total), *sizes(labels, counted))),
         }
 
@@ -110,14 +116,13 @@ def pretraining_metrics() -> ComputeMetrics:
 
     Goes with `preprocess_logits_for_metrics=pretraining_scores`; the first two are a language model's.
     """
-    of_tokens, of_pairs = language_model_metrics(), Accuracy()
+    of_tokens = language_model_metrics()
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         scores: Any = prediction.predictions  # what pretraining_scores returned
         labels: Any = prediction.label_ids
         found = of_tokens(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
-        right = of_pairs.compute(predictions=scores[2], references=labels[1])
-        return {**found, "next_sentence_accuracy": right["accuracy"]}
+        return {**found, "next_sentence_accuracy": accuracy(scores[2], labels[1])}
 
     return compute_metrics
 

@@ -1,148 +1,45 @@
-"""Metrics as `evaluate` modules that are part of this package: `evaluate.load` would ask the network for them."""
+"""Scores as `evaluate` metrics that are part of this package: `evaluate.load` would ask the network for them."""
 
-import math
 from typing import Any
 
 import datasets
 import evaluate
-from sacrebleu.metrics import BLEU, CHRF, TER
-from sklearn.metrics import accuracy_score, f1_score
 
-BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+from .scores import ENTRIES, SCORES, Inputs
 
-
-class _Module(evaluate.Metric):
-    """An `evaluate.Metric` that keeps what it is given in memory, and describes itself by its docstring."""
-
-    features: Any
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**{"keep_in_memory": True, **kwargs})
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=self.__doc__, citation="", inputs_description=self.__doc__, features=self._features()
-        )
-
-    def _features(self) -> Any:
-        raise NotImplementedError
+TEXT, ID, LOSS = (datasets.Value(kind) for kind in ("string", "int64", "float64"))
+FEATURES: dict[Inputs, list[datasets.Features]] = {
+    "texts": [
+        datasets.Features({"predictions": TEXT, "references": each}) for each in (TEXT, datasets.Sequence(TEXT))
+    ],
+    "ids": [datasets.Features({"predictions": ID, "references": ID})],
+    "losses": [datasets.Features({"predictions": LOSS, "references": ID})],
+}
 
 
-class _TextModule(_Module):
-    """Compares texts; each may have one reference or a list of them."""
-
-    def _features(self) -> list[datasets.Features]:
-        text = datasets.Value("string")
-        references = (text, datasets.Sequence(text))
-        return [datasets.Features({"predictions": text, "references": each}) for each in references]
-
-
-class Bleu(_TextModule):
-    """Corpus BLEU in percent, by sacrebleu (Post, 2018): {"bleu": 27.3}.
+class Metric(evaluate.Metric):
+    """A score of `SCORES` that has a function, as an `evaluate` metric: `.compute(predictions=..., references=...)`.
 
     Args:
-        tokenize: sacrebleu's tokenization: 13a, intl, zh, char or none.
-        lowercase: Take no notice of case. With tokenize="none", on texts that are tokenised already, this is the
-            tokenised lower-cased BLEU that many papers give.
+        name: The score's name.
+        **options: For its function: `tokenize` and `lowercase` of bleu.
+
+    Raises:
+        ValueError: There is no such score, or it is derived from others.
     """
 
-    def __init__(self, tokenize: str = "13a", lowercase: bool = False, **kwargs: Any):
-        if tokenize not in BLEU_TOKENIZERS:
-            raise ValueError(f"bleu_tokenize={tokenize!r}: choose from {', '.join(BLEU_TOKENIZERS)}")
-        super().__init__(**kwargs)
-        self.scorer = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")  # no advice to detokenise
+    def __init__(self, name: str, **options: Any):
+        functions = {score.name: score.function for score in ENTRIES if score.function}
+        if name not in functions:
+            raise ValueError(f"no metric computes {name!r}: choose from {', '.join(functions)}")
+        self.score, self.function, self.options = SCORES[name], functions[name], options
+        super().__init__(keep_in_memory=True)
 
-    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
-        return {"bleu": self.scorer.corpus_score(predictions, _by_position(references)).score}
+    def _info(self) -> evaluate.MetricInfo:
+        text, features = str(self.function.__doc__), FEATURES[self.score.inputs]
+        return evaluate.MetricInfo(
+            description=text, citation="", inputs_description=text, features=features if features[1:] else features[0]
+        )
 
-
-class Chrf(_TextModule):
-    """Corpus chrF2 in percent, by sacrebleu (Popović, 2015): {"chrf": 51.8}."""
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.scorer = CHRF()
-
-    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
-        return {"chrf": self.scorer.corpus_score(predictions, _by_position(references)).score}
-
-
-class Ter(_TextModule):
-    """Corpus TER in percent, by sacrebleu (Snover et al., 2006): edits per reference word, the fewer the better.
-
-    {"ter": 38.9}; words are parted by white space and compared without case, as sacrebleu does.
-    """
-
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.scorer = TER()
-
-    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
-        return {"ter": self.scorer.corpus_score(predictions, _by_position(references)).score}
-
-
-class ExactMatch(_TextModule):
-    """How many predictions are, letter for letter, (one of) their references, in percent: {"exact_match": 99.1}."""
-
-    def _compute(self, predictions: list[str], references: list[Any]) -> dict[str, float]:
-        hits = [
-            text in ([wanted] if isinstance(wanted, str) else wanted) for text, wanted in zip(predictions, references)
-        ]
-        return {"exact_match": 100 * sum(hits) / len(hits)}
-
-
-class _ClassModule(_Module):
-    """Compares ids of classes or of tokens."""
-
-    def _features(self) -> datasets.Features:
-        return datasets.Features({"predictions": datasets.Value("int64"), "references": datasets.Value("int64")})
-
-
-class Accuracy(_ClassModule):
-    """The share of predictions that equal their references, between 0 and 1: {"accuracy": 0.93}."""
-
-    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
-        return {"accuracy": float(accuracy_score(references, predictions))}
-
-
-class F1(_ClassModule):
-    """The mean of the classes' F1 scores (macro-F1), between 0 and 1, by scikit-learn: {"f1": 0.91}."""
-
-    def _compute(self, predictions: list[int], references: list[int]) -> dict[str, float]:
-        return {"f1": float(f1_score(references, predictions, average="macro", zero_division=0))}
-
-
-class Perplexity(_Module):
-    """exp(sum of losses / number of tokens); predictions: summed losses, references: the tokens each sum is over."""
-
-    def _features(self) -> datasets.Features:
-        return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("int64")})
-
-    def _compute(self, predictions: list[float], references: list[int]) -> dict[str, float]:
-        return {"perplexity": perplexity(math.fsum(predictions) / sum(references))}
-
-
-def perplexity(loss: float) -> float:
-    """Return exp(loss), infinity where that is too large for a float."""
-    try:
-        return math.exp(loss)
-    except OverflowError:
-        return math.inf
-
-
-def sacrebleu_signatures(bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> dict[str, str]:
-    """Return what sacrebleu asks to be cited with its scores: version, tokenization, case, smoothing."""
-    signatures = {}
-    scorers = {"bleu": BLEU(tokenize=bleu_tokenize, lowercase=bleu_lowercase), "chrf": CHRF(), "ter": TER()}
-    for name, scorer in scorers.items():
-        scorer.corpus_score(["a"], [["a"]])  # the signature names the number of references, known after a score
-        signatures[name] = str(scorer.get_signature())
-    return signatures
-
-
-def _by_position(references: list[Any]) -> list[list[str]]:
-    """Return references as sacrebleu takes them: all first ones, all second ones, ..."""
-    lists = [[each] if isinstance(each, str) else list(each) for each in references]
-    if len({len(each) for each in lists}) > 1:
-        raise ValueError("references: every prediction must have the same number of them")
-    return [list(position) for position in zip(*lists)]
+    def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
+        return {self.score.name: self.function(predictions, references, **self.options)}

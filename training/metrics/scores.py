@@ -2,12 +2,15 @@
 
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from ..tasks import TASKS, Prediction, TaskName
+from .functions import accuracy, bleu, chrf, corpus_perplexity, exact_match, f1, ter
+
+Inputs = Literal["texts", "ids", "losses"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Score:
         greater_is_better: Its direction; None for a description of the output that ranks nothing.
         text: How it is printed while training; None if it is not.
         papers: The papers it comes from.
+        function: What computes it from predictions and references; None where `compute.py` derives it from others.
+        inputs: What the function compares: texts, ids of classes or tokens, or losses and numbers of tokens.
         on_hub: Whether the Hub lists it (https://hf.co/metrics).
         resolution: Differences up to this say nothing while a model produces little that is right.
         drawn: Whether it may be drawn beside the loss; the first one that there is.
@@ -32,6 +37,8 @@ class Score:
     greater_is_better: bool | None = True
     text: str | None = None
     papers: tuple[str, ...] = ()
+    function: Callable[..., float] | None = None
+    inputs: Inputs = "texts"
     on_hub: bool = False
     resolution: float = 0.0
     drawn: bool = False
@@ -39,31 +46,55 @@ class Score:
 
 ENTRIES = (
     Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}"),
-    Score("exact_match", "exact match (%)", ("texts",), text="exact match {:.1f} %", on_hub=True, drawn=True),
+    Score(
+        *("exact_match", "exact match (%)", ("texts",), True, "exact match {:.1f} %"),
+        function=exact_match,
+        on_hub=True,
+        drawn=True,
+    ),
     Score(
         *("bleu", "BLEU", ("texts",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
+        function=bleu,
         on_hub=True,
         resolution=0.5,
         drawn=True,
     ),
-    Score("chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",), on_hub=True, resolution=0.5),
+    Score(
+        *("chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",)),
+        function=chrf,
+        on_hub=True,
+        resolution=0.5,
+    ),
     Score(
         *("ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",)),
+        function=ter,
         on_hub=True,
         resolution=0.5,
     ),
     Score("gen_len", "tokens of an output, mean", ("texts",), None),
-    Score("perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}", on_hub=True),
+    Score(
+        *("perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}"),
+        function=corpus_perplexity,
+        inputs="losses",
+        on_hub=True,
+    ),
     Score("perplexity_per_character", "perplexity per character", ("next_tokens",), False),
     Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
     Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
     Score(
         *("accuracy", "accuracy", ("tokens", "classes"), True, "accuracy {:.1%}"),
+        function=accuracy,
+        inputs="ids",
         on_hub=True,
         drawn=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
-    Score("f1", "F1, mean over classes", ("classes",), text="F1 {:.1%}", on_hub=True),
+    Score(
+        *("f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}"),
+        function=f1,
+        inputs="ids",
+        on_hub=True,
+    ),
 )
 SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}
 """All scores by name, in the order in which they are printed."""
@@ -77,6 +108,12 @@ def label(name: str) -> str:
 def scores_of(task: TaskName) -> list[Score]:
     """Return the scores that models of a task have."""
     return [score for score in ENTRIES if not set(TASKS[task].predicts).isdisjoint(score.compares)]
+
+
+def functions_of(kind: Prediction, inputs: Inputs) -> dict[str, Callable[..., float]]:
+    """Return the functions by name of the scores of a kind of predictions that are computed from these inputs."""
+    found = (score for score in ENTRIES if kind in score.compares and score.inputs == inputs)
+    return {score.name: score.function for score in found if score.function}
 
 
 def ranking_names(task: TaskName) -> list[str]:
