@@ -39,7 +39,7 @@ def test_the_tutorial_runs(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "attention.png").stat().st_size > 10_000
     assert (tmp_path / "ct2-folder" / "model.bin").is_file()
     printed = capsys.readouterr().out
-    assert "pre      loss" in printed
+    assert "rotary   loss" in printed
     assert "model.safetensors" in printed
     ours, marian = re.findall(r"^\['.*'\]$", printed, re.M)
     assert ours == marian
