@@ -1,10 +1,10 @@
 """Lossless conversion to and from the architectures of transformers.
 
-`architectures/` has a file for each of them: a table of fields and a table of tensors, read in both directions.
-`tensors.py` and `fields.py` are what the tables are made of, `function.py` says when two configs mean the same,
-`architecture.py` reads the table of fields and finds what stands in the way, `weights.py` the table of tensors,
-`fitting.py` adds zeros where an architecture has more than ours, `convert.py` puts them to use. `imports.py` is the
-way in from state dicts of models outside transformers, which `sources.py` and `source_x_transformers.py` read.
+`architectures/` has a file for each of them: a table of fields and a table of tensors, read in both directions. In
+`mapping/`, `fields.py` and `tensors.py` have the kinds of entries and `architecture.py` the tables; `canonical.py` says
+when two configs compute the same, `fitting.py` which config an architecture can hold, `weights.py` moves the weights.
+`convert.py` puts them together, `folders.py` converts saved models, `exports/` writes models for other engines, and
+`state_dicts/` reads state dicts of models outside transformers.
 """
 
 from .architectures import ARCHITECTURES

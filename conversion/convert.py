@@ -1,4 +1,4 @@
-"""Turn native models into ours and back: weights, config, generation config, dtype and device."""
+"""Convert native models to ours and back: weights, config, generation config, dtype and device."""
 
 import copy
 import os
@@ -12,11 +12,10 @@ from vanillaformer.configuration import BlockConfig
 
 from .architectures import ARCHITECTURES
 from .mapping.architecture import OUR_CLASSES, Architecture
-from .mapping.fitting import effort, refilled, what_fits
-from .mapping.tensors import tensors_of, to_native_values, to_our_values, write
-from .mapping.weights import check_computed, copies, known, links
+from .mapping.fitting import Fit, changed_fields, fit, our_config
+from .mapping.weights import convert_weights, fields_from_weights, native_weights, our_weights, write_tensors
 
-# What `from_pretrained` takes to find a file; the rest is about the model
+# Arguments of `from_pretrained` that find the files; the others concern the model
 HUB_ARGUMENTS = {"cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"}
 
 
@@ -25,99 +24,98 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Pr
 
     Args:
         model: A model of one of `ARCHITECTURES`, or a folder or Hub id with one.
-        **kwargs: Passed to the native class's `from_pretrained` where `model` is a name. Pickles are not read unless
-            there is a `use_safetensors=False`.
+        **kwargs: Passed to the native class's `from_pretrained` if `model` is a name. Pickles are only read with
+            `use_safetensors=False`.
 
     Raises:
-        ValueError: The architecture is not one of `ARCHITECTURES`, or the model has something that ours cannot say.
+        ValueError: The architecture is not one of `ARCHITECTURES`, or the model has a feature that ours lacks.
     """
     if not isinstance(model, PreTrainedModel):
         model = load_native(model, **kwargs)
     elif kwargs:
-        raise ValueError(f"{', '.join(kwargs)} only apply where the model is given by its name")
+        raise ValueError(f"{', '.join(kwargs)} only apply to a model given by its name")
     architecture = architecture_of(model.config)
     head = architecture.head_of(type(model).__name__)
-    config = architecture.to_our_config(model.config, head, known(architecture, model, head))
+    config = our_config(architecture, model.config, head, fields_from_weights(architecture, model, head))
     ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=model.dtype)
-    table = links(architecture, ours, model, head)
-    check_computed(architecture, ours, model, head)
-    write(ours, to_our_values(table, tensors_of(model), config, set(tensors_of(ours))))
-    return like(ours, model)
+    write_tensors(ours, our_weights(architecture, model, ours, head))
+    return copy_runtime_state(model, ours)
 
 
 def to_native(model: PreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
     """Return a transformers model of a native architecture with the weights of ours, which computes the same.
 
-    Biases that ours has not and the native one has are zeros. Where its sinusoidal table has the columns of ours in
-    another order, the dimensions of its weights and hidden states have that order too; its logits are the same.
+    Biases that only the native model has are zeros. Where its sinusoidal table has the columns of ours in another
+    order, the dimensions of its weights and hidden states have that order too; its logits are the same.
 
     Args:
         model: One of our models.
-        architecture: A name out of `ARCHITECTURES`. Default: the one of `native_architectures`.
+        architecture: A name in `ARCHITECTURES`. Default: the only one of `native_architectures`.
 
     Raises:
         ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
     """
     head = our_head(model)
-    chosen = chosen_architecture(model.config, head, architecture)
-    config = chosen.fitted(model.config, head)
-    ours = refilled(model, config) if what_fits(model.config, config) else model
-    native = chosen.native_model(config, head, model.dtype)
-    values = to_native_values(links(chosen, ours, native, head), tensors_of(ours), config)
-    write(native, values | copies(chosen, ours, native, head))
-    return like(native, model)
+    chosen, found = choose_architecture(model.config, head, architecture)
+    ours = convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
+    native = chosen.native_model(found.config, head, model.dtype)
+    write_tensors(native, native_weights(chosen, ours, native, head))
+    return copy_runtime_state(model, native)
 
 
 def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
-    """Return the names that `to_native` chooses from for models with this config and head.
+    """Return the names of the architectures that a config fits with the fewest changes.
 
-    These are the architectures that the config fits as it is. Where there are none, they are those that it fits once
-    biases are added, which are zeros; where there are none either, those whose position table has other unused rows in
-    front as well; and last, those whose sinusoidal table has the same columns in another order, which the model's
-    dimensions then have too.
+    These are the architectures that the config fits as it is. If there are none, they are those that it fits once
+    biases of zeros are added; else those whose position table has another number of unused rows at its start; and
+    last, those whose sinusoidal table has the same columns in another order, which the model's dimensions then take.
 
     Args:
         config: One of our configs.
         head: `lm` for the language models, `pretraining` for BERT's, `sequence` and `token` for classifiers, `base`
             for the bare stack.
     """
-    fitting = [name for name, architecture in ARCHITECTURES.items() if not architecture.obstacles(config, head)]
-    efforts = {name: effort(config, ARCHITECTURES[name].fitted(config, head)) for name in fitting}
-    return [name for name in fitting if efforts[name] == min(efforts.values())]
+    return cheapest({name: fit(architecture, config, head) for name, architecture in ARCHITECTURES.items()})
 
 
-def chosen_architecture(config: BlockConfig, head: str, name: str | None) -> Architecture:
-    """Return the architecture called `name`, or the only one that fits."""
-    if name is not None:
-        if name not in ARCHITECTURES:
-            raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
-        if obstacles := ARCHITECTURES[name].obstacles(config, head):
-            raise ValueError(f"this model is no {name}: {'; '.join(obstacles)}")
-        return ARCHITECTURES[name]
-    names = native_architectures(config, head)
+def cheapest(fits: dict[str, Fit]) -> list[str]:
+    """Return the names of the fits without mismatches that cost least."""
+    costs = {name: found.cost for name, found in fits.items() if not found.mismatches}
+    return [name for name in costs if costs[name] == min(costs.values())]
+
+
+def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tuple[Architecture, Fit]:
+    """Return the architecture called `name`, or the only one of `native_architectures`, and how the config fits it.
+
+    Raises:
+        ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
+    """
+    if name is not None and name not in ARCHITECTURES:
+        raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
+    fits = {each: fit(ARCHITECTURES[each], config, head) for each in ([name] if name else ARCHITECTURES)}
+    names = cheapest(fits)
     if len(names) > 1:
         raise ValueError(f"this model fits several architectures, name one of them: {', '.join(names)}")
+    if not names and name:
+        raise ValueError(f"this model cannot be converted to {name}: {'; '.join(fits[name].mismatches)}")
     if not names:
-        raise ValueError(f"this model fits no native architecture; nearest are {nearest(config, head)}")
-    return ARCHITECTURES[names[0]]
+        raise ValueError(f"this model fits no native architecture; nearest are {nearest(fits, config, head)}")
+    return ARCHITECTURES[names[0]], fits[names[0]]
 
 
-def nearest(config: BlockConfig, head: str, number: int = 3) -> str:
-    """Return the architectures with the fewest obstacles, with those."""
-    found = {
-        name: architecture.obstacles(config, head)
-        for name, architecture in ARCHITECTURES.items()
-        if isinstance(config, architecture.config_class) and head in architecture.heads
-    }
-    ranked = sorted(found, key=lambda name: len(found[name]))[:number]
-    return " | ".join(f"{name}: {'; '.join(found[name])}" for name in ranked)
+def nearest(fits: dict[str, Fit], config: BlockConfig, head: str, number: int = 3) -> str:
+    """Return the architectures of the config's kind with the fewest mismatches, in words."""
+    names = [name for name in fits if isinstance(config, ARCHITECTURES[name].config_class)]
+    names = [name for name in names if head in ARCHITECTURES[name].heads]
+    ranked = sorted(names, key=lambda name: len(fits[name].mismatches))[:number]
+    return " | ".join(f"{name}: {'; '.join(fits[name].mismatches)}" for name in ranked)
 
 
 def our_head(model: PreTrainedModel) -> str:
     """Return the head of one of our models.
 
     Raises:
-        ValueError: It is none of ours, or one that no native model has.
+        ValueError: The model is not one of ours, or has a head that no native model has.
     """
     for heads in OUR_CLASSES.values():
         for head, model_class in heads.items():
@@ -133,7 +131,7 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
         ValueError: It is not one of `ARCHITECTURES`.
     """
     if isinstance(config, BlockConfig):
-        raise ValueError(f"model_type={config.model_type!r} is not native: the model is one of ours already")
+        raise ValueError(f"model_type={config.model_type!r} is one of ours already, not native")
     if config.model_type not in ARCHITECTURES:
         raise ValueError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {config.model_type!r}")
     return ARCHITECTURES[config.model_type]
@@ -143,7 +141,7 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     """Return the transformers model saved in a folder or on the Hub, with the head it was saved with.
 
     Raises:
-        ValueError: It is of no known architecture or head, or its file lacks tensors.
+        ValueError: Its architecture or head is unknown, or its file lacks tensors.
     """
     config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in HUB_ARGUMENTS & set(kwargs)})
     architecture = architecture_of(config)
@@ -152,13 +150,13 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     kwargs = {"use_safetensors": True, **kwargs}
     model, report = getattr(transformers, class_name).from_pretrained(name, output_loading_info=True, **kwargs)
     if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"{name} has no {', '.join(missing)}, which a {class_name} is made of")
+        raise ValueError(f"{name} has no {', '.join(missing)}, which a {class_name} needs")
     return model
 
 
-def like(model: PreTrainedModel, source: PreTrainedModel) -> PreTrainedModel:
-    """Return a model with the device, mode and generation config of another."""
-    if model.can_generate() and getattr(source, "generation_config", None) is not None:
-        model.generation_config = copy.deepcopy(source.generation_config)
+def copy_runtime_state(source: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel:
+    """Give a model the device, mode and generation config of another, and return it."""
+    if target.can_generate() and getattr(source, "generation_config", None) is not None:
+        target.generation_config = copy.deepcopy(source.generation_config)
     device: torch.device = source.device
-    return model.to(device).train(source.training)
+    return target.to(device).train(source.training)

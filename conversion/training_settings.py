@@ -1,6 +1,6 @@
 """Settings of training that a conversion does not carry over: rates of dropout and of dropped layers.
 
-They change nothing in what a model computes, but fine-tuning goes by them.
+They do not change what a model computes, but fine-tuning depends on them.
 """
 
 import dataclasses
@@ -10,23 +10,22 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig
 
-from .mapping.architecture import LABEL_NAMES, NATIVE_NOT_FUNCTION, Architecture, without_none
-from .mapping.fields import taken
-from .mapping.function import equal
+from .mapping.architecture import Architecture
+from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal
 
 OURS = ("dropout", "attention_dropout", "activation_dropout", "layer_drop")
 OF_CLASSIFIERS = ("classifier_dropout",)
 
 
 def lost_to_native(architecture: Architecture, ours: BlockConfig, native: PreTrainedConfig, head: str) -> list[str]:
-    """Return the rates of our config that the native one does not have, each with the one that it has instead."""
-    theirs = architecture.config_class(**without_none(taken(architecture.all_fields(head), native), LABEL_NAMES))
-    return changed(ours, theirs, OURS + (OF_CLASSIFIERS if head in ("sequence", "token") else ()))
+    """Return the rates of our config that are lost in the native one, each with its new value."""
+    back = architecture.to_our_config(native, head)
+    return changed(ours, back, OURS + (OF_CLASSIFIERS if head in ("sequence", "token") else ()))
 
 
 def lost_from_native(architecture: Architecture, native: PreTrainedConfig, ours: BlockConfig, head: str) -> list[str]:
-    """Return the rates of a native config that ours does not have, each with the one that it has instead."""
-    names = sorted(field.name for field in dataclasses.fields(native) if field.name in NATIVE_NOT_FUNCTION)
+    """Return the rates of a native config that are lost in ours, each with its new value."""
+    names = sorted(field.name for field in dataclasses.fields(native) if field.name in NATIVE_NEUTRAL_FIELDS)
     names = [name for name in names if "drop" in name and "summary" not in name]
     return changed(native, architecture.to_native_config(ours, head), names)
 

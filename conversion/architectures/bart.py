@@ -61,25 +61,25 @@ def read_logits_bias(model: PreTrainedModel) -> Values:
     return {} if bias is None else {"lm_head_bias": bool(bias.any())}
 
 
-def take_tie(config: PreTrainedConfig) -> Values:
+def tie_to_ours(config: PreTrainedConfig) -> Values:
     return dict.fromkeys(("tie_word_embeddings", "share_encoder_decoder_embeddings"), config.tie_word_embeddings)
 
 
-def give_tie(config: BlockConfig) -> Values:
+def tie_to_native(config: BlockConfig) -> Values:
     return {"tie_word_embeddings": config.tie_word_embeddings}
 
 
 LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
 
 
-def take_layer_drop(config: PreTrainedConfig) -> Values:
+def layer_drop_to_ours(config: PreTrainedConfig) -> Values:
     # ours is the same on both sides; where theirs is not, it says something about their training alone
     rates = {getattr(config, name) or 0.0 for name in LAYER_DROPS}
     return {"layer_drop": rates.pop()} if len(rates) == 1 else {}
 
 
 # One switch for the tables of source and target and the output layer
-ONE_TIE = Field(take_tie, give_tie)
+ONE_TIE = Field(tie_to_ours, tie_to_native)
 
 SEQ2SEQ: tuple[Field, ...] = (
     TEXT,
@@ -93,12 +93,12 @@ SEQ2SEQ: tuple[Field, ...] = (
         initializer_range="init_std",
     ),
     Field(
-        take=lambda config: {"encoder_intermediate_size": config.encoder_ffn_dim},
-        give=lambda config: {"encoder_ffn_dim": config.encoder_inner_width},
+        to_ours=lambda config: {"encoder_intermediate_size": config.encoder_ffn_dim},
+        to_native=lambda config: {"encoder_ffn_dim": config.encoder_inner_width},
     ),
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),
-    Field(take_layer_drop, lambda config: dict.fromkeys(LAYER_DROPS, config.layer_drop)),
+    Field(layer_drop_to_ours, lambda config: dict.fromkeys(LAYER_DROPS, config.layer_drop)),
     ALL_KEY_VALUE_HEADS,
     DERIVED_HEAD_DIM,
     constant(norm_eps=1e-5, attention_bias=True, initialization="normal"),
@@ -120,7 +120,7 @@ ARCHITECTURE = Architecture(
     ),
     parts=both_sides(LEARNED),
     heads=seq2seq_heads("Bart", "BartForConditionalGeneration", HEAD),
-    free=("lm_head_bias",),
+    unconstrained=("lm_head_bias",),
     unused=SHARED,
     read=read_logits_bias,
 )

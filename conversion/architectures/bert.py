@@ -41,8 +41,8 @@ ENCODER: tuple[Field, ...] = (
     ),
     # without a rate of its own a classifier has the blocks'
     Field(
-        take=lambda config: {"classifier_dropout": config.classifier_dropout},
-        give=lambda config: {
+        to_ours=lambda config: {"classifier_dropout": config.classifier_dropout},
+        to_native=lambda config: {
             "classifier_dropout": None if config.classifier_dropout == config.dropout else config.classifier_dropout
         },
     ),

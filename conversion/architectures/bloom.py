@@ -33,7 +33,7 @@ ARCHITECTURE = Architecture(
         same("tie_word_embeddings"),
         renamed(num_hidden_layers="n_layer", num_attention_heads="n_head", norm_eps="layer_norm_epsilon"),
         renamed(dropout="hidden_dropout"),
-        Field(take=lambda config: {"intermediate_size": 4 * config.hidden_size}, give=lambda config: {}),
+        Field(to_ours=lambda config: {"intermediate_size": 4 * config.hidden_size}, to_native=lambda config: {}),
         constant(position_embedding_type="alibi", embedding_norm=True, hidden_act="gelu_pytorch_tanh"),
         constant(initialization="normal"),
     ),

@@ -8,12 +8,12 @@ from .llama import ATTENTION, ATTENTION_BIAS, DECODER, ENDS, GATED, GATED_FEED_F
 from .qwen3 import QUERY_KEY_NORMS
 
 QUERY_KEY_NORM = Field(
-    take=lambda config: {"qk_norm": "each_head" if config.use_qk_norm else "none"},
-    give=lambda config: {"use_qk_norm": config.qk_norm == "each_head"},
+    to_ours=lambda config: {"qk_norm": "each_head" if config.use_qk_norm else "none"},
+    to_native=lambda config: {"use_qk_norm": config.qk_norm == "each_head"},
 )
 LOGIT_SCALE = Field(
-    take=lambda config: {"logit_scale": config.logit_scale},
-    give=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
+    to_ours=lambda config: {"logit_scale": config.logit_scale},
+    to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
 )
 
 ARCHITECTURE = Architecture(

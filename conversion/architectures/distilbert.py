@@ -19,7 +19,7 @@ STACK: Table = {
     "layers.{layer}.mlp.down_proj": "transformer.layer.{layer}.ffn.lin2",
     "layers.{layer}.mlp_residual.norm": "transformer.layer.{layer}.output_layer_norm",
 }
-HEAD_DIM = Field(take=lambda config: {"head_dim": config.dim // config.n_heads}, give=lambda config: {})
+HEAD_DIM = Field(to_ours=lambda config: {"head_dim": config.dim // config.n_heads}, to_native=lambda config: {})
 
 ARCHITECTURE = Architecture(
     name="distilbert",

@@ -18,8 +18,8 @@ from .llama import (
 
 # transformers takes "gelu" in a Gemma config for the approximation by tanh, and says so each time
 ACTIVATION = Field(
-    take=lambda config: {"hidden_act": config.hidden_act},
-    give=lambda config: {"hidden_act": "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act},
+    to_ours=lambda config: {"hidden_act": config.hidden_act},
+    to_native=lambda config: {"hidden_act": "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act},
 )
 UNIT_OFFSET = constant(norm_unit_offset=True, scale_embedding=True, mlp_bias=False)
 

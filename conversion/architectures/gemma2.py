@@ -16,7 +16,7 @@ NORMS: Table = {
 }
 
 
-def give_scale(config: BlockConfig) -> Values:
+def scale_to_native(config: BlockConfig) -> Values:
     """The native config has the number whose inverse square root is the scale, a whole one."""
     scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
     return {"query_pre_attn_scalar": max(1, round(scale**-2))}
@@ -35,7 +35,9 @@ ARCHITECTURE = Architecture(
         UNIT_OFFSET,
         same("head_dim", "attn_logit_softcapping"),
         renamed(hidden_act="hidden_activation"),
-        Field(take=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5}, give=give_scale),
+        Field(
+            to_ours=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5}, to_native=scale_to_native
+        ),
         constant(norm_placement="sandwich", feed_forward="gated"),
         window_by_layer(),
         rotary(),

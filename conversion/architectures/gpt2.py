@@ -34,8 +34,8 @@ SIZES = renamed(
 )
 # What GPT, GPT-2 and GPT-J leave open: the default is four times the model's width
 INNER_SIZE = Field(
-    take=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
-    give=lambda config: {"n_inner": config.intermediate_size},
+    to_ours=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
+    to_native=lambda config: {"n_inner": config.intermediate_size},
 )
 
 ARCHITECTURE = Architecture(
@@ -52,8 +52,8 @@ ARCHITECTURE = Architecture(
         same("vocab_size", "initializer_range", "use_cache", "tie_word_embeddings"),
         renamed(hidden_act="activation_function"),
         Field(
-            take=lambda config: {"attention_scale": None if config.scale_attn_weights else 1.0},
-            give=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
+            to_ours=lambda config: {"attention_scale": None if config.scale_attn_weights else 1.0},
+            to_native=lambda config: {"scale_attn_weights": config.attention_scale != 1.0},
         ),
         constant(position_embedding_type="learned"),
     ),

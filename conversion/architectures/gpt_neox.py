@@ -31,8 +31,8 @@ ARCHITECTURE = Architecture(
         same("hidden_act"),
         renamed(dropout="hidden_dropout"),
         Field(
-            take=lambda config: {"block_layout": "parallel" if config.use_parallel_residual else "sequential"},
-            give=lambda config: {"use_parallel_residual": config.block_layout == "parallel"},
+            to_ours=lambda config: {"block_layout": "parallel" if config.use_parallel_residual else "sequential"},
+            to_native=lambda config: {"use_parallel_residual": config.block_layout == "parallel"},
         ),
         rotary(partial=True),
     ),

@@ -33,13 +33,13 @@ STACK: Table = {
 }
 
 
-def take_rotary(config: PreTrainedConfig) -> Values:
+def rotary_to_ours(config: PreTrainedConfig) -> Values:
     # a little more than the quotient, so that rounding down gives the same number
     part = min(1.0, (config.rotary_dim + 1e-6) / (config.n_embd // config.n_head))
     return {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": part}}
 
 
-def give_rotary(config: BlockConfig) -> Values:
+def rotary_to_native(config: BlockConfig) -> Values:
     part = (first_rope(config) or {}).get("partial_rotary_factor", 1.0)
     return {"rotary_dim": int(config.head_dim * part)}
 
@@ -57,7 +57,7 @@ ARCHITECTURE = Architecture(
         DERIVED_HEAD_DIM,
         same("vocab_size", "initializer_range", "use_cache", "tie_word_embeddings"),
         renamed(hidden_act="activation_function"),
-        Field(take_rotary, give_rotary),
+        Field(rotary_to_ours, rotary_to_native),
         constant(position_embedding_type="rotary", rope_interleaved=True, initialization="normal"),
         constant(block_layout="parallel_shared_norm", attention_bias=False),
     ),

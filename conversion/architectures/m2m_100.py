@@ -14,11 +14,11 @@ ARCHITECTURE = Architecture(
     fields=(
         *SEQ2SEQ,
         ONE_TIE,
-        Field(take=lambda config: {"position_offset": config.pad_token_id + 1}, give=lambda config: {}),
+        Field(to_ours=lambda config: {"position_offset": config.pad_token_id + 1}, to_native=lambda config: {}),
         constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor"),
     ),
     parts=both_sides({}),
     heads=seq2seq_heads("M2M100", "M2M100ForConditionalGeneration", {"lm_head": "lm_head"}),
     unused=SHARED,
-    different=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
+    distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
 )

@@ -10,7 +10,7 @@ from .bart import HEAD, NO_FORCED_END, SEQ2SEQ, SHARED, both_sides, read_logits_
 from .pegasus import POSITION_TABLES
 
 
-def take_vocabularies(config: PreTrainedConfig) -> Values:
+def vocabularies_to_ours(config: PreTrainedConfig) -> Values:
     # without tied weights nothing is shared, whatever the other switch says
     shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
     return {
@@ -19,7 +19,7 @@ def take_vocabularies(config: PreTrainedConfig) -> Values:
     }
 
 
-def give_vocabularies(config: BlockConfig) -> Values:
+def vocabularies_to_native(config: BlockConfig) -> Values:
     return {
         "share_encoder_decoder_embeddings": config.share_encoder_decoder_embeddings,
         "decoder_vocab_size": config.target_vocab_size,
@@ -35,13 +35,13 @@ ARCHITECTURE = Architecture(
         *SEQ2SEQ,
         NO_FORCED_END,
         same("tie_word_embeddings"),
-        Field(take_vocabularies, give_vocabularies),
+        Field(vocabularies_to_ours, vocabularies_to_native),
         constant(norm_placement="post", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
     ),
     parts=both_sides({}),
     heads=seq2seq_heads("Marian", "MarianMTModel", HEAD),
-    free=("lm_head_bias",),
+    unconstrained=("lm_head_bias",),
     unused=SHARED,
-    computed=POSITION_TABLES,
+    fixed_tables=POSITION_TABLES,
     read=read_logits_bias,
 )

@@ -19,7 +19,7 @@ ARCHITECTURE = Architecture(
     ),
     parts=both_sides(LEARNED),
     heads=seq2seq_heads("MBart", "MBartForConditionalGeneration", HEAD),
-    free=("lm_head_bias",),
+    unconstrained=("lm_head_bias",),
     unused=SHARED,
     read=read_logits_bias,
 )

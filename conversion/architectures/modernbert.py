@@ -38,13 +38,13 @@ POOLER: Table = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
 POOLINGS = {"cls": "first", "mean": "mean"}
 
 
-def take_layers(config: PreTrainedConfig) -> Values:
+def layers_to_ours(config: PreTrainedConfig) -> Values:
     types = list(config.layer_types)
     ropes = {name: copy.deepcopy(config.rope_parameters[name]) for name in sorted(set(types))}
     return {"sliding_window": config.sliding_window, "layer_types": types, "rope_parameters": ropes}
 
 
-def give_layers(config: BlockConfig) -> Values:
+def layers_to_native(config: BlockConfig) -> Values:
     types = list(layer_types(config))
     if config.position_embedding_type != "rotary":
         return {"layer_types": types}
@@ -56,11 +56,11 @@ def give_layers(config: BlockConfig) -> Values:
     return window | {"layer_types": types, "rope_parameters": ropes}
 
 
-def take_pooling(config: PreTrainedConfig) -> Values:
+def pooling_to_ours(config: PreTrainedConfig) -> Values:
     return {"classifier_pooling": POOLINGS[config.classifier_pooling], "classifier_norm": True}
 
 
-def give_pooling(config: BlockConfig) -> Values:
+def pooling_to_native(config: BlockConfig) -> Values:
     return {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"}
 
 
@@ -68,13 +68,13 @@ def give_pooling(config: BlockConfig) -> Values:
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
     Field(
-        take=lambda config: {"head_act": config.classifier_activation},
-        give=lambda config: {"classifier_activation": config.head_act or config.hidden_act},
+        to_ours=lambda config: {"head_act": config.classifier_activation},
+        to_native=lambda config: {"classifier_activation": config.head_act or config.hidden_act},
     ),
 )
 CLASSIFIER_FIELDS = (
     renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),
-    Field(take_pooling, give_pooling),
+    Field(pooling_to_ours, pooling_to_native),
 )
 CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
 
@@ -95,7 +95,7 @@ ARCHITECTURE = Architecture(
         renamed(hidden_act="hidden_activation", dropout="embedding_dropout", activation_dropout="mlp_dropout"),
         constant(feed_forward="gated", norm_placement="pre", skip_first_norm=True, type_vocab_size=0),
         constant(position_embedding_type="rotary", initialization="gpt2"),
-        Field(take_layers, give_layers),
+        Field(layers_to_ours, layers_to_native),
     ),
     parts=(Part(STACK),),
     heads={

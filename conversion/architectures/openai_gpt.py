@@ -27,10 +27,10 @@ ARCHITECTURE = Architecture(
         DERIVED_HEAD_DIM,
         same("vocab_size", "initializer_range", "tie_word_embeddings"),
         Field(
-            take=lambda config: {"hidden_act": ACTIVATIONS[config.afn]},
-            give=lambda config: {"afn": NATIVE_ACTIVATIONS.get(config.hidden_act, "relu")},
+            to_ours=lambda config: {"hidden_act": ACTIVATIONS[config.afn]},
+            to_native=lambda config: {"afn": NATIVE_ACTIVATIONS.get(config.hidden_act, "relu")},
         ),
-        Field(take=lambda config: {"intermediate_size": 4 * config.n_embd}, give=lambda config: {}),
+        Field(to_ours=lambda config: {"intermediate_size": 4 * config.n_embd}, to_native=lambda config: {}),
         constant(position_embedding_type="learned", norm_placement="post", initialization="normal"),
     ),
     parts=(Part(STACK),),

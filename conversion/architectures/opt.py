@@ -19,7 +19,7 @@ STACK: Table = attention("self_attn", "self_attn") | {
 }
 
 
-def take_norms(config: PreTrainedConfig) -> Values:
+def norms_to_ours(config: PreTrainedConfig) -> Values:
     before, affine = config.do_layer_norm_before, config.layer_norm_elementwise_affine
     return {
         "norm_placement": "pre" if before else "post",
@@ -29,7 +29,7 @@ def take_norms(config: PreTrainedConfig) -> Values:
     }
 
 
-def give_norms(config: BlockConfig) -> Values:
+def norms_to_native(config: BlockConfig) -> Values:
     before = config.norm_placement != "post"
     return {
         "do_layer_norm_before": before,
@@ -53,10 +53,10 @@ ARCHITECTURE = Architecture(
         renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
         renamed(hidden_act="activation_function", initializer_range="init_std"),
         Field(
-            take=lambda config: {"attention_bias": config.enable_bias, "mlp_bias": config.enable_bias},
-            give=lambda config: {"enable_bias": config.mlp_bias or bool(config.attention_bias)},
+            to_ours=lambda config: {"attention_bias": config.enable_bias, "mlp_bias": config.enable_bias},
+            to_native=lambda config: {"enable_bias": config.mlp_bias or bool(config.attention_bias)},
         ),
-        Field(take_norms, give_norms),
+        Field(norms_to_ours, norms_to_native),
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
     ),
     parts=(Part(STACK, native="decoder."),),

@@ -25,8 +25,8 @@ ARCHITECTURE = Architecture(
     ),
     parts=both_sides({}),
     heads=seq2seq_heads("Pegasus", "PegasusForConditionalGeneration", HEAD),
-    free=("lm_head_bias",),
+    unconstrained=("lm_head_bias",),
     unused=SHARED,
-    computed=POSITION_TABLES,
+    fixed_tables=POSITION_TABLES,
     read=read_logits_bias,
 )

@@ -34,8 +34,8 @@ ARCHITECTURE = Architecture(
         same("hidden_act"),
         renamed(dropout=("resid_pdrop", "embd_pdrop")),
         Field(
-            take=lambda config: {"qk_norm": "head" if config.qk_layernorm else "none"},
-            give=lambda config: {"qk_layernorm": config.qk_norm == "head"},
+            to_ours=lambda config: {"qk_norm": "head" if config.qk_layernorm else "none"},
+            to_native=lambda config: {"qk_layernorm": config.qk_norm == "head"},
         ),
         constant(block_layout="parallel_shared_norm"),
         rotary(partial=True),

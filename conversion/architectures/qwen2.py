@@ -8,7 +8,9 @@ from .llama import ATTENTION, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED,
 
 WINDOW = (
     window_by_layer(),
-    Field(take=lambda config: {}, give=lambda config: {"use_sliding_window": config.sliding_window is not None}),
+    Field(
+        to_ours=lambda config: {}, to_native=lambda config: {"use_sliding_window": config.sliding_window is not None}
+    ),
 )
 
 ARCHITECTURE = Architecture(

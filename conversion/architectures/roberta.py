@@ -15,11 +15,11 @@ PREDICTIONS: Table = {
 
 # The table has rows up to the padding's, too
 POSITIONS = Field(
-    take=lambda config: {
+    to_ours=lambda config: {
         "position_offset": config.pad_token_id + 1,
         "max_position_embeddings": config.max_position_embeddings - config.pad_token_id - 1,
     },
-    give=lambda config: {"max_position_embeddings": config.max_position_embeddings + config.position_offset},
+    to_native=lambda config: {"max_position_embeddings": config.max_position_embeddings + config.position_offset},
 )
 
 ARCHITECTURE = Architecture(

@@ -13,12 +13,12 @@ def is_parallel(config: BlockConfig) -> bool:
 
 
 LAYOUT = Field(
-    take=lambda config: {"block_layout": "parallel_shared_norm" if config.use_parallel_residual else "sequential"},
-    give=lambda config: {"use_parallel_residual": is_parallel(config)},
+    to_ours=lambda config: {"block_layout": "parallel_shared_norm" if config.use_parallel_residual else "sequential"},
+    to_native=lambda config: {"use_parallel_residual": is_parallel(config)},
 )
 QUERY_KEY_NORM = Field(
-    take=lambda config: {"qk_norm": "each_head" if config.qk_layernorm else "none"},
-    give=lambda config: {"qk_layernorm": config.qk_norm == "each_head"},
+    to_ours=lambda config: {"qk_norm": "each_head" if config.qk_layernorm else "none"},
+    to_native=lambda config: {"qk_layernorm": config.qk_norm == "each_head"},
 )
 HEAD_NORMS: Table = {
     f"layers.{{layer}}.self_attn.{name}_norm.weight": (
@@ -44,8 +44,8 @@ ARCHITECTURE = Architecture(
         attention_biases("use_qkv_bias", "q_proj", "k_proj", "v_proj"),
         constant(mlp_bias=False),
         Field(
-            take=lambda config: {"dropout": config.hidden_dropout},
-            give=lambda config: {"hidden_dropout": config.dropout},
+            to_ours=lambda config: {"dropout": config.hidden_dropout},
+            to_native=lambda config: {"hidden_dropout": config.dropout},
         ),
         rotary(partial=True),
     ),

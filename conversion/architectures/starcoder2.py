@@ -25,8 +25,8 @@ ARCHITECTURE = Architecture(
         window_of_all_layers(),
         renamed(norm_eps="norm_epsilon", dropout=("residual_dropout", "embedding_dropout")),
         Field(
-            take=lambda config: {"attention_bias": config.use_bias, "mlp_bias": config.use_bias},
-            give=lambda config: {"use_bias": config.mlp_bias or bool(config.attention_bias)},
+            to_ours=lambda config: {"attention_bias": config.use_bias, "mlp_bias": config.use_bias},
+            to_native=lambda config: {"use_bias": config.mlp_bias or bool(config.attention_bias)},
         ),
         constant(feed_forward="plain"),
         rotary(),

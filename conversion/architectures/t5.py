@@ -50,11 +50,11 @@ DECODER: Table = (
 )
 
 
-def take_feed_forward(config: PreTrainedConfig) -> Values:
+def feed_forward_to_ours(config: PreTrainedConfig) -> Values:
     return {"feed_forward": "gated" if config.is_gated_act else "plain", "hidden_act": config.dense_act_fn}
 
 
-def give_feed_forward(config: BlockConfig) -> Values:
+def feed_forward_to_native(config: BlockConfig) -> Values:
     if config.feed_forward == "plain":
         return {"feed_forward_proj": config.hidden_act}
     # the published configs have "gated-gelu" for the approximation by tanh
@@ -88,12 +88,12 @@ ARCHITECTURE = Architecture(
         same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
         same("scale_decoder_outputs"),
         ALL_KEY_VALUE_HEADS,
-        Field(take_feed_forward, give_feed_forward),
+        Field(feed_forward_to_ours, feed_forward_to_native),
         Field(
-            take=lambda config: dict.fromkeys(
+            to_ours=lambda config: dict.fromkeys(
                 ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate
             ),
-            give=lambda config: {"dropout_rate": config.dropout},
+            to_native=lambda config: {"dropout_rate": config.dropout},
         ),
         constant(norm="rms_norm", norm_placement="pre", position_embedding_type="relative", initialization="t5"),
         constant(attention_scale=1.0, attention_bias=False, mlp_bias=False, scale_embedding=False),
@@ -105,7 +105,7 @@ ARCHITECTURE = Architecture(
         *feed_forwards("decoder.", 2, "num_hidden_layers"),
     ),
     heads={"base": Head("T5Model"), "lm": Head("T5ForConditionalGeneration", {"lm_head": "lm_head"})},
-    free=("tie_word_embeddings",),
+    unconstrained=("tie_word_embeddings",),
     unused={"shared.weight": "model.encoder.embed_tokens.weight"},
     finish=separate_head,
 )

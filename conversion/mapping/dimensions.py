@@ -1,4 +1,4 @@
-"""The model's dimensions in another order: the same function, behind another sinusoidal table.
+"""The model's dimensions in another order: the same function with another sinusoidal table.
 
 The layouts of a sinusoidal table hold the same columns in another order. A model whose dimensions take that order
 everywhere, in all that reads or writes the residual stream, computes the same.
@@ -6,15 +6,15 @@ everywhere, in all that reads or writes the residual stream, computes the same.
 
 import torch
 
-# Of a table of so many columns, first the sines and then the cosines, those that a layout has from left to right;
-# `tensor2tensor` has other wavelengths
+# The columns of a table, given with the sines first and then the cosines, in the order of a layout; `tensor2tensor`
+# has other wavelengths
 COLUMNS = {
     "halves": lambda columns: columns,
     "interleaved": lambda columns: columns.view(2, -1).T.flatten(),
 }
 
-# Which axes of its weight lie along the model's width, by the name of a module, or of a parameter that is no weight;
-# a bias has the first of its weight's axes
+# The axes of a weight along the model's width, by the name of its module, or of a parameter without a module; a bias
+# has the first of its weight's axes
 WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("embed_tokens", "embed_token_types", "embed_ngrams"), (1,)),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
@@ -26,13 +26,13 @@ WIDTH_AXES: dict[str, tuple[int, ...]] = {
 
 
 def order(layout: str, new_layout: str, width: int) -> torch.Tensor:
-    """Return, for each dimension under the new layout, which it is under the old one (D)."""
+    """Return, for each dimension in the new layout, its number in the old one (D)."""
     columns = torch.arange(width)
     return COLUMNS[layout](columns).argsort()[COLUMNS[new_layout](columns)]
 
 
 def module_of(name: str) -> str:
-    """Return the name of the module that a tensor is the weight or bias of, its own if it is neither."""
+    """Return the name of the module of a weight or bias; other parameters have their own."""
     return name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
 
 
@@ -40,13 +40,13 @@ def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> 
     """Return a tensor of ours for a model with another layout; stacks of different widths have an order each.
 
     Raises:
-        ValueError: It is not known which of its axes lie along the model's width.
+        ValueError: Its axes along the model's width are not known.
     """
     module = module_of(name)
     if module not in WIDTH_AXES:
         raise ValueError(
-            f"{name} does not go from sinusoidal_layout={layout!r} to {new_layout!r}: of {module!r} no axes are known,"
-            f" only of {', '.join(WIDTH_AXES)}"
+            f"{name} cannot be reordered from sinusoidal_layout={layout!r} to {new_layout!r}: the axes of {module!r} "
+            f"are unknown, only those of {', '.join(WIDTH_AXES)} are known"
         )
     for axis in WIDTH_AXES[module]:
         if axis < tensor.ndim:

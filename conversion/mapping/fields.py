@@ -1,7 +1,7 @@
-"""Which fields of a native config are which of ours, as tables that are read in both directions."""
+"""The correspondence of native fields to ours, as tables that are read in both directions."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig
@@ -12,18 +12,18 @@ Values = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """One or more fields: `take` makes ours of a native config, `give` native ones of our config."""
+    """One or more fields: `to_ours` makes ours of a native config, `to_native` native ones of our config."""
 
-    take: Callable[[PreTrainedConfig], Values]
-    give: Callable[[BlockConfig], Values]
+    to_ours: Callable[[PreTrainedConfig], Values]
+    to_native: Callable[[BlockConfig], Values]
 
 
 def renamed(**names: str | tuple[str, ...]) -> Field:
     """Fields of the same value: our name = the native one, or several, the first of which is read."""
     targets = {ours: (native,) if isinstance(native, str) else native for ours, native in names.items()}
     return Field(
-        take=lambda config: {ours: getattr(config, native[0]) for ours, native in targets.items()},
-        give=lambda config: {name: getattr(config, ours) for ours, native in targets.items() for name in native},
+        to_ours=lambda config: {ours: getattr(config, native[0]) for ours, native in targets.items()},
+        to_native=lambda config: {name: getattr(config, ours) for ours, native in targets.items() for name in native},
     )
 
 
@@ -34,34 +34,24 @@ def same(*names: str) -> Field:
 
 def constant(**values: Any) -> Field:
     """Fields of ours that have one value in every model of the architecture."""
-    return Field(take=lambda config: copy.deepcopy(values), give=lambda config: {})
+    return Field(to_ours=lambda config: copy.deepcopy(values), to_native=lambda config: {})
 
 
 def native_constant(**values: Any) -> Field:
-    """Fields of theirs that have one value in every model that is converted."""
-    return Field(take=lambda config: {}, give=lambda config: copy.deepcopy(values))
+    """Native fields that have one value in every model that is converted."""
+    return Field(to_ours=lambda config: {}, to_native=lambda config: copy.deepcopy(values))
 
 
 def optional(*names: str) -> Field:
-    """Attributes that either config may have or not, such as the ids of special tokens."""
+    """Attributes that either config may lack, such as the ids of special tokens."""
 
     def read(config: PreTrainedConfig) -> Values:
         return {name: copy.copy(getattr(config, name, None)) for name in names}
 
-    return Field(take=read, give=read)
+    return Field(to_ours=read, to_native=read)
 
 
-def taken(fields: Iterable[Field], config: PreTrainedConfig) -> Values:
-    """Return our fields of a native config."""
-    return {name: value for field in fields for name, value in field.take(config).items()}
-
-
-def given(fields: Iterable[Field], config: BlockConfig) -> Values:
-    """Return the native fields of our config."""
-    return {name: value for field in fields for name, value in field.give(config).items()}
-
-
-# What every architecture has; a language model's labels are of no interest to it, a classifier's are.
+# Every architecture has these; the labels only matter to classifiers
 TEXT = optional("pad_token_id", "bos_token_id", "eos_token_id")
 LABELS = optional("id2label", "label2id", "problem_type")
 
@@ -78,14 +68,14 @@ def _extra_head_width(config: BlockConfig) -> Values:
 
 
 # The native code reads an attribute `head_dim` that its config does not declare
-HEAD_DIM = Field(take=lambda config: {"head_dim": head_width(config)}, give=_extra_head_width)
+HEAD_DIM = Field(to_ours=lambda config: {"head_dim": head_width(config)}, to_native=_extra_head_width)
 # The width of a head follows from the others: ours must be that one
 DERIVED_HEAD_DIM = Field(
-    take=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads}, give=lambda config: {}
+    to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads}, to_native=lambda config: {}
 )
 # As many key and value heads as query heads
 ALL_KEY_VALUE_HEADS = Field(
-    take=lambda config: {"num_key_value_heads": config.num_attention_heads}, give=lambda config: {}
+    to_ours=lambda config: {"num_key_value_heads": config.num_attention_heads}, to_native=lambda config: {}
 )
 
 
@@ -93,23 +83,23 @@ def rotary(partial: bool = False) -> Field:
     """Rotary positions whose parameters all layers share.
 
     Args:
-        partial: Whether the native code turns a part of a head where `partial_rotary_factor` says so.
+        partial: Whether the native code reads `partial_rotary_factor`.
     """
 
-    def take(config: PreTrainedConfig) -> Values:
+    def to_ours(config: PreTrainedConfig) -> Values:
         parameters = copy.deepcopy(config.rope_parameters)
         if not partial:
             parameters.pop("partial_rotary_factor", None)
         return {"position_embedding_type": "rotary", "rope_parameters": parameters}
 
-    def give(config: BlockConfig) -> Values:
+    def to_native(config: BlockConfig) -> Values:
         parameters = copy.deepcopy(first_rope(config)) or {}
         parameters.pop("partial_rotary_factor", None)
         if partial:
             parameters["partial_rotary_factor"] = (first_rope(config) or {}).get("partial_rotary_factor", 1.0)
         return {"rope_parameters": parameters}
 
-    return Field(take, give)
+    return Field(to_ours, to_native)
 
 
 def first_rope(config: BlockConfig) -> Values | None:
@@ -122,30 +112,30 @@ def first_rope(config: BlockConfig) -> Values | None:
 def window_of_all_layers() -> Field:
     """A sliding window in every layer, or in none."""
 
-    def give(config: BlockConfig) -> Values:
+    def to_native(config: BlockConfig) -> Values:
         windowed = "sliding_attention" in layer_types(config)
         return {"sliding_window": config.sliding_window if windowed else None}
 
-    return Field(take=lambda config: {"sliding_window": config.sliding_window}, give=give)
+    return Field(to_ours=lambda config: {"sliding_window": config.sliding_window}, to_native=to_native)
 
 
 def window_by_layer() -> Field:
     """A sliding window in the layers that `layer_types` names."""
 
-    def take(config: PreTrainedConfig) -> Values:
+    def to_ours(config: PreTrainedConfig) -> Values:
         if config.sliding_window is None:
             return {}
         return {"sliding_window": config.sliding_window, "layer_types": list(config.layer_types)}
 
-    def give(config: BlockConfig) -> Values:
+    def to_native(config: BlockConfig) -> Values:
         return {"sliding_window": config.sliding_window, "layer_types": list(layer_types(config))}
 
-    return Field(take, give)
+    return Field(to_ours, to_native)
 
 
 def attention_biases(native: str, *projections: str) -> Field:
-    """Biases in the `projections` of attention, or in none, as the native field says."""
+    """Biases in the `projections` of attention, or in none, by a native switch."""
     return Field(
-        take=lambda config: {"attention_bias": list(projections) if getattr(config, native) else False},
-        give=lambda config: {native: any(config.has_attention_bias(name) for name in projections)},
+        to_ours=lambda config: {"attention_bias": list(projections) if getattr(config, native) else False},
+        to_native=lambda config: {native: any(config.has_attention_bias(name) for name in projections)},
     )

@@ -1,47 +1,112 @@
-"""What a model of ours may become without computing anything else, so that a native architecture can hold it.
+"""The nearest config that a native architecture can hold, and what then still differs, in both directions.
 
-Biases that it has not are zeros, norm weights ones, the first position's row of a learned table may be another, since
-those before it nothing reads, and the model's dimensions may stand in another order (`dimensions.py`).
+Our model can change without computing anything else: biases that it lacks are zeros, norm weights ones, the first
+position's row of a learned table may be another, since nothing reads those before it, and the model's dimensions may
+be in another order (`dimensions.py`). `weights.convert_weights` makes such changes in a model.
 """
 
 import copy
-from typing import Any
+import dataclasses
+from typing import Any, NamedTuple
 
-import torch
-from transformers import PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.configuration.fields import PROJECTIONS
+from vanillaformer.hub.weights import one_line
 
-from .dimensions import COLUMNS, reordered
-from .tensors import tensors_of, write
+from .architecture import Architecture
+from .canonical import (
+    NATIVE_NEUTRAL_FIELDS,
+    canonical_form,
+    canonical_native_value,
+    differences,
+    equal,
+)
+from .dimensions import COLUMNS
+from .fields import Values
 
 SWITCHES = ("mlp_bias", "norm_bias", "norm_weight", "lm_head_bias", "head_bias")
 # From what changes a model least to what changes it most
-KINDS_OF_STEPS = ((*SWITCHES, "attention_bias"), ("position_offset",), ("sinusoidal_layout",))
-FITTED = tuple(name for names in KINDS_OF_STEPS for name in names)
+ADJUSTABLE = ((*SWITCHES, "attention_bias"), ("position_offset",), ("sinusoidal_layout",))
+ADJUSTABLE_FIELDS = tuple(name for names in ADJUSTABLE for name in names)
+# Whether tables of token vectors are one is read from the weights
+TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 Differences = dict[str, tuple[Any, Any]]
 
 
-def steps_towards(config: BlockConfig, differences: Differences, head: str) -> dict[str, Any]:
-    """Return the fields of ours that can become more like the native ones, given how they differ, with new values.
+class Fit(NamedTuple):
+    """How a native architecture can hold a model of ours.
 
-    The order of the dimensions can be another only below a head, which does not give it out.
+    Args:
+        config: The nearest config to the architecture that computes the same.
+        mismatches: The fields that the architecture still cannot express, each with both values, or other reasons.
+        cost: What was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered.
     """
-    steps = {name: True for name in SWITCHES if differences.get(name) == (False, True)}
+
+    config: BlockConfig
+    mismatches: list[str]
+    cost: int = 0
+
+
+def fit(architecture: Architecture, config: BlockConfig, head: str) -> Fit:
+    """Return how an architecture can hold a model with this config and head."""
+    if not isinstance(config, architecture.config_class):
+        return Fit(
+            config, [f"{architecture.name} is a {architecture.config_class.model_type}, not a {config.model_type}"]
+        )
+    if head not in architecture.heads:
+        return Fit(config, [f"{architecture.name} has no head {head!r}"])
+    fitted = config
+    try:
+        found = mismatches(architecture, fitted, head)
+        for _ in ADJUSTABLE_FIELDS:  # one adjustment may make another possible
+            if not (adjustments := adjustments_towards(fitted, found, head)):
+                break
+            fitted = with_fields(fitted, **adjustments)
+            found = mismatches(architecture, fitted, head)
+    except Exception as error:  # a foreign config's own checks raise anything
+        return Fit(config, [f"{architecture.name}: {one_line(error)}"])
+    reasons = [f"{name}={ours!r}, where {architecture.name} has {native!r}" for name, (ours, native) in found.items()]
+    return Fit(fitted, reasons + equal_tokens(architecture, config), fit_cost(config, fitted))
+
+
+def mismatches(architecture: Architecture, config: BlockConfig, head: str) -> Differences:
+    """Return the fields of our config that do not come back the same from the native one, with both values."""
+    back = architecture.to_our_config(architecture.to_native_config(config, head), head)
+    found = differences(canonical_form(config, head), canonical_form(back, head))
+    return {name: values for name, values in found.items() if name not in architecture.unconstrained}
+
+
+def equal_tokens(architecture: Architecture, config: BlockConfig) -> list[str]:
+    """Return the special tokens that are one token, but must not be in the native architecture."""
+    return [
+        f"{one}={getattr(config, one)!r} is {other}, which {architecture.name} treats differently from other tokens"
+        for one, other in architecture.distinct_tokens
+        if getattr(config, one) is not None and getattr(config, one) == getattr(config, other)
+    ]
+
+
+def adjustments_towards(config: BlockConfig, differences: Differences, head: str) -> dict[str, Any]:
+    """Return new values of our fields that bring a config nearer to a native one without changing the function.
+
+    The order of the dimensions can only change below a head: a bare stack returns its states.
+    """
+    adjustments: dict[str, Any] = {name: True for name in SWITCHES if differences.get(name) == (False, True)}
     if "attention_bias" in differences:
-        ours, theirs = differences["attention_bias"]
-        both = [name for name in PROJECTIONS if name in ours or name in theirs]
+        ours, native = differences["attention_bias"]
+        both = [name for name in PROJECTIONS if name in ours or name in native]
         if both != ours:
-            steps["attention_bias"] = both
+            adjustments["attention_bias"] = both
     if "position_offset" in differences and config.position_embedding_type == "learned":
-        steps["position_offset"] = differences["position_offset"][1]
+        adjustments["position_offset"] = differences["position_offset"][1]
     if "sinusoidal_layout" in differences and head != "base":
         layouts = differences["sinusoidal_layout"]
         if all(layout in COLUMNS for layout in layouts):
-            steps["sinusoidal_layout"] = layouts[1]
-    return steps
+            adjustments["sinusoidal_layout"] = layouts[1]
+    return adjustments
 
 
 def with_fields(config: BlockConfig, **fields: Any) -> BlockConfig:
@@ -52,35 +117,42 @@ def with_fields(config: BlockConfig, **fields: Any) -> BlockConfig:
     return changed
 
 
-def what_fits(config: BlockConfig, fitted: BlockConfig) -> list[str]:
+def changed_fields(config: BlockConfig, fitted: BlockConfig) -> list[str]:
     """Return the fields in which a config was changed to fit."""
-    return [name for name in FITTED if getattr(config, name, None) != getattr(fitted, name, None)]
+    return [name for name in ADJUSTABLE_FIELDS if getattr(config, name, None) != getattr(fitted, name, None)]
 
 
-def effort(config: BlockConfig, fitted: BlockConfig) -> int:
-    """Return how much was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered."""
-    changed = what_fits(config, fitted)
-    return max((kind for kind, names in enumerate(KINDS_OF_STEPS, 1) if {*names} & {*changed}), default=0)
+def fit_cost(config: BlockConfig, fitted: BlockConfig) -> int:
+    """Return the cost of a fit (see `Fit`)."""
+    changed = changed_fields(config, fitted)
+    return max((cost for cost, names in enumerate(ADJUSTABLE, 1) if {*names} & {*changed}), default=0)
 
 
-def refilled(model: PreTrainedModel, config: BlockConfig) -> PreTrainedModel:
-    """Return our model with a config that was fitted: the same function, more tensors or reordered ones."""
-    values = tensors_of(model)
-    layouts = model.config.sinusoidal_layout, config.sinusoidal_layout
-    if layouts[0] != layouts[1]:
-        values = {name: reordered(name, tensor, *layouts) for name, tensor in values.items()}
-    fitted = type(model)._from_config(config, dtype=model.dtype)
-    filled = {}
-    for name, tensor in tensors_of(fitted).items():
-        if name.endswith("embed_positions.weight"):
-            filled[name] = shifted(values[name], model.config.position_offset, config.position_offset)
-        else:
-            neutral = torch.ones_like if name.endswith("weight") else torch.zeros_like
-            filled[name] = values[name] if name in values else neutral(tensor, device=model.device)
-    write(fitted, filled)
-    return fitted
+def our_config(architecture: Architecture, config: PreTrainedConfig, head: str, known: Values) -> BlockConfig:
+    """Return our config for a native one, with the fields that are `known` from the weights.
+
+    Raises:
+        ValueError: The native config has a field that ours cannot express.
+    """
+    try:
+        ours = architecture.to_our_config(config, head, known)
+        reasons = [*native_mismatches(architecture, config, ours, head), *equal_tokens(architecture, ours)]
+    except StrictDataclassError as error:
+        reasons = [one_line(error)]
+    if reasons:
+        raise ValueError(f"this {architecture.name} model has no counterpart here: {'; '.join(reasons)}")
+    return ours
 
 
-def shifted(table: torch.Tensor, offset: int, new_offset: int) -> torch.Tensor:
-    """Return a table of positions (offset + N, D) with as many unused rows of zeros in front as asked for."""
-    return torch.cat((table.new_zeros(new_offset, table.shape[1]), table[offset:]))
+def native_mismatches(architecture: Architecture, config: PreTrainedConfig, ours: BlockConfig, head: str) -> list[str]:
+    """Return the fields of a native config that do not come back the same from ours, with both values."""
+    back = architecture.to_native_config(ours, head)
+    ignored = {entry.name for entry in dataclasses.fields(PreTrainedConfig)} | NATIVE_NEUTRAL_FIELDS
+    ignored |= {*architecture.heads[head].ignored, *TIES}
+    names = [entry.name for entry in dataclasses.fields(config) if entry.name not in ignored]
+    pairs = {name: (canonical_native_value(config, name), canonical_native_value(back, name)) for name in names}
+    return [
+        f"{name}={native!r}, which here can only be {again!r}"
+        for name, (native, again) in pairs.items()
+        if not equal(native, again)
+    ]

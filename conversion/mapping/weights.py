@@ -1,13 +1,18 @@
-"""Which tensors of two models are which, by an architecture's tables, and that none is left over on either side."""
+"""Weights from one model to another by an architecture's tables, with no tensor left over on either side."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
 
 from .architecture import Architecture, Part
+from .dimensions import reordered
 from .fields import Values
-from .tensors import Link, Tensors, present, tensors_of, uncovered, written_out
+from .tensors import SAME, BufferRow, HeadRow, Same, Table, Tensors
 
 TOKEN_TABLES = [
     f"{prefix}{name}.weight"
@@ -16,44 +21,179 @@ TOKEN_TABLES = [
 ]
 
 
-def links(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> list[Link]:
-    """Return which tensors of two models with a head are which.
+@dataclass(frozen=True)
+class Link:
+    """An entry of a table for one layer: our tensors, the native tensor and how they correspond."""
+
+    ours: tuple[str, ...]
+    native: str
+    kind: Same = SAME
+
+    def missing(self, ours: Collection[str], native: Collection[str]) -> list[str]:
+        """Return those of its tensors that a model lacks; a native buffer of zeros needs no counterpart."""
+        absent = [name for name in self.ours if name not in ours]
+        if isinstance(self.kind, BufferRow) and absent:
+            return []
+        return absent + ([self.native] if self.native not in native else [])
+
+    def by_head(self, config: BlockConfig | None) -> list["Link"]:
+        """Return a link for each head (the first, without a config) of a norm that the native model has by head."""
+        if not isinstance(self.kind, HeadRow):
+            return [self]
+        heads = range(1 if config is None else getattr(config, self.kind.count))
+        names = [self.native.replace("{head}", str(head)) for head in heads]
+        return [Link(self.ours, name, replace(self.kind, head=head)) for head, name in zip(heads, names)]
+
+
+def expand_table(
+    table: Table, layers: int = 1, ours: str = "", native: str = "", config: BlockConfig | None = None
+) -> list[Link]:
+    """Return the links of a table for a number of layers, with a prefix on either side's names."""
+    links = []
+    for names, target in table.items():
+        native_name, kind = target if isinstance(target, tuple) else (target, SAME)
+        our_names = (names,) if isinstance(names, str) else names
+        for layer in range(layers if "{layer}" in native_name else 1):
+            for suffix in [""] if our_names[0].endswith((".weight", ".bias")) else [".weight", ".bias"]:
+                full = tuple(f"{ours}{name}{suffix}".replace("{layer}", str(layer)) for name in our_names)
+                full_native = f"{native}{native_name}{suffix}".replace("{layer}", str(layer))
+                links += Link(full, full_native, kind).by_head(config)
+    return links
+
+
+def present_links(links: Iterable[Link], ours: Collection[str], native: Collection[str]) -> list[Link]:
+    """Return the links between existing tensors: modules and biases that neither side has are left out.
+
+    Raises:
+        ValueError: Only one side has a tensor.
+    """
+    existing = []
+    for link in links:
+        if link.native in native or any(name in ours for name in link.ours):
+            if missing := link.missing(ours, native):
+                both = f"{' + '.join(link.ours)} = {link.native}"
+                raise ValueError(f"the models do not fit together: of {both} there is no {', '.join(missing)}")
+            existing.append(link)
+    return existing
+
+
+def to_our_values(links: Iterable[Link], values: Tensors, config: BlockConfig, names: Collection[str]) -> Tensors:
+    """Return our values for native ones, weights or gradients, of the tensors in `names`."""
+    found: Tensors = {}
+    for link in links:
+        for name, tensor in zip(link.ours, link.kind.to_ours(values[link.native], config)):
+            if name in names:
+                found[name] = found[name] + tensor if isinstance(link.kind, HeadRow) and name in found else tensor
+    return found
+
+
+def to_native_values(links: Iterable[Link], values: Tensors, config: BlockConfig) -> Tensors:
+    """Return the native values for ours, weights or gradients."""
+    return {
+        link.native: link.kind.to_native(tuple(values[name] for name in link.ours), config)
+        for link in links
+        if all(name in values for name in link.ours)
+    }
+
+
+def tensors_of(model: nn.Module) -> Tensors:
+    """Return a model's parameters and saved buffers by name, tied ones under each of their names."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    saved = set(model.state_dict())
+    return dict(model.named_parameters(remove_duplicate=False)) | {n: b for n, b in buffers.items() if n in saved}
+
+
+def uncovered(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """Return a model's tensors that are not among `names` and not tied to one of them."""
+    tensors = tensors_of(model)
+    covered = {id(tensors[name]) for name in names if name in tensors}
+    return [name for name, tensor in tensors.items() if id(tensor) not in covered]
+
+
+@torch.no_grad()
+def write_tensors(model: nn.Module, values: Tensors) -> None:
+    """Copy `values` into a model, in its own dtype; tied tensors stay tied.
+
+    Raises:
+        ValueError: A tensor has another shape than the model's, or two that the model ties are not equal.
+    """
+    tensors = tensors_of(model)
+    written: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, value in values.items():
+        if tensors[name].shape != value.shape:
+            raise ValueError(f"{name} has shape {tuple(tensors[name].shape)}, but its value has {tuple(value.shape)}")
+        other, first = written.setdefault(id(tensors[name]), (name, value))
+        if first is not value and not torch.equal(first, value):
+            raise ValueError(f"{name} and {other} are one tensor here, but their values differ")
+        copied = value.detach().clone(memory_format=torch.contiguous_format)
+        tensors[name].data = copied.to(tensors[name].dtype)
+
+
+def our_weights(architecture: Architecture, native: PreTrainedModel, ours: PreTrainedModel, head: str) -> Tensors:
+    """Return the weights of a native model for a new one of ours.
+
+    Raises:
+        ValueError: A tensor of either model is left over, or a native table is not the one that ours computes.
+    """
+    links = model_links(architecture, ours, native, head)
+    for name, our_name in head_names(architecture.fixed_tables, architecture, head).items():
+        expected, actual = ours.get_buffer(our_name), native.get_parameter(name)
+        tolerance = 1e-2 if actual.element_size() < 4 else 1e-5
+        if not torch.allclose(actual.float(), expected.float().to(actual.device), atol=tolerance):
+            raise ValueError(f"{name} is not the table of {architecture.name} that {type(ours).__name__} computes")
+    return to_our_values(links, tensors_of(native), ours.config, set(tensors_of(ours)))
+
+
+def native_weights(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> Tensors:
+    """Return the weights of our model for a new native one, with copies for its tensors that nothing reads.
 
     Raises:
         ValueError: A tensor of either model is left over.
     """
-    found = written_out(architecture.heads[head].tensors)
+    values, natives = tensors_of(ours), tensors_of(native)
+    weights = to_native_values(model_links(architecture, ours, native, head), values, ours.config)
+    unused = head_names(architecture.unused, architecture, head)
+    return weights | {name: values[source] for name, source in unused.items() if name in natives and source in values}
+
+
+def model_links(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> list[Link]:
+    """Return the links between the tensors of two models with a head.
+
+    Raises:
+        ValueError: A tensor of either model is left over.
+    """
+    links = expand_table(architecture.heads[head].tensors)
     for part in architecture.parts:
         if part.when(ours.config):
-            found += part_links(architecture, part, head, getattr(ours.config, part.depth), ours.config)
-    found = present(found, tensors_of(ours), tensors_of(native))
-    if left := uncovered(ours, [name for link in found for name in link.ours]):
+            links += part_links(architecture, part, head, getattr(ours.config, part.depth), ours.config)
+    links = present_links(links, tensors_of(ours), tensors_of(native))
+    if left := uncovered(ours, [name for link in links for name in link.ours]):
         raise ValueError(f"{type(native).__name__} has no counterpart of our {', '.join(left)}")
-    beside = [*names(architecture.unused, architecture, head), *names(architecture.computed, architecture, head)]
-    if left := uncovered(native, [*(link.native for link in found), *beside]):
+    unlinked = head_names(architecture.unused | architecture.fixed_tables, architecture, head)
+    if left := uncovered(native, [*(link.native for link in links), *unlinked]):
         raise ValueError(f"{type(ours).__name__} has no counterpart of the native {', '.join(left)}")
-    return found
+    return links
 
 
 def part_links(
     architecture: Architecture, part: Part, head: str, layers: int, config: BlockConfig | None = None
 ) -> list[Link]:
-    """Return which tensors of a part of so many layers are which."""
+    """Return the links of a part with a number of layers."""
     our_prefix, prefix = ("", "") if head == "base" else ("model.", architecture.prefix)
-    return written_out(part.table, layers, our_prefix + part.ours, prefix + part.native, config)
+    return expand_table(part.table, layers, our_prefix + part.ours, prefix + part.native, config)
 
 
-def names(native_to_ours: dict[str, str], architecture: Architecture, head: str) -> dict[str, str]:
-    """Return names of theirs and ours, which an architecture has as below a head, as they are with this head."""
+def head_names(native_to_ours: dict[str, str], architecture: Architecture, head: str) -> dict[str, str]:
+    """Return names of native tensors and ours, which an architecture has for models with a head, for this head."""
     if head != "base":
         return native_to_ours
     prefix = architecture.prefix
     return {name.removeprefix(prefix): ours.removeprefix("model.") for name, ours in native_to_ours.items()}
 
 
-def known(architecture: Architecture, model: PreTrainedModel, head: str) -> Values:
-    """Return our fields that the weights of a native model tell, whatever its config says: what is tied, above all."""
-    native = {link.ours[0]: link.native for link in written_out(architecture.heads[head].tensors)}
+def fields_from_weights(architecture: Architecture, model: PreTrainedModel, head: str) -> Values:
+    """Return our fields that the weights of a native model determine, such as ties, whatever its config says."""
+    native = {link.ours[0]: link.native for link in expand_table(architecture.heads[head].tensors)}
     for part in architecture.parts:
         native |= {link.ours[0]: link.native for link in part_links(architecture, part, head, 1)}
     tensors = {name: model.get_parameter(native[name]) for name in TOKEN_TABLES if name in native}
@@ -66,17 +206,25 @@ def known(architecture: Architecture, model: PreTrainedModel, head: str) -> Valu
     return fields | architecture.read(model)
 
 
-def copies(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> Tensors:
-    """Return what native tensors that nothing reads are filled with."""
-    values, there = tensors_of(ours), tensors_of(native)
-    unused = names(architecture.unused, architecture, head)
-    return {name: values[source] for name, source in unused.items() if name in there and source in values}
+def convert_weights(model: PreTrainedModel, config: BlockConfig) -> PreTrainedModel:
+    """Return our model with a config of `fitting.fit`: the same function, with more tensors or reordered ones."""
+    old = model.config
+    values = tensors_of(model)
+    layouts = old.sinusoidal_layout, config.sinusoidal_layout
+    if layouts[0] != layouts[1]:
+        values = {name: reordered(name, tensor, *layouts) for name, tensor in values.items()}
+    fitted = type(model)._from_config(config, dtype=model.dtype)
+    weights = {}
+    for name, tensor in tensors_of(fitted).items():
+        if name.endswith("embed_positions.weight"):
+            weights[name] = shifted(values[name], old.position_offset, config.position_offset)
+        else:
+            neutral = torch.ones_like if name.endswith("weight") else torch.zeros_like
+            weights[name] = values[name] if name in values else neutral(tensor, device=model.device)
+    write_tensors(fitted, weights)
+    return fitted
 
 
-def check_computed(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> None:
-    """Raise when a native table that is not trained is another than the one that ours computes."""
-    for name, our_name in names(architecture.computed, architecture, head).items():
-        expected, actual = ours.get_buffer(our_name), native.get_parameter(name)
-        tolerance = 1e-2 if actual.element_size() < 4 else 1e-5
-        if not torch.allclose(actual.float(), expected.float().to(actual.device), atol=tolerance):
-            raise ValueError(f"{name} is not the table of {architecture.name} that {type(ours).__name__} computes")
+def shifted(table: torch.Tensor, offset: int, new_offset: int) -> torch.Tensor:
+    """Return a table of positions (offset + N, D) with `new_offset` unused rows of zeros at its start."""
+    return torch.cat((table.new_zeros(new_offset, table.shape[1]), table[offset:]))

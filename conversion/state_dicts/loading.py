@@ -11,9 +11,11 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
-from ..mapping.architecture import in_one_line
+from vanillaformer.hub.weights import one_line
+
 from ..mapping.fields import Values
-from ..mapping.tensors import Tensors, present, tensors_of, to_our_values, uncovered, write
+from ..mapping.tensors import Tensors
+from ..mapping.weights import present_links, tensors_of, to_our_values, uncovered, write_tensors
 from .torch_and_gpt import Reading, read_mingpt, read_nanogpt, read_torch
 from .x_transformers import read_x_transformers
 
@@ -92,7 +94,7 @@ def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
             return load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling a damaged file raises anything
-        raise ValueError(f"{path} cannot be read as tensors: {in_one_line(error)[:300]}") from error
+        raise ValueError(f"{path} cannot be read as tensors: {one_line(error)[:300]}") from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{path} must hold tensors by name, got a {type(found).__name__}")
     return found
@@ -130,7 +132,7 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
     try:
         return config_class(**(fields | options))
     except StrictDataclassError as error:
-        raise ValueError(f"no model of ours is like this: {in_one_line(error)}") from error
+        raise ValueError(f"no model of ours is like this: {one_line(error)}") from error
 
 
 def dtype_of(state: Tensors) -> torch.dtype:
@@ -145,12 +147,12 @@ def filled(reading: Reading, ours: PreTrainedModel, state: Tensors, source: str)
         ValueError: A tensor of either side is left over.
     """
     state = state | reading.filled
-    table = present(reading.links, tensors_of(ours), state)
+    table = present_links(reading.links, tensors_of(ours), state)
     covered = {link.native for link in table}
     if left := [name for name in state if name not in covered and not re.fullmatch(reading.ignored, name)]:
         raise ValueError(f"{type(ours).__name__} has no counterpart of the {source} tensors {', '.join(left)}")
     missing = uncovered(ours, [name for link in table for name in link.ours])
     if left := [name for name in missing if not re.match(reading.fresh, name)]:
         raise ValueError(f"the {source} state dict has no counterpart of our {', '.join(left)}")
-    write(ours, to_our_values(table, state, ours.config, set(tensors_of(ours))))
+    write_tensors(ours, to_our_values(table, state, ours.config, set(tensors_of(ours))))
     return ours

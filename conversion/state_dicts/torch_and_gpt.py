@@ -20,7 +20,8 @@ from vanillaformer.modeling import (
 
 from ..architectures import gpt2
 from ..mapping.fields import Values
-from ..mapping.tensors import SAME, Link, Rows, Table, Tensors, written_out
+from ..mapping.tensors import SAME, Rows, Table, Tensors
+from ..mapping.weights import Link, expand_table
 
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
 # Of a model without embeddings the table of ours is fresh, by default of one row, and nothing is special
@@ -86,9 +87,9 @@ def read_gpt(state: Tensors, hidden_act: str) -> Reading:
     """Read a GPT-2 whose layers are `nn.Linear`: `transformer.h.0.attn.c_attn.weight` (3D, D)."""
     vocabulary, width = shape_of(state, "transformer.wte.weight")
     layers = layers_in(state, "transformer.h.")
-    links = written_out(untransposed(gpt2.STACK), layers, "model.", "transformer.")
+    links = expand_table(untransposed(gpt2.STACK), layers, "model.", "transformer.")
     tied = "lm_head.weight" not in state or torch.equal(state["lm_head.weight"], state["transformer.wte.weight"])
-    links += [] if "lm_head.weight" not in state else written_out({"lm_head.weight": "lm_head.weight"})
+    links += [] if "lm_head.weight" not in state else expand_table({"lm_head.weight": "lm_head.weight"})
     told = {
         "vocab_size": vocabulary,
         "hidden_size": width,
@@ -171,14 +172,14 @@ def read_torch(state: Tensors, causal: bool | None, options: Values) -> Reading:
     told |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
     if not both:
         model_class = VanillaDecoderModel if causal else VanillaEncoderModel
-        return Reading(model_class, written_out(TORCH_ENCODER, depth), told, TORCH_ASSUMED, fresh=EMBEDDINGS)
+        return Reading(model_class, expand_table(TORCH_ENCODER, depth), told, TORCH_ASSUMED, fresh=EMBEDDINGS)
     told |= {
         "encoder_layers": depth,
         "encoder_intermediate_size": inner,
         "num_hidden_layers": layers_in(state, "decoder.layers."),
         "intermediate_size": shape_of(state, "decoder.layers.0.linear1.weight")[0],
     }
-    links = written_out(TORCH_ENCODER, depth, "encoder.", "encoder.")
-    links += written_out(TORCH_DECODER, told["num_hidden_layers"], "decoder.", "decoder.")
+    links = expand_table(TORCH_ENCODER, depth, "encoder.", "encoder.")
+    links += expand_table(TORCH_DECODER, told["num_hidden_layers"], "decoder.", "decoder.")
     apart = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_start_token_id": None}
     return Reading(VanillaEncoderDecoderModel, links, told, TORCH_ASSUMED | apart, fresh=EMBEDDINGS)

@@ -9,7 +9,8 @@ from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling import VanillaDecoderForCausalLM, VanillaDecoderModel, VanillaEncoderModel
 
 from ..mapping.fields import Values
-from ..mapping.tensors import SAME, Rows, Same, Table, Tensors, written_out
+from ..mapping.tensors import SAME, Rows, Same, Table, Tensors
+from ..mapping.weights import expand_table
 from .torch_and_gpt import EMBEDDINGS, NO_TOKENS, Reading, layers_in, shape_of
 
 
@@ -156,9 +157,9 @@ def x_reading(state: Tensors, causal: bool, table: Table, told: Values, assumed:
         told = told | {"tie_word_embeddings": "to_logits.weight" not in state}
         if told["tie_word_embeddings"]:
             assumed = assumed | {"logit_scale": told["hidden_size"] ** -0.5}
-    links = written_out(table, ours="model." if head else "")
+    links = expand_table(table, ours="model." if head else "")
     if head and not told["tie_word_embeddings"]:
-        links += written_out({"lm_head.weight": "to_logits.weight"})
+        links += expand_table({"lm_head.weight": "to_logits.weight"})
     zeros = {
         link.native: state[link.native.replace(".bias", ".weight")].new_zeros(len(state[link.native[:-4] + "weight"]))
         for link in links

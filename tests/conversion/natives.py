@@ -187,7 +187,9 @@ def native_model(case: Case) -> PreTrainedModel:
     """A poisoned native model in eval mode; its dead tables, if it has any, are copies of the living."""
     architecture = ARCHITECTURES[case.architecture]
     head = architecture.heads[case.head]
-    model = architecture.native_class(case.head)(architecture.native_config_class()(**case.config), **head.arguments)
+    model = transformers_class(head.native_class)(
+        transformers_class(architecture.native_config)(**case.config), **head.arguments
+    )
     if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     poison(model)

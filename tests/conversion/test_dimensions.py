@@ -10,8 +10,8 @@ from vanillaformer import VanillaEncoderDecoderConfig
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.dimensions import COLUMNS, WIDTH_AXES, module_of, order, reordered
-from vanillaformer.conversion.mapping.fitting import refilled, steps_towards, with_fields
-from vanillaformer.conversion.mapping.tensors import tensors_of
+from vanillaformer.conversion.mapping.fitting import adjustments_towards, fit, with_fields
+from vanillaformer.conversion.mapping.weights import convert_weights, tensors_of
 from vanillaformer.modeling.parts.positions import SinusoidalPositions
 
 SINUSOIDAL = {"position_embedding_type": "sinusoidal"}
@@ -35,7 +35,7 @@ HEADS = [
 
 def assert_the_other_layout_computes_the_same(model: PreTrainedModel, kind: str) -> None:
     sharpen(model).eval()
-    other = refilled(model, with_fields(model.config, sinusoidal_layout="halves")).eval()
+    other = convert_weights(model, with_fields(model.config, sinusoidal_layout="halves")).eval()
     inputs = inputs_of(kind)
     with torch.no_grad():
         actual, expected = other(**inputs), model(**inputs)
@@ -81,14 +81,14 @@ def test_a_tensor_of_unknown_axes_is_refused():
 
 def test_other_wavelengths_are_no_other_order():
     config = VanillaEncoderDecoderConfig(sinusoidal_layout="tensor2tensor")
-    assert steps_towards(config, {"sinusoidal_layout": ("tensor2tensor", "halves")}, "lm") == {}
-    obstacles = ARCHITECTURES["marian"].obstacles(config, "lm")
+    assert adjustments_towards(config, {"sinusoidal_layout": ("tensor2tensor", "halves")}, "lm") == {}
+    obstacles = fit(ARCHITECTURES["marian"], config, "lm").mismatches
     assert obstacles == ["sinusoidal_layout='tensor2tensor', where marian has 'halves'"]
 
 
 def test_the_bare_stack_gives_its_dimensions_out_and_keeps_their_order():
     config = VanillaEncoderDecoderConfig()
-    assert ARCHITECTURES["marian"].obstacles(config, "lm") == []
-    assert ARCHITECTURES["marian"].obstacles(config, "base") == [
+    assert fit(ARCHITECTURES["marian"], config, "lm").mismatches == []
+    assert fit(ARCHITECTURES["marian"], config, "base").mismatches == [
         "sinusoidal_layout='interleaved', where marian has 'halves'"
     ]

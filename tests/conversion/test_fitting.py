@@ -14,8 +14,8 @@ from vanillaformer import (
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.mapping.dimensions import reordered
-from vanillaformer.conversion.mapping.fitting import effort, shifted, what_fits, with_fields
-from vanillaformer.conversion.mapping.tensors import tensors_of
+from vanillaformer.conversion.mapping.fitting import changed_fields, fit, fit_cost, with_fields
+from vanillaformer.conversion.mapping.weights import shifted, tensors_of
 from vanillaformer.scripts import demo
 from vanillaformer.tokenization import train
 from vanillaformer.training.arguments import ModelArguments
@@ -93,8 +93,9 @@ def assert_same(native: PreTrainedModel, ours: PreTrainedModel) -> None:
 def test_the_native_model_computes_the_same_and_loads(name, tmp_path):
     kind, _, _, architecture, fitted = CASES[name]
     ours = ours_of(name)
-    config = ARCHITECTURES[architecture].fitted(ours.config, "lm")
-    assert set(what_fits(ours.config, config)) == fitted
+    found = fit(ARCHITECTURES[architecture], ours.config, "lm")
+    assert set(changed_fields(ours.config, found.config)) == fitted
+    assert found.mismatches == []
     native = to_native(ours, architecture)
     assert_same(native, ours)
     native.save_pretrained(tmp_path)
@@ -141,7 +142,7 @@ def test_rows_in_front_of_the_first_position_come_and_go():
 
 def test_what_fits_as_it_is_comes_before_what_is_fitted():
     config = preset("gpt2", **SMALL)
-    assert ARCHITECTURES["opt"].obstacles(config, "lm") == []  # with other rows, too
+    assert fit(ARCHITECTURES["opt"], config, "lm").mismatches == []  # with other rows, too
     assert native_architectures(config) == ["gpt2"]
     assert native_architectures(preset("nanogpt", **SMALL)) == ["gpt2"]
     assert native_architectures(preset("gpt2", **SMALL, position_offset=3)) == ["gpt2", "opt"]
@@ -151,14 +152,14 @@ def test_what_fits_as_it_is_comes_before_what_is_fitted():
 
 def test_what_is_reordered_comes_after_all_that_is_filled_in():
     config = preset("transformer-base", **SMALL)
-    efforts = [
-        effort(config, with_fields(config, **fields))
+    costs = [
+        fit_cost(config, with_fields(config, **fields))
         for fields in (
             {}, {"mlp_bias": False}, {"position_offset": 2, "mlp_bias": False},
             {"sinusoidal_layout": "halves", "mlp_bias": False},
         )
     ]  # fmt: skip
-    assert efforts == [0, 1, 2, 3]
+    assert costs == [0, 1, 2, 3]
 
 
 def test_the_demos_model_is_a_marian_of_transformers(tmp_path):
@@ -176,14 +177,14 @@ def test_the_demos_model_is_a_marian_of_transformers(tmp_path):
 
 
 def test_a_bias_that_the_native_model_has_not_stands_in_the_way():
-    obstacles = ARCHITECTURES["qwen2"].obstacles(preset("llama-tiny", attention_bias=True), "lm")
-    assert len(obstacles) == 1
-    assert obstacles[0].startswith("attention_bias=")
+    mismatches = fit(ARCHITECTURES["qwen2"], preset("llama-tiny", attention_bias=True), "lm").mismatches
+    assert len(mismatches) == 1
+    assert mismatches[0].startswith("attention_bias=")
 
 
 def test_rows_of_sines_are_not_unused():
     config = preset("marian", position_offset=2)
-    assert any("position_offset=2" in text for text in ARCHITECTURES["marian"].obstacles(config, "lm"))
+    assert any("position_offset=2" in text for text in fit(ARCHITECTURES["marian"], config, "lm").mismatches)
 
 
 def test_gradients_flow_into_what_was_added():

@@ -3,17 +3,17 @@ from transformers import BartConfig, OPTConfig
 
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion.architectures import bart, opt
-from vanillaformer.conversion.mapping.fields import given, taken
 
 
 @pytest.mark.parametrize(("encoder", "decoder", "rate"), [(0.1, 0.1, 0.1), (None, 0.0, 0.0), (0.1, 0.2, None)])
 def test_of_both_sides(encoder: float | None, decoder: float, rate: float | None) -> None:
     native = BartConfig(encoder_layerdrop=encoder, decoder_layerdrop=decoder)
-    assert taken(bart.ARCHITECTURE.fields, native).get("layer_drop") == rate
+    ours = bart.ARCHITECTURE.to_our_config(native, "lm")
+    assert ours.layer_drop == (0.0 if rate is None else rate)
 
 
 def test_of_ours() -> None:
-    fields = given(bart.ARCHITECTURE.fields, VanillaEncoderDecoderConfig(layer_drop=0.2))
-    assert (fields["encoder_layerdrop"], fields["decoder_layerdrop"]) == (0.2, 0.2)
-    assert given(opt.ARCHITECTURE.fields, VanillaDecoderConfig(layer_drop=0.2))["layerdrop"] == 0.2
-    assert taken(opt.ARCHITECTURE.fields, OPTConfig(layerdrop=0.3))["layer_drop"] == 0.3
+    native = bart.ARCHITECTURE.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
+    assert (native.encoder_layerdrop, native.decoder_layerdrop) == (0.2, 0.2)
+    assert opt.ARCHITECTURE.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
+    assert opt.ARCHITECTURE.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3

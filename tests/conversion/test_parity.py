@@ -9,8 +9,8 @@ from modeling.toys import assert_close, relative_error
 from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES
-from vanillaformer.conversion.mapping.tensors import BufferRow, tensors_of, to_our_values
-from vanillaformer.conversion.mapping.weights import links
+from vanillaformer.conversion.mapping.tensors import BufferRow
+from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
 from .natives import CASES, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
 
@@ -79,7 +79,7 @@ def gradients(
     native: PreTrainedModel, ours: PreTrainedModel, case: Case
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Our gradients and, carried by the architecture's own table, the native ones."""
-    table = links(ARCHITECTURES[case.architecture], ours, native, case.head)
+    table = model_links(ARCHITECTURES[case.architecture], ours, native, case.head)
     table = [link for link in table if not isinstance(link.kind, BufferRow)]
     theirs = {name: tensor.grad for name, tensor in tensors_of(native).items()}
     parameters = dict(ours.named_parameters(remove_duplicate=False))

@@ -21,7 +21,8 @@ from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import random_inputs
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
-from vanillaformer.conversion.mapping.function import differences, function_of
+from vanillaformer.conversion.mapping.canonical import canonical_form, differences
+from vanillaformer.conversion.mapping.fitting import fit
 
 from .natives import CASES, GPT, GROUPED, PAD, Case, batch_for, converted, native_model, poison, transformers_class
 
@@ -137,12 +138,12 @@ def test_a_change_is_refused_by_name_or_converted(case):
         config = changed(ours.config, change)
         if config is None:
             continue
-        obstacles = architecture.obstacles(config, case.head)
-        if not differences(function_of(ours.config, case.head), function_of(config, case.head)):
-            assert not obstacles, f"{change} changes nothing, but: {obstacles}"
-        elif obstacles:
+        mismatches = fit(architecture, config, case.head).mismatches
+        if not differences(canonical_form(ours.config, case.head), canonical_form(config, case.head)):
+            assert not mismatches, f"{change} changes nothing, but: {mismatches}"
+        elif mismatches:
             refused += 1
-            text = "; ".join(obstacles)
+            text = "; ".join(mismatches)
             names = {*change, *(COUPLED.get(name, name) for name in change)}
             assert any(name in text for name in names), f"{change} is refused without its name: {text}"
         else:
@@ -175,8 +176,10 @@ def test_a_native_model_that_ours_cannot_say_is_refused(name, change, field):
 def test_untied_tables_that_one_switch_calls_shared_are_refused():
     config = next(case for case in FIRST if case.architecture == "bart").config
     ours = preset("bart", **OURS_SEQ2SEQ, share_encoder_decoder_embeddings=True, tie_word_embeddings=False)
-    assert ARCHITECTURES["bart"].obstacles(preset("bart", **OURS_SEQ2SEQ), "lm") == []
-    assert any("share_encoder_decoder_embeddings" in text for text in ARCHITECTURES["bart"].obstacles(ours, "lm"))
+    assert fit(ARCHITECTURES["bart"], preset("bart", **OURS_SEQ2SEQ), "lm").mismatches == []
+    assert any(
+        "share_encoder_decoder_embeddings" in text for text in fit(ARCHITECTURES["bart"], ours, "lm").mismatches
+    )
     assert config["d_model"] == ours.hidden_size
 
 
@@ -194,7 +197,9 @@ def test_an_unknown_architecture_is_named_with_those_that_are_known():
 
 
 def test_the_architecture_asked_for_says_what_stands_in_the_way():
-    with pytest.raises(ValueError, match=r"no gpt2: .*norm_placement='rezero', where gpt2 has 'pre'"):
+    with pytest.raises(
+        ValueError, match=r"cannot be converted to gpt2: .*norm_placement='rezero', where gpt2 has 'pre'"
+    ):
         to_native(small(position_embedding_type="learned", norm_placement="rezero"), "gpt2")
 
 
@@ -291,7 +296,7 @@ def test_padding_is_where_roberta_numbers_positions_from():
 
 
 def test_a_config_of_another_kind_fits_nothing():
-    assert ARCHITECTURES["gpt2"].obstacles(VanillaEncoderDecoderConfig(), "lm")
+    assert fit(ARCHITECTURES["gpt2"], VanillaEncoderDecoderConfig(), "lm").mismatches
     assert native_architectures(VanillaDecoderConfig(position_embedding_type="learned"), "token") == []
 
 

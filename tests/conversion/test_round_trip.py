@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
-from vanillaformer.conversion.mapping.architecture import comparable
-from vanillaformer.conversion.mapping.tensors import tensors_of
+from vanillaformer.conversion.mapping.canonical import canonical_native_value
+from vanillaformer.conversion.mapping.weights import tensors_of
 
 from .natives import CASES, Case, batch_for, converted, native_model
 
@@ -53,7 +53,9 @@ def test_there_and_back(case):
     assert again.config.to_dict() == ours.config.to_dict()
     for field in dataclasses.fields(native.config):
         if field.name not in ("architectures", "dtype", "transformers_version", "forced_eos_token_id"):
-            assert comparable(back.config, field.name) == comparable(native.config, field.name), field.name
+            assert canonical_native_value(back.config, field.name) == canonical_native_value(
+                native.config, field.name
+            ), field.name
 
 
 @pytest.mark.parametrize("case", FIRST, ids=str)

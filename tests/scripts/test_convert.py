@@ -42,7 +42,7 @@ def test_an_error_is_one_line_and_writes_nothing(ours, tmp_path):
     result = run(ours, tmp_path / "native", "--to", "gpt2")
     assert result.returncode == 1
     (line,) = result.stderr.strip().splitlines()
-    assert line.startswith("convert.py: this model is no gpt2: ")
+    assert line.startswith("convert.py: this model cannot be converted to gpt2: ")
     assert "norm='rms_norm'" in line
     assert not list(tmp_path.iterdir())
 

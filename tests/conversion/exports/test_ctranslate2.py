@@ -15,8 +15,9 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 import vanillaformer
+from vanillaformer.configuration.options import OPTIONS
 from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, ExportJob, export, load_engine
-from vanillaformer.conversion.exports.ctranslate2.exporter import RULES
+from vanillaformer.conversion.exports.ctranslate2.exporter import KNOWN, RULES
 from vanillaformer.conversion.exports.ctranslate2.specs import ACTIVATIONS
 
 pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
@@ -424,7 +425,10 @@ def test_every_rule_has_a_case():
         for number, rule in enumerate(RULES)
         if rule.forbids(toy_config(kind, **fields))
     }
-    assert hit == set(range(len(RULES)))
+    # an option of which the engine has all values: the rule waits for a new one
+    waiting = {n for n, (name, has) in enumerate(KNOWN.items()) if name in OPTIONS and {*OPTIONS[name]} <= {*has}}
+    assert hit | waiting == set(range(len(RULES)))
+    assert not hit & waiting
 
 
 @pytest.mark.parametrize("kind", KINDS)

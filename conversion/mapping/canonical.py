@@ -1,8 +1,10 @@
-"""What a config computes, in one form for all ways to say it: two configs with the same form are the same function."""
+"""The canonical form of a config: two configs with the same form compute the same function."""
 
 import dataclasses
 import math
 from typing import Any
+
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig, layer_types
 from vanillaformer.configuration.fields import PROJECTIONS
@@ -10,11 +12,25 @@ from vanillaformer.configuration.options import ACTIVATION_ALIASES
 from vanillaformer.modeling.parts.residual import RESIDUALS
 
 # Fields that change how a model is trained, started or called, but not what it computes from its weights
-NOT_FUNCTION = {
+NEUTRAL_FIELDS = {
     "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop",
     "initialization", "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures",
     "dtype", "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label",
     "label2id", "problem_type",
+}  # fmt: skip
+
+# The same of native configs, and fields on how exactly they compute or how their labels are named
+NATIVE_NEUTRAL_FIELDS = {
+    "activation_dropout", "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop", "classifier_dropout",
+    "dropout", "dropout_rate", "embd_pdrop", "embedding_dropout", "hidden_dropout", "hidden_dropout_prob",
+    "mlp_dropout", "qa_dropout", "resid_pdrop", "residual_dropout", "seq_classif_dropout", "summary_first_dropout",
+    "decoder_layerdrop", "encoder_layerdrop", "layerdrop",
+    "init_std", "initializer_cutoff_factor", "initializer_factor", "initializer_range",
+    "summary_activation", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "deterministic_flash_attn", "pretraining_tp", "reorder_and_upcast_attn", "slow_but_exact",
+    "sparse_pred_ignore_index", "sparse_prediction",
+    "cls_token_id", "sep_token_id", "forced_eos_token_id", "use_cache",
+    "max_window_layers", "use_sliding_window",  # `layer_types` has it layer by layer
 }  # fmt: skip
 
 LM_HEADS = ("lm", "pretraining")
@@ -35,12 +51,12 @@ OF_HEADS = {
 }
 
 
-def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
-    """Return what a model with this config and head computes, by the names of the fields that say it.
+def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
+    """Return the fields that determine what a model with this config and head computes, in one spelling.
 
-    A field is left out where the head or what was chosen for another field does not read it.
+    A field is left out where neither the head nor the values of other fields make the model read it.
     """
-    names = [field.name for field in dataclasses.fields(config) if field.name not in NOT_FUNCTION]
+    names = [field.name for field in dataclasses.fields(config) if field.name not in NEUTRAL_FIELDS]
     form = {
         name: getattr(config, name) for name in names if head in OF_HEADS.get(name, (head,)) and config.reads(name)
     }
@@ -62,7 +78,7 @@ def function_of(config: BlockConfig, head: str) -> dict[str, Any]:
 
 
 def _layers(config: BlockConfig) -> dict[str, Any]:
-    """Return what may differ between layers or between the two sides."""
+    """Return the fields that may differ between layers or between the two sides."""
     types = {"layer_types": layer_types(config)}
     form: dict[str, Any] = {}
     if isinstance(config, VanillaEncoderDecoderConfig):
@@ -72,8 +88,8 @@ def _layers(config: BlockConfig) -> dict[str, Any]:
     form["sliding_window"] = config.sliding_window if "sliding_attention" in used else None
     form |= {name: pattern[0] if len(set(pattern)) == 1 else pattern for name, pattern in types.items()}
     if config.position_embedding_type == "rotary":
-        turned = [config.is_rotary_layer(layer) for layer in range(len(types["layer_types"]))]
-        form["rotary_layers"] = None if all(turned) else turned
+        rotary = [config.is_rotary_layer(layer) for layer in range(len(types["layer_types"]))]
+        form["rotary_layers"] = None if all(rotary) else rotary
         ropes = {layer_type: _rope(config, layer_type) for layer_type in sorted(used)}
         one, *others = ropes.values()
         form["rope_parameters"] = one if all(other == one for other in others) else ropes
@@ -98,6 +114,18 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def differences(expected: dict[str, Any], actual: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the fields of two forms that differ, with both values."""
+    """Return the fields that differ between two canonical forms, with both values."""
     pairs = {name: (value, actual[name]) for name, value in expected.items() if name in actual}
     return {name: pair for name, pair in pairs.items() if not equal(*pair)}
+
+
+def canonical_native_value(config: PreTrainedConfig, name: str) -> Any:
+    """Return the value of a native field in one spelling."""
+    value = getattr(config, name, None)
+    if name == "n_inner" and value is None:
+        return 4 * config.n_embd
+    if name == "local_attention":
+        return value // 2  # to either side
+    if name == "rope_parameters" and "rope_type" in value:
+        return {"partial_rotary_factor": 1.0} | value
+    return ACTIVATION_ALIASES.get(value, value) if isinstance(value, str) else value

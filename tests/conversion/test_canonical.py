@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
-from vanillaformer.conversion.mapping.function import differences, function_of
+from vanillaformer.conversion.mapping.canonical import canonical_form, differences
 
 SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
 ROPE = {"rope_type": "default", "rope_theta": 500.0}
@@ -46,22 +46,22 @@ DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("one", "other"), SAME, ids=range(len(SAME)))
 def test_the_same_said_in_two_ways(one, other):
-    forms = [function_of(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    forms = [canonical_form(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
     assert differences(*forms) == {}
 
 
 @pytest.mark.parametrize(("one", "other", "name"), DIFFERENT, ids=range(len(DIFFERENT)))
 def test_a_difference_is_named(one, other, name):
-    forms = [function_of(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    forms = [canonical_form(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
     assert name in differences(*forms)
 
 
 def test_what_a_head_does_not_read_is_no_difference():
     one, other = (VanillaEncoderConfig(**SIZES, classifier_act=act) for act in ("tanh", "relu"))
-    assert differences(function_of(one, "lm"), function_of(other, "lm")) == {}
-    assert "classifier_act" in differences(function_of(one, "sequence"), function_of(other, "sequence"))
+    assert differences(canonical_form(one, "lm"), canonical_form(other, "lm")) == {}
+    assert "classifier_act" in differences(canonical_form(one, "sequence"), canonical_form(other, "sequence"))
 
 
 def test_a_target_vocabulary_of_the_sources_size_is_none_of_its_own():
     one, other = (VanillaEncoderDecoderConfig(**SIZES, vocab_size=9, decoder_vocab_size=size) for size in (None, 9))
-    assert differences(function_of(one, "lm"), function_of(other, "lm")) == {}
+    assert differences(canonical_form(one, "lm"), canonical_form(other, "lm")) == {}

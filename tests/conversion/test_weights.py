@@ -1,0 +1,91 @@
+"""Tables become links between the tensors of two models, and a table says what it misses."""
+
+import pytest
+import torch
+from torch import nn
+
+from vanillaformer import VanillaDecoderConfig
+from vanillaformer.conversion.mapping.tensors import BufferRow, HeadRow, Rows, Transposed
+from vanillaformer.conversion.mapping.weights import (
+    Link,
+    expand_table,
+    present_links,
+    tensors_of,
+    to_native_values,
+    to_our_values,
+    uncovered,
+    write_tensors,
+)
+
+CONFIG = VanillaDecoderConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=1, vocab_size=5)
+
+
+def test_rows_of_heads_are_put_together_again():
+    links = expand_table({"norm.weight": ("norms.{head}.weight", HeadRow("num_attention_heads"))}, config=CONFIG)
+    assert [link.native for link in links] == ["norms.0.weight", "norms.1.weight"]
+    natives = {"norms.0.weight": torch.tensor([1.0, 2]), "norms.1.weight": torch.tensor([3.0, 4])}
+    ours = to_our_values(links, natives, CONFIG, {"norm.weight"})
+    assert ours["norm.weight"].tolist() == [[1, 2], [3, 4]]
+    back = to_native_values(links, ours, CONFIG)
+    assert {name: tensor.tolist() for name, tensor in back.items()} == {
+        "norms.0.weight": [1, 2],
+        "norms.1.weight": [3, 4],
+    }
+
+
+def test_a_table_is_written_out_for_layers_weights_and_biases():
+    links = expand_table({"a.{layer}": ("b.{layer}", Transposed()), "head.bias": "out"}, 2, "model.", "stack.")
+    assert [(link.ours, link.native) for link in links] == [
+        (("model.a.0.weight",), "stack.b.0.weight"),
+        (("model.a.0.bias",), "stack.b.0.bias"),
+        (("model.a.1.weight",), "stack.b.1.weight"),
+        (("model.a.1.bias",), "stack.b.1.bias"),
+        (("model.head.bias",), "stack.out"),
+    ]
+
+
+def test_what_neither_side_has_is_left_out_and_what_one_side_has_is_named():
+    links = [Link(("a",), "b"), Link(("c", "d"), "e", Rows(2))]
+    assert present_links(links, {"a"}, {"b"}) == links[:1]
+    with pytest.raises(ValueError, match=r"c \+ d = e there is no d"):
+        present_links(links, {"a", "c"}, {"b", "e"})
+    with pytest.raises(ValueError, match="there is no b"):
+        present_links(links, {"a"}, set())
+
+
+def test_a_buffer_of_zeros_may_be_without_a_counterpart():
+    link = Link(("lm_head.bias",), "final_logits_bias", BufferRow())
+    assert present_links([link], set(), {"final_logits_bias"}) == [link]
+    assert to_our_values([link], {"final_logits_bias": torch.zeros(1, 3)}, CONFIG, set()) == {}
+    assert to_native_values([link], {}, CONFIG) == {}
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, 3, bias=False)
+        self.second = nn.Linear(2, 3, bias=False)
+        self.second.weight = self.first.weight
+        self.other = nn.Linear(2, 3)
+        self.made = nn.Buffer(torch.zeros(1), persistent=False)
+
+
+def test_what_is_tied_to_a_covered_tensor_is_covered():
+    assert list(tensors_of(Tied())) == ["first.weight", "second.weight", "other.weight", "other.bias"]
+    assert uncovered(Tied(), ["second.weight", "other.bias"]) == ["other.weight"]
+
+
+def test_writing_copies_and_keeps_ties_and_dtype():
+    model, value = Tied().bfloat16(), torch.ones(3, 2)
+    write_tensors(model, {"first.weight": value})
+    assert model.second.weight is model.first.weight
+    assert model.first.weight.dtype == torch.bfloat16
+    value.zero_()
+    assert torch.equal(model.second.weight, torch.ones(3, 2, dtype=torch.bfloat16))
+
+
+def test_writing_refuses_another_shape_and_two_values_for_one_tensor():
+    with pytest.raises(ValueError, match=r"other\.weight has shape \(3, 2\), but its value has \(2, 3\)"):
+        write_tensors(Tied(), {"other.weight": torch.ones(2, 3)})
+    with pytest.raises(ValueError, match=r"second\.weight and first\.weight are one tensor"):
+        write_tensors(Tied(), {"first.weight": torch.ones(3, 2), "second.weight": torch.zeros(3, 2)})
