@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import datasets
 import numpy as np
@@ -66,6 +67,22 @@ def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
 
     key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
     return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    cells = rows.data.column(column)
+    return cells if rows._indices is None else cells.take(rows._indices.column(0))
+
+
+def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
+    cells = arrow_column(rows, column)
+    if pa.types.is_string(cells.type):
+        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
+    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
+    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 class TextColumn:

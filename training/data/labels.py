@@ -9,7 +9,8 @@ from datasets import ClassLabel, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
-from .rows import SplitRows, distinct_cells
+from ..arrow_files import distinct_cells
+from .rows import SplitRows
 
 
 def label_names(dataset: DatasetDict) -> list[str]:
@@ -34,67 +35,64 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
     if "test" in splits and distinct_cells(splits["test"].rows, "label")[0] == [-1]:
         report("The test split has no labels: it is left out.")
         splits = {split: rows for split, rows in splits.items() if split != "test"}
-    readable = {split: readable_labels(rows) for split, rows in splits.items()}
-    feature = readable["train"].rows.features["label"]
-    names = feature.names if isinstance(feature, ClassLabel) else _sorted(set(_names_and_rows(readable["train"])[0]))
+    train = with_labels(splits["train"], None)
+    feature = train.rows.features["label"]
+    names = feature.names if isinstance(feature, ClassLabel) else _sorted(filter(None, _names(train)[0]))
     if len(names) < 2:
         found = f"one value only, {names[0]!r}" if names else "no label"
         raise ValueError(f"column 'label' has {found}: nothing to classify")
-    encoded = {split: encode(rows, names) for split, rows in readable.items()}
+    encoded = {split: with_labels(rows, names) for split, rows in {**splits, "train": train}.items()}
     for split, part in encoded.items():
         if not len(part.rows):
-            raise ValueError(f"{split} data: no row has one of the labels {_listed(names)}")
+            raise ValueError(f"{split} data: no row has one of the labels {', '.join(names[:20])}")
     return encoded
 
 
-def readable_labels(split: SplitRows) -> SplitRows:
-    """Return the rows whose label can be one."""
-    feature = split.rows.features["label"]
+def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
+    """Return the rows whose label is one of the names, with its number; without names, those whose label can be one.
+
+    Raises:
+        ValueError: Naming the first other row, unless they are skipped.
+    """
+    found, number_of, labels = _names(split)
+
+    def problem(row: int) -> str:
+        name, label = found[number_of[row]], labels[number_of[row]]
+        if name is not None:
+            return f"label {name!r} does not occur in the training data, which has {', '.join((names or [])[:20])}"
+        feature = split.rows.features["label"]
+        if isinstance(feature, ClassLabel):
+            return f"label {label!r} is not one of the {feature.num_classes} classes"
+        return f"{label!r} is not a label (a name or an integer is)"
+
+    index: dict[str | None, int] = {name: number for number, name in enumerate(found if names is None else names)}
+    ids = np.array([-1 if name is None else index.get(name, -1) for name in found], dtype=np.int64)[number_of]
+    split = split.without(ids < 0, problem)
+    if names is None:
+        return split
+    spaced = np.array([isinstance(label, str) and label != label.strip() for label in labels], dtype=bool)
+    if (padded := spaced[number_of[ids >= 0]]).any():
+        first = labels[number_of[ids >= 0][padded.argmax()]]
+        share = split.share(int(padded.sum()))
+        split.report("padded", f"whitespace around the labels of {share} is removed, as in {first!r}.")
+    rows, feature = split.rows.remove_columns("label"), ClassLabel(names=list(names))
+    return split.with_rows(rows.add_column("label", ids[ids >= 0], feature=feature))
+
+
+def _names(split: SplitRows) -> tuple[list[str | None], np.ndarray, list[Any]]:
+    """Return the names of the distinct labels, None where one is missing, the number of each row's, and the labels."""
     labels, number_of = distinct_cells(split.rows, "label")
+    feature = split.rows.features["label"]
     if isinstance(feature, ClassLabel):
-        bad = [label is None or not 0 <= label < feature.num_classes for label in labels]
-        text = f"label {{!r}} is not one of the {feature.num_classes} classes"
-    else:
-        bad = [not (label.strip() if isinstance(label, str) else isinstance(label, int)) for label in labels]
-        text = "{!r} is not a label (a name or an integer is)"
-    split = split.without(np.array(bad, dtype=bool)[number_of], lambda index: text.format(labels[number_of[index]]))
-    padded = np.array([isinstance(label, str) and "" != label.strip() != label for label in labels], dtype=bool)[
-        number_of
-    ]
-    if padded.any():
-        count, first = int(padded.sum()), labels[number_of[padded.argmax()]]
-        split.report("padded", f"whitespace around the labels of {split.share(count)} is removed, as in {first!r}.")
-    return split
-
-
-def encode(split: SplitRows, names: Sequence[str]) -> SplitRows:
-    """Return rows with ids in place of names, without those whose name is not among the names."""
-    found, number_of = _names_and_rows(split)
-    index = {name: number for number, name in enumerate(names)}
-    ids = np.array([index.get(name, -1) for name in found], dtype=np.int64)[number_of]
-    split = split.without(
-        ids < 0,
-        lambda row: f"label {found[number_of[row]]!r} does not occur in the training data, which has {_listed(names)}",
-    )
-    rows = split.rows.remove_columns("label")
-    return split.with_rows(rows.add_column("label", ids[ids >= 0], feature=ClassLabel(names=list(names))))
-
-
-def _names_and_rows(split: SplitRows) -> tuple[list[str], np.ndarray]:
-    """Return the distinct labels as text without whitespace around it, and the number of each row's label."""
-    labels, number_of = distinct_cells(split.rows, "label")
-    feature = split.rows.features["label"]
-    names = feature.names if isinstance(feature, ClassLabel) else None
-    return [str(label).strip() if names is None else names[label] for label in labels], number_of
+        known = range(feature.num_classes)
+        return [feature.names[label] if label in known else None for label in labels], number_of, labels
+    texts = [str(label).strip() if isinstance(label, str | int) else None for label in labels]
+    return [text or None for text in texts], number_of, labels
 
 
 def _sorted(names: Iterable[str]) -> list[str]:
     def key(name: str) -> tuple[Any, ...]:
         return (0, int(name)) if re.fullmatch(r"-?\d{1,99}", name) else (1, name)
 
-    found = sorted(names)
+    found = sorted(set(names))
     return sorted(found, key=key) if all(key(name)[0] == 0 for name in found) else found
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:20])

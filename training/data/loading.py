@@ -1,20 +1,16 @@
 """Loading data for a task: whatever it is from, always the same columns and splits."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from datasets import DatasetDict
 
 from ..progress import stage
 from .arguments import COLUMNS, SPLITS, DataArguments, Task
 from .labels import encode_labels, label_names
-from .rows import SplitRows, readable_rows, text_columns, usable_texts
+from .rows import DataStats, SplitRows, task_rows, text_columns
 from .sources import Source, find_sources
-from .splits import by_column, cap, hold_out, in_order, without_leaks
+from .splits import by_column, divide, in_order
 from .streaming import TextStream, open_streams
-
-DataStats = dict[str, dict[str, Any]]
-"""Statistics of the data of a run: by split, a number by what it counts."""
 
 
 @dataclass
@@ -59,15 +55,13 @@ def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> Task
     if data_args.streaming:
         parts, stream = open_streams(sources, data_args, task)
     else:
-        parts = {
-            split: part for split in sources for split, part in _rows(sources[split], split, data_args, task).items()
-        }
+        parts = load_rows(sources, data_args, task)
     if task == "classification":
         parts = encode_labels(parts)
-    stats: DataStats = {split: dict(part.stats) for split, part in parts.items()}
+    stats = {split: dict(part.stats) for split, part in parts.items()}
     splits = DatasetDict({split: part.rows.select_columns(list(COLUMNS[task])) for split, part in parts.items()})
     if stream is None:
-        splits, leaks = _divide(splits, data_args, COLUMNS[task][0])
+        splits, leaks = divide(splits, COLUMNS[task][0], data_args)
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
         stream.names = label_names(splits) if task == "classification" else None
@@ -75,26 +69,19 @@ def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> Task
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)
 
 
-def _rows(source: Source, split: str, data_args: DataArguments, task: Task) -> dict[str, SplitRows]:
-    """Return the usable rows of a source in the task's columns, by the split that they belong to."""
-    rows = SplitRows(split, source.name, source.rows, data_args.bad_rows == "skip")
-    rows = readable_rows(text_columns(rows, source.columns | source.more_columns))
-    parts = {split: rows}
-    if "split_column" in source.more_columns:
-        parts = by_column(rows, source.more_columns["split_column"])
-    if "order_column" in source.more_columns and "train" in parts:
-        parts["train"] = in_order(parts["train"], source.more_columns["order_column"])
-    named = dict(zip(source.columns.values(), COLUMNS[task]))
-    return {name: usable_texts(part.with_columns(named), task) for name, part in parts.items()}
+def load_rows(sources: dict[str, Source], data_args: DataArguments, task: Task) -> dict[str, SplitRows]:
+    """Return the usable rows of each split in the task's columns.
 
-
-def _divide(splits: DatasetDict, data_args: DataArguments, column: str) -> tuple[DatasetDict, DataStats]:
-    """Return the splits with validation data and without what is not wanted, and what also occurs in training data."""
-    seed = data_args.split_seed
-    splits = hold_out(splits, column, data_args)
-    for split in ("validation", "test"):
-        if split in splits:
-            splits[split] = cap(splits[split], getattr(data_args, f"max_{split}_samples"), seed)
-    splits, leaks = without_leaks(splits, column, drop=data_args.drop_leaked_rows)
-    splits["train"] = cap(splits["train"], data_args.max_train_samples, seed)
-    return splits, leaks
+    Raises:
+        ValueError: Naming the source, the row or the column at fault.
+    """
+    skip_bad = data_args.bad_rows == "skip"
+    parts = {
+        split: text_columns(SplitRows(split, source.name, source.rows, skip_bad), source.columns | source.more_columns)
+        for split, source in sources.items()
+    }
+    if data_args.split_column is not None:
+        parts = by_column(parts["train"], data_args.split_column)
+    if data_args.order_column is not None:
+        parts["train"] = in_order(parts["train"], data_args.order_column)
+    return {split: task_rows(part, sources["train"].columns, task) for split, part in parts.items()}

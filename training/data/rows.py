@@ -5,13 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import select_rows
+from ..arrow_files import arrow_column, select_rows
 from .arguments import COLUMNS, Task
 from .json_files import needed_cells
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
@@ -20,6 +19,8 @@ READ = "__read__"
 """Column of a row's number in the order in which a stream is read."""
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column")
+DataStats = dict[str, dict[str, Any]]
+"""Statistics of the data of a run: by split, a number by what it counts."""
 BAD, BLANK = "bad rows left out", "blank texts left out"
 
 
@@ -46,11 +47,6 @@ class SplitRows:
     def with_rows(self, rows: Dataset) -> "SplitRows":
         """Return other rows of the same split."""
         return replace(self, rows=rows)
-
-    def with_columns(self, columns: Mapping[str, str]) -> "SplitRows":
-        """Return the rows with some of their columns under new names."""
-        reserved = [name for name in self.rows.column_names if name in RESERVED]
-        return self.with_rows(self.rows.select_columns([*columns, *reserved]).rename_columns(dict(columns)))
 
     def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
         """Return the rows that are not bad.
@@ -98,14 +94,14 @@ class SplitRows:
 
 
 def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
-    """Return rows with the needed columns, which hold texts, or what `labels` takes for labels.
+    """Return the rows that can be read, with the needed columns, which hold texts or what `labels` takes for labels.
 
     Args:
         split: Rows of any columns.
         columns: The columns needed, by the option that names each; `translation.en` reaches into a struct.
 
     Raises:
-        ValueError: A column is missing.
+        ValueError: A column is missing, or a row cannot be read.
     """
     rows = split.rows.flatten() if any("." in name for name in columns.values()) else split.rows
     check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)
@@ -118,7 +114,7 @@ def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
         features |= dict.fromkeys([*others.values(), PROBLEM], Value("string"))
         options = {"remove_columns": old, "features": Features(features), "desc": "Reading texts"}
         rows = rows.map(_text_cells, fn_kwargs={"columns": others}, **options)
-    return split.with_rows(rows)
+    return readable_rows(split.with_rows(rows))
 
 
 def readable_rows(split: SplitRows) -> SplitRows:
@@ -140,12 +136,24 @@ def readable_rows(split: SplitRows) -> SplitRows:
     return split.with_rows(split.rows.remove_columns(read))
 
 
-def usable_texts(split: SplitRows, task: Task) -> SplitRows:
-    """Return the rows of the task's columns that have a text in each; of a language model blank ones are no mistake.
+def task_rows(split: SplitRows, columns: Mapping[str, str], task: Task) -> SplitRows:
+    """Return the rows in the task's columns, with a text in each; of a language model blank ones are no mistake.
+
+    Args:
+        split: Rows that hold texts.
+        columns: The columns of the task among theirs, by the option that names each.
+        task: What they are for.
 
     Raises:
-        ValueError: There is none.
+        ValueError: Naming the first row without a text, unless they are skipped; or there is no row.
     """
+    names = dict(zip(columns.values(), COLUMNS[task]))
+    reserved = [name for name in split.rows.column_names if name in RESERVED]
+    return usable_rows(split.with_rows(split.rows.select_columns([*names, *reserved]).rename_columns(names)), task)
+
+
+def usable_rows(split: SplitRows, task: Task) -> SplitRows:
+    """Return the rows of the task's columns that have a text in each."""
     for column in COLUMNS[task]:
         if column != "label":
             split = _with_texts(split, column, drop_blank=task == "language_model")
@@ -166,22 +174,6 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
             report(f"{split.name}: {blank.sum()} of {len(blank)} texts are blank and left out.")
         split, empty, blank = split.select(~blank, BLANK), empty[~blank], blank[~blank]
     return split.without(empty | blank, lambda _: f"the {column} is empty", hint="fill it in, remove it, or ")
-
-
-def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
-    cells = rows.data.column(column)
-    return cells if rows._indices is None else cells.take(rows._indices.column(0))
-
-
-def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
-    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
-    cells = arrow_column(rows, column)
-    if pa.types.is_string(cells.type):
-        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
-    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
-    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
-    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 def _is_plain(option: str, feature: Any) -> bool:

@@ -11,9 +11,9 @@ from datasets import ClassLabel, Dataset, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import select_rows
+from ..arrow_files import arrow_column, distinct_cells, select_rows
 from .arguments import SPLITS, DataArguments
-from .rows import SplitRows, arrow_column, distinct_cells
+from .rows import DataStats, SplitRows
 
 SHARES = 16
 """Parts in which texts are compared."""
@@ -66,7 +66,24 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
     return split.with_rows(select_rows(split.rows, np.argsort(keys, kind="stable")))
 
 
-def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> DatasetDict:
+def divide(dataset: DatasetDict, column: str, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
+    """Return the splits with validation data and as many rows as asked for, and what also occurs in training data.
+
+    Args:
+        dataset: The splits, of which `train` is one.
+        column: The source or text, by which rows are told apart.
+        data_args: How much is held out, and how much is used of each split.
+    """
+    dataset, seed = hold_out(dataset, column, data_args), data_args.split_seed
+    for split in ("validation", "test"):
+        if split in dataset:
+            dataset[split] = cap(dataset[split], getattr(data_args, f"max_{split}_samples"), seed)
+    dataset, leaks = without_leaks(dataset, column, drop=data_args.drop_leaked_rows)
+    dataset["train"] = cap(dataset["train"], data_args.max_train_samples, seed)
+    return dataset, leaks
+
+
+def hold_out(dataset: DatasetDict, column: str, data_args: DataArguments) -> DatasetDict:
     """Take validation data, where there is none, and `test_fraction` out of the training split.
 
     `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
@@ -77,18 +94,18 @@ def hold_out(dataset: DatasetDict, column: str, arguments: DataArguments) -> Dat
     Raises:
         ValueError: There is too little, or test data already.
     """
-    if arguments.test_fraction and "test" in dataset:
-        raise ValueError(f"--test_fraction {arguments.test_fraction}: there is test data already")
-    fractions = {} if "validation" in dataset else {"validation": arguments.validation_fraction}
-    if arguments.test_fraction:
-        fractions["test"] = arguments.test_fraction
+    if data_args.test_fraction and "test" in dataset:
+        raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")
+    fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
+    if data_args.test_fraction:
+        fractions["test"] = data_args.test_fraction
     if not fractions:
         return dataset
-    take = _at_random if arguments.hold_out == "random" else _from_the_end
-    if take is _at_random and _is_one_text(dataset["train"], column) and arguments.turns_column is None:
+    take = _at_random if data_args.hold_out == "random" else _from_the_end
+    if take is _at_random and _is_one_text(dataset["train"], column) and data_args.turns_column is None:
         report(f"The data is a single text: its last characters are held out ({', '.join(fractions)}).")
         take = _from_the_end
-    return DatasetDict({**dataset, **take(dataset["train"], column, fractions, arguments.split_seed)})
+    return DatasetDict({**dataset, **take(dataset["train"], column, fractions, data_args.split_seed)})
 
 
 def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
@@ -191,7 +208,8 @@ def without_leaks(dataset: DatasetDict, column: str, *, drop: bool) -> tuple[Dat
     Raises:
         ValueError: Nothing would be left to train on.
     """
-    texts, stats = text_keys(dataset["train"], column), {}
+    texts = text_keys(dataset["train"], column)
+    stats: DataStats = {}
     leaked = np.zeros(len(texts), dtype=bool)
     for split in ("validation", "test"):
         if split not in dataset:

@@ -15,9 +15,9 @@ from vanillaformer.hub.reporting import report
 
 from .arguments import COLUMNS, DataArguments, Task
 from .json_files import column_names, needed_cells
-from .labels import encode, readable_labels
+from .labels import with_labels
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
-from .rows import BAD, READ, SplitRows, readable_rows, usable_texts
+from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
 from .sources import Source
 
 CHUNK = 1_000
@@ -103,10 +103,9 @@ class TextStream:
             source.set_epoch(epoch)
         numbered = enumerate(source, start=1)
         while chunk := list(islice(numbered, size or CHUNK)):
-            batch = usable_texts(readable_rows(self._table(chunk)), self.task)
+            batch = usable_rows(readable_rows(self._table(chunk)), self.task)
             if self.task == "classification":
-                batch = readable_labels(batch)
-                batch = batch if self.names is None else encode(batch, self.names)
+                batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
             if self.held_out:
                 texts = batch.rows[COLUMNS[self.task][0]]

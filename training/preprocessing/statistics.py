@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
 
-from ..data.loading import DataStats
+from ..data.rows import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
 from .tokenizing import TokenizedSplits

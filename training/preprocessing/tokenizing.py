@@ -15,7 +15,7 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import PASSAGE, passages
 
-from ..data.loading import DataStats
+from ..data.rows import DataStats
 from .blocks import IDS, Blocks, cut_blocks
 from .caching import cached_map
 
