@@ -1,7 +1,7 @@
 """Data files of every format as tables of the columns asked for; loading and streaming see the same rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,7 +116,7 @@ def _document(file: Iterable[str]) -> Iterator[str]:
     """Yield all of a file as one text, or of a very large one parts that fit into memory once they are tokens."""
     parts = _passages(file, PART)
     first = list(islice(parts, LARGEST_DOCUMENT // PART + 1))
-    yield from ["".join(first)] if len(first) * PART <= LARGEST_DOCUMENT else [*first, *parts]
+    yield from ["".join(first)] if len(first) * PART <= LARGEST_DOCUMENT else chain(first, parts)
 
 
 def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterator[Batch]:

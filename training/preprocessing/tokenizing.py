@@ -9,7 +9,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
@@ -20,6 +20,8 @@ from .blocks import IDS, Blocks, cut_blocks
 from .caching import cached_map
 
 Batch = dict[str, list[Any]]
+ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
+"""Methods of a fast tokenizer that decide what it makes of a text."""
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
@@ -195,7 +197,7 @@ def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
 # --------------------------------------------------------------------------------------------- one batch of texts
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
     """Return the encodings of texts and, for each, whether it had to be cut."""
-    encoded = tokenizer(**{side: texts}, verbose=False)
+    encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
     too_long = [len(ids) > length for ids in encoded["input_ids"]]
     if any(too_long):
         rows = [number for number, cut in enumerate(too_long) if cut]
@@ -204,6 +206,27 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, s
             for row, value in zip(rows, values):
                 encoded[name][row] = value
     return encoded, too_long
+
+
+def _encode_fast(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]] | None:
+    """Return what the tokenizer returns for texts, in half the time; None where it may not be the same."""
+    if any(
+        getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in ENCODING
+    ):
+        return None
+    encodings = _plain_backend(tokenizer).encode_batch_fast(texts)
+    columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
+    names = [name for name in columns if name == "input_ids" or name in tokenizer.model_input_names]
+    return {name: [getattr(encoding, columns[name]) for encoding in encodings] for name in names}
+
+
+def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return the tokenizer of a fast one, set as transformers sets it for texts that are not cut."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
 
 
 def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
@@ -231,10 +254,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     if not tokenizer.is_fast:
         encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
         return encoded["input_ids"]
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
+    backend = _plain_backend(tokenizer)
     if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
     parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
