@@ -28,7 +28,7 @@ from measuring import Call, measure, undisturbed
 from transformers import HfArgumentParser, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 from weights import END, FIRST_WORD, PAD, Size, pair
 
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.training.preprocessing.packing import pack
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
@@ -85,7 +85,7 @@ def collate(task: str, rows: list[dict[str, Any]], length: int | None = None) ->
     if task == "classifier":
         labels = torch.tensor([row["labels"] for row in rows])
     else:
-        labels = padded([row.get("labels", row["input_ids"]) for row in rows], IGNORED, length)
+        labels = padded([row.get("labels", row["input_ids"]) for row in rows], IGNORE_INDEX, length)
     return {"input_ids": inputs, "attention_mask": mask, "labels": labels}
 
 
@@ -103,7 +103,7 @@ def packed(rows: Dataset, size: int) -> Dataset:
 
 def collate_packed(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     ids, positions = padded([row["input_ids"] for row in rows], PAD), padded([row["position_ids"] for row in rows], 0)
-    return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORED)}
+    return {"input_ids": ids, "position_ids": positions, "labels": ids.masked_fill(positions == 0, IGNORE_INDEX)}
 
 
 def their_epoch(

@@ -1,4 +1,4 @@
-"""Admin's profiling pass (Liu et al. 2020, section 4.3): the factors on the residual stream, measured on a batch."""
+"""Admin's profiling pass (Liu et al. 2020, section 4.3), which sets the factors on the residual stream by a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 def profile_admin(model: VanillaPreTrainedModel, **batch: torch.Tensor) -> dict[str, float]:
     """Set ω of each sublayer i to `√(1 + Σ_{j<i} Var[f_j])`, from one forward pass with ω = 1 on `batch`.
 
-    The variances are those of the sublayers' outputs in fresh post-LN, the 1 that of the normalised embeddings; each
-    stack has its own sum. Call it once, on a fresh model, before training; the factors are parameters and are saved.
+    f_j are the outputs of the sublayers in the same stack, and 1 is the variance of the normalized embeddings. Call it
+    once, on a new model, before training; the factors are parameters and are saved.
 
     Args:
-        model: A model whose config says `norm_placement="admin"`.
-        batch: Keywords of the model's forward.
+        model: A model with `norm_placement="admin"`.
+        batch: Keyword arguments of the model's forward.
 
     Returns:
         The factor of each residual connection, by the module's name.
@@ -35,19 +35,19 @@ def profile_admin(model: VanillaPreTrainedModel, **batch: torch.Tensor) -> dict[
         raise ValueError(f"profiling needs norm_placement='admin', got {model.config.norm_placement!r}")
     for residual in names:
         nn.init.ones_(residual.omega)
-    variances = measure(model, batch)
+    variances = output_variances(model, batch)
     factors = {}
-    for measured in variances.values():
+    for stack_variances in variances.values():
         total = 1.0
-        for residual, variance in measured:
+        for residual, variance in stack_variances:
             factors[names[residual]] = total**0.5
             residual.omega.fill_(total**0.5)
             total += variance
     return factors
 
 
-def measure(model: nn.Module, batch: dict[str, Any]) -> dict[str, list[tuple[AdminResidual, float]]]:
-    """Return, for each stack, its residual connections in the order they ran with the variance of what they got."""
+def output_variances(model: nn.Module, batch: dict[str, Any]) -> dict[str, list[tuple[AdminResidual, float]]]:
+    """Return, for each stack, its residual connections in order with the variance of their sublayer's output."""
     variances: dict[str, list[tuple[AdminResidual, float]]] = {}
 
     def recorder(stack: str, residual: AdminResidual) -> Callable[..., None]:

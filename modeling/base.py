@@ -1,6 +1,7 @@
-"""What every model class of the package has in common."""
+"""The base class of the models: what the parts can do, and how their weights are initialized."""
 
 import fnmatch
+import sys
 from typing import Any
 
 from torch import nn
@@ -9,12 +10,13 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
 
-from .adapters import register_targets
 from .parts.initialization import initialize
+
+LORA_TARGETS = ["q_proj", "v_proj"]  # queries and values, as in LoRA's paper (Hu et al. 2021, section 7.1)
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
-    """Declares to transformers what the parts can do, and draws fresh weights."""
+    """Base of the models: declares to transformers what the parts can do and initializes weights."""
 
     config: BlockConfig
     base_model_prefix = "model"
@@ -31,7 +33,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _can_compile_fullgraph = True
 
     def __init__(self, config: BlockConfig, *args: Any, **kwargs: Any):
-        # Fields may have been set since the config was made: what saving would refuse is refused before training
+        # Fields may have been set since the config was made: what saving refuses is refused before training
         config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)
 
@@ -44,34 +46,36 @@ class VanillaPreTrainedModel(PreTrainedModel):
         return self.config.attention_obstacle("flash_attention_2") is None
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        # Before transformers' own checks, whose messages do not know the field that stands in the way
+        # Before transformers' own checks, whose messages do not name our field
         if (reason := self.config.attention_obstacle(attn_implementation)) is not None:
             raise ValueError(reason)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        # Its paged attention functions pass over what they do not know; whichever it would choose, the answer is one
+        # All of its paged attention functions ignore keyword arguments that they do not know
         if (reason := self.config.attention_obstacle("paged|eager")) is not None:
             raise ValueError(f"continuous batching cannot serve this model: {reason}")
         return super().init_continuous_batching(*args, **kwargs)
 
     def post_init(self) -> None:
         super().post_init()
-        register_targets(self.config)
-        # accelerate's FSDP wraps what is named here, and stops at a class that this model has no module of
+        if (peft := sys.modules.get("peft.utils.constants")) is not None:  # only if the program has imported it
+            table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+            table.setdefault(self.config.model_type, LORA_TARGETS)
+        # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
         self._no_split_modules &= {type(module).__name__ for module in self.modules()}  # type: ignore[operator]
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
-        # The config's plans name all that one stack can have: keep what this model has.
+        # The config's plans name every module that a stack can have: keep those of this model
         names = [name for name, _ in self.named_modules()]
         plan = tensor_parallel_plan(self.config, self._tp_plan)
         self._tp_plan = {key: style for key, style in plan.items() if fnmatch.filter(names, key)}
         self._fsdp_plan = {key: style for key, style in self._fsdp_plan.items() if fnmatch.filter(names, key)}
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        # transformers passes over modules of custom code that own no tensor, such as the list of blocks, for fear of
-        # code that overwrites loaded tensors; ours draws through `transformers.initialization`, which does not.
+        # transformers skips modules of custom code without tensors of their own, such as the list of blocks, because
+        # such code may overwrite loaded tensors; ours draws by `transformers.initialization`, which does not.
         super()._initialize_weights(module, is_custom_code=False)
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -1,24 +1,29 @@
-"""The Transformer blocks: what the papers draw as a box, with its sublayers in a row or side by side."""
+"""The Transformer blocks, with their sublayers one after the other or in parallel, and layer drop.
+
+Shape letters: B batch, T query length, S key length or length of the source, D model width, H query heads.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 
 from vanillaformer.configuration import BlockConfig
 
 from .parts.attention import Attention, CrossAttention
+from .parts.dropout import identity
 from .parts.feed_forward import build_feed_forward
 from .parts.norms import build_norm
-from .parts.positions import build_rotate, leave
+from .parts.positions import build_rotate, no_rotation
 from .parts.residual import Residual, build_residual
 
 
 class SelfAttentionBlock(GradientCheckpointingLayer):
     """Self-attention and feed-forward, each with its residual connection.
 
-    It is the encoder block of Vaswani et al. 2017 and BERT and, with a causal mask, the block of GPT.
+    The encoder block of Vaswani et al. 2017 and BERT and, with a causal mask, the block of GPT.
 
     Shapes: (B, T, D), position bias (1, H, T, S) or `None` → (B, T, D).
     """
@@ -28,18 +33,18 @@ class SelfAttentionBlock(GradientCheckpointingLayer):
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__()
         cross_attention = self.sublayers == 3
-        bare = config.skip_first_norm and layer_idx == 0
+        without_norm = config.skip_first_norm and layer_idx == 0
         self.self_attn = Attention(config, layer_idx, is_causal, build_rotate(config, layer_idx))
-        self.self_attn_residual = Residual(config) if bare else build_residual(config, cross_attention)
+        self.self_attn_residual = Residual(config) if without_norm else build_residual(config, cross_attention)
         self.mlp = build_feed_forward(config)
         self.mlp_residual = build_residual(config, cross_attention)
 
-    def attend(self, x: torch.Tensor, **kwargs) -> torch.Tensor:
-        """Return self-attention's output for the stream `x`."""
+    def self_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Return the output of self-attention for the stream `x`."""
         return self.self_attn(self.self_attn_residual.before(x), **kwargs)[0]
 
-    def feed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the feed-forward layer's output for the stream `x`."""
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output of the feed-forward layer for the stream `x`."""
         return self.mlp(self.mlp_residual.before(x))
 
     def forward(
@@ -47,16 +52,16 @@ class SelfAttentionBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         position_bias: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         x = hidden_states
-        attended = self.attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
+        attended = self.self_attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
         x = self.self_attn_residual.after(x, attended)
-        return self.mlp_residual.after(x, self.feed(x))
+        return self.mlp_residual.after(x, self.feed_forward(x))
 
 
 class CrossAttentionBlock(SelfAttentionBlock):
-    """Causal self-attention, attention to the encoder's output and feed-forward: the paper's decoder block.
+    """Causal self-attention, cross-attention to the encoder's output and feed-forward (Vaswani et al. 2017).
 
     Shapes: (B, T, D), position bias (1, H, T, T') or `None`, encoder states (B, S, D') → (B, T, D).
     """
@@ -66,12 +71,12 @@ class CrossAttentionBlock(SelfAttentionBlock):
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
         self.cross_attn = CrossAttention(
-            config, layer_idx, is_causal=False, rotate=leave, key_value_width=config.encoder_width
+            config, layer_idx, is_causal=False, rotate=no_rotation, key_value_width=config.encoder_width
         )
         self.cross_attn_residual = build_residual(config, cross_attention=True)
 
-    def consult(self, x: torch.Tensor, **kwargs) -> torch.Tensor:
-        """Return cross-attention's output for the stream `x`."""
+    def cross_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Return the output of cross-attention for the stream `x`."""
         return self.cross_attn(self.cross_attn_residual.before(x), **kwargs)[0]
 
     def forward(
@@ -81,18 +86,21 @@ class CrossAttentionBlock(SelfAttentionBlock):
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         x, source = hidden_states, encoder_hidden_states
-        attended = self.attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
+        attended = self.self_attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
         x = self.self_attn_residual.after(x, attended)
-        consulted = self.consult(x, key_value_states=source, attention_mask=encoder_attention_mask, **kwargs)
-        x = self.cross_attn_residual.after(x, consulted)
-        return self.mlp_residual.after(x, self.feed(x))
+        cross_attended = self.cross_attend(x, key_value_states=source, attention_mask=encoder_attention_mask, **kwargs)
+        x = self.cross_attn_residual.after(x, cross_attended)
+        return self.mlp_residual.after(x, self.feed_forward(x))
 
 
 def share_norm(block: SelfAttentionBlock, config: BlockConfig) -> nn.Module:
-    """Return the norm before all sublayers of a block: the one they share, or the identity if each has its own."""
+    """Return the norm that all sublayers of a block share, or the identity if each has its own.
+
+    The residual connections of a block with a shared norm lose theirs.
+    """
     if config.block_layout != "parallel_shared_norm":
         return nn.Identity()
     for name, _ in list(block.named_children()):
@@ -102,9 +110,9 @@ def share_norm(block: SelfAttentionBlock, config: BlockConfig) -> nn.Module:
 
 
 class ParallelSelfAttentionBlock(SelfAttentionBlock):
-    """Self-attention and feed-forward side by side (GPT-J, 2021): `x + attention(norm(x)) + feed_forward(norm'(x))`.
+    """Self-attention and feed-forward in parallel (GPT-J, 2021): `x + attention(norm(x)) + feed_forward(norm'(x))`.
 
-    Both read the block's input, through one norm or each through its own.
+    Both read the block's input, through a shared norm or each through its own.
 
     Shapes: (B, T, D), position bias (1, H, T, S) or `None` → (B, T, D).
     """
@@ -118,15 +126,15 @@ class ParallelSelfAttentionBlock(SelfAttentionBlock):
         hidden_states: torch.Tensor,
         position_bias: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         x = self.norm(hidden_states)
-        attended = self.attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
-        return self.mlp_residual.after(self.self_attn_residual.after(hidden_states, attended), self.feed(x))
+        attended = self.self_attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
+        return self.mlp_residual.after(self.self_attn_residual.after(hidden_states, attended), self.feed_forward(x))
 
 
 class ParallelCrossAttentionBlock(CrossAttentionBlock):
-    """Self-attention, attention to the encoder's output and feed-forward, side by side on the block's input.
+    """Self-attention, cross-attention to the encoder's output and feed-forward, in parallel on the block's input.
 
     Shapes: (B, T, D), position bias (1, H, T, T') or `None`, encoder states (B, S, D') → (B, T, D).
     """
@@ -142,13 +150,13 @@ class ParallelCrossAttentionBlock(CrossAttentionBlock):
         encoder_hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         x, source = self.norm(hidden_states), encoder_hidden_states
-        attended = self.attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
-        consulted = self.consult(x, key_value_states=source, attention_mask=encoder_attention_mask, **kwargs)
-        out = self.cross_attn_residual.after(self.self_attn_residual.after(hidden_states, attended), consulted)
-        return self.mlp_residual.after(out, self.feed(x))
+        attended = self.self_attend(x, attention_mask=attention_mask, position_bias=position_bias, **kwargs)
+        cross_attended = self.cross_attend(x, key_value_states=source, attention_mask=encoder_attention_mask, **kwargs)
+        out = self.cross_attn_residual.after(self.self_attn_residual.after(hidden_states, attended), cross_attended)
+        return self.mlp_residual.after(out, self.feed_forward(x))
 
 
 BLOCKS: dict[str, tuple[type[SelfAttentionBlock], type[CrossAttentionBlock]]] = {
@@ -159,5 +167,46 @@ BLOCKS: dict[str, tuple[type[SelfAttentionBlock], type[CrossAttentionBlock]]] = 
 
 
 def build_block(config: BlockConfig, layer_idx: int, is_causal: bool, cross_attention: bool) -> SelfAttentionBlock:
-    """Return the block that `config` names, with or without attention to another stack's output."""
+    """Return the block that `config` names, with or without cross-attention."""
     return BLOCKS[config.block_layout][int(cross_attention)](config, layer_idx, is_causal)
+
+
+class SkippedBlock(CrossAttentionBlock):
+    """Runs in place of a dropped block: (B, T, D) → the same.
+
+    It is a subclass of both kinds of block, so that the hooks that record hidden states find it, and has no parts.
+    """
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return hidden_states
+
+
+class LayerDrop(nn.Module):
+    """LayerDrop (Fan et al. 2020): skips each layer with the same probability while training, none in evaluation.
+
+    It draws on the CPU, whose random state is part of a checkpoint. Unlike dropout it scales nothing: without some of
+    its layers a sum of residual connections is a shallower network.
+
+    Args:
+        rate: The probability.
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate, self.skipped = rate, SkippedBlock()
+
+    def forward(self, layers: Iterable[nn.Module]) -> Iterable[nn.Module]:
+        """Return the layers, dropped ones replaced by a `SkippedBlock`."""
+        if not self.training:
+            return layers
+        layers = list(layers)
+        draws = torch.rand(len(layers), device="cpu").tolist()
+        return [self.skipped if draw < self.rate else layer for layer, draw in zip(layers, draws)]
+
+
+def build_layer_drop(rate: float) -> Callable[[Any], Iterable[nn.Module]]:
+    """Return layer drop with this rate; at rate 0 a plain function that returns the layers."""
+    return LayerDrop(rate) if rate else identity

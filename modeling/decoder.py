@@ -1,5 +1,7 @@
 """GPT-style models: the causal stack, with a language-model head or a classifier."""
 
+from typing import Any, cast
+
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
@@ -7,13 +9,12 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores, build_logit_shape
+from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack
 
 
@@ -23,21 +24,21 @@ class VanillaDecoderModel(DecoderStack):
     config: VanillaDecoderConfig
 
 
-class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationMixin):
-    """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W maybe tied."""
+class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, GenerationMixin):
+    """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W tied by default."""
 
     config: VanillaDecoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _pp_plan: dict = {"lm_head": (["hidden_states"], ["logits"])}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
-    predicts_next = True
+    predicts_next_token = True
 
     def __init__(self, config: VanillaDecoderConfig):
         super().__init__(config)
         self.model = VanillaDecoderModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.shape_logits = build_logit_shape(config)
+        self.logits_transform = build_logits_transform(config)
         self.post_init()
 
     @can_return_tuple
@@ -52,12 +53,12 @@ class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationM
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Return next-token logits (B, T, V) and, given `labels` (B, T), the mean cross-entropy of the next tokens.
 
-        `labels` are the inputs themselves, -100 where no loss is wanted; the shift by one happens here.
-        `logits_to_keep` limits the logits to the last so many positions, or to the given ones.
+        `labels` are the input ids, or -100 for no loss; they are shifted by one here. `logits_to_keep` selects the
+        positions of the logits: a number of last ones, 0 for all, or a tensor of indices.
         """
         if use_cache is None and labels is not None:
             use_cache = False
@@ -72,7 +73,7 @@ class VanillaDecoderForCausalLM(TokenScores, VanillaPreTrainedModel, GenerationM
             **kwargs,
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        loss, logits = self.score_tokens(hidden_states, labels, **kwargs)
+        loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -89,10 +90,10 @@ class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, 
     accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients
 
     def __init__(self, config: VanillaDecoderConfig):
-        # Without transformers' own, which asks `AutoModel` for the inner model: a saved copy of this code, which loads
-        # where the package is not installed, is not registered there
-        super(GenericForSequenceClassification, self).__init__(config)
-        self.num_labels = config.num_labels
+        # Not `super()`: transformers' mixin makes the inner model by `AutoModel`, which does not know the saved copies
+        # of this code that load without the package
+        VanillaPreTrainedModel.__init__(self, config)
+        self.num_labels = cast(int, config.num_labels)
         self.model = VanillaDecoderModel(config)
         self.score = nn.Linear(config.hidden_size, self.num_labels, bias=False)
         self.post_init()

@@ -1,20 +1,17 @@
 """BERT-style models: the bidirectional stack, with heads for masked tokens, pairs of sentences, texts and tokens."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
-from transformers.processing_utils import Unpack
-from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores, build_logit_shape
-from .parts.norms import build_norm
+from .heads import IGNORE_INDEX, LMHeadMixin, PredictionHead, build_logits_transform, build_pooler, pool_states
 from .parts.pooling import POOLINGS
 from .stack import EncoderStack
 
@@ -25,56 +22,33 @@ class VanillaEncoderModel(EncoderStack):
     config: VanillaEncoderConfig
 
 
-class HeadTransform(nn.Module):
-    """What BERT puts in front of an output layer or classifier: `norm(φ(W h + b))`, (..., D) → (..., D).
-
-    Args:
-        config: The model's config.
-        act: Name of the activation φ.
-        norm: Whether to normalise.
-    """
-
-    def __init__(self, config: VanillaEncoderConfig, act: str, norm: bool):
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
-        self.act_fn = ACT2FN[act]
-        self.norm = build_norm(config) if norm else nn.Identity()
-
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.act_fn(self.dense(hidden_states)))
-
-
-def pool_states(
-    pool: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-    states: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-) -> torch.Tensor:
-    """Return one vector per text, (B, T, D) → (B, D), by one of `POOLINGS`; without a mask nothing is padding."""
-    mask = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
-    if mask.ndim != 2:
-        raise ValueError(f"pooling needs an attention_mask of shape (batch, length), got {tuple(mask.shape)}")
-    return pool(states, mask)
-
-
-class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
-    """Masked language model (Devlin et al. 2019): predicts the tokens behind [MASK]; W maybe tied."""
+class EncoderMaskedLM(LMHeadMixin, VanillaPreTrainedModel):
+    """Base of the two models that predict masked tokens: `softmax(W norm(φ(W' h + b')) + b)`, W tied by default."""
 
     config: VanillaEncoderConfig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 - the form transformers reads
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
-    _keys_to_ignore_on_load_unexpected = [r"^pooler\.", r"^seq_relationship\."]  # noqa: RUF012 - of ForPreTraining
 
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
         self.model = VanillaEncoderModel(config)
-        self.transform = HeadTransform(config, config.head_act or config.hidden_act, norm=True)
+        self.transform = PredictionHead(config, config.head_act or config.hidden_act, norm=True)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.shape_logits = build_logit_shape(config)
-        self.post_init()
+        self.logits_transform = build_logits_transform(config)
 
-    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def transform_hidden_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
         return self.transform(hidden_states)
+
+
+class VanillaEncoderForMaskedLM(EncoderMaskedLM):
+    """Masked language model (Devlin et al. 2019): token ids (B, T), some of them [MASK] → logits (B, T, V)."""
+
+    _keys_to_ignore_on_load_unexpected = [r"^pooler\.", r"^seq_relationship\."]  # noqa: RUF012 - of ForPreTraining
+
+    def __init__(self, config: VanillaEncoderConfig):
+        super().__init__(config)
+        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -85,18 +59,11 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Return logits (B, T, V) and, given `labels` (B, T) with -100 where no loss is wanted, the cross-entropy."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        loss, logits = self.score_tokens(outputs.last_hidden_state, labels, **kwargs)
+        """Return logits (B, T, V) and, given `labels` (B, T) with -100 for no loss, the mean cross-entropy."""
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        loss, logits = self.loss_and_logits(outputs.last_hidden_state, labels, **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
@@ -104,14 +71,14 @@ class VanillaEncoderForMaskedLM(TokenScores, VanillaPreTrainedModel):
 
 @dataclass
 class PreTrainingOutput(ModelOutput):
-    """What `VanillaEncoderForPreTraining` returns, under the names of transformers' `BertForPreTrainingOutput`.
+    """Output of `VanillaEncoderForPreTraining`, with the names of transformers' `BertForPreTrainingOutput`.
 
     Args:
-        loss: Sum of the losses whose labels were given.
+        loss: Sum of the losses for which labels were given.
         prediction_logits: Logits of the tokens (B, T, V).
-        seq_relationship_logits: Logits of "B follows A" and "B is from elsewhere" (B, 2).
-        hidden_states: States before the first and behind each block, if asked for.
-        attentions: Attention weights of each block, if asked for.
+        seq_relationship_logits: Logits of "B follows A" and "B is from another text" (B, 2).
+        hidden_states: States before the first and after each block, with `output_hidden_states=True`.
+        attentions: Attention weights of each block, with `output_attentions=True`.
     """
 
     loss: torch.Tensor | None = None
@@ -121,37 +88,22 @@ class PreTrainingOutput(ModelOutput):
     attentions: tuple[torch.Tensor, ...] | None = None
 
 
-class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
-    """BERT as it was pre-trained (Devlin et al. 2019): masked tokens, and whether segment B follows segment A.
+class VanillaEncoderForPreTraining(EncoderMaskedLM):
+    """BERT's pre-training (Devlin et al. 2019): masked tokens, and whether segment B follows segment A.
 
-    The head of the tokens is that of `VanillaEncoderForMaskedLM`. That of the pair is a text classifier's of two
-    classes, in the form the config's `classifier_...` fields give it, without dropout: by default
-    `W tanh(W' h_[CLS] + b') + b`. `pooler` (W', b') is where a `VanillaEncoderForSequenceClassification` goes on from.
+    The pair's head is a text classifier of two classes without dropout, by the config's `classifier_...` fields: by
+    default `W tanh(W' h_[CLS] + b') + b`. A `VanillaEncoderForSequenceClassification` takes over `pooler` (W', b').
 
     Shapes: token ids (B, T) → logits (B, T, V) and (B, 2).
     """
 
-    config: VanillaEncoderConfig
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
-    _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
-    _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
-
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
-        self.model = VanillaEncoderModel(config)
-        self.transform = HeadTransform(config, config.head_act or config.hidden_act, norm=True)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.shape_logits = build_logit_shape(config)
         self.pool = POOLINGS[config.classifier_pooling]
-        self.pooler = nn.Identity()
-        if config.classifier_act is not None:
-            self.pooler = HeadTransform(config, config.classifier_act, config.classifier_norm)
+        self.pooler = build_pooler(config)
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
-        self.loss_type = "ForMaskedLM"  # by the class's name transformers would find none
+        self.loss_type = "ForMaskedLM"  # transformers finds none for the class's name
         self.post_init()
-
-    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.transform(hidden_states)
 
     @can_return_tuple
     def forward(
@@ -163,31 +115,24 @@ class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         next_sentence_label: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> PreTrainingOutput:
         """Return both logits and, given labels, the sum of the mean losses of tokens and of pairs.
 
-        `labels` (B, T) has -100 where no loss is wanted; `next_sentence_label` (B) is 0 where segment B follows
-        segment A, 1 where it is from elsewhere. Without one of them the loss is that of the other alone.
+        `labels` (B, T) is -100 for tokens without a loss; `next_sentence_label` (B) is 0 if segment B follows segment
+        A, 1 if it is from another text. Without one of them the loss is that of the other.
 
-        `num_items_in_batch`, the number N of masked tokens in all batches whose gradients are accumulated, scales
-        the loss of a batch with n of them to `n/N (mean over its tokens + mean over its pairs)`: the sum over the
-        batches is the exact mean over the tokens, and for the pairs a mean that weighs batches by their masked
-        tokens, which is the exact one where all batches have as many per pair.
+        `num_items_in_batch` is the number N of masked tokens in all batches whose gradients are accumulated. The loss
+        of a batch with n of them is then `n/N (mean over its tokens + mean over its pairs)`. The sum over the batches
+        is the exact mean over the tokens; for the pairs it weights batches by their masked tokens.
         """
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
-        states = outputs.last_hidden_state
-        pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, states, attention_mask)))
-        loss, logits = self.score_tokens(states, labels, **kwargs)
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        hidden_states = outputs.last_hidden_state
+        pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, hidden_states, attention_mask)))
+        loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         if next_sentence_label is not None:
-            pair_loss = self.score_pairs(pair_logits, next_sentence_label, labels, kwargs.get("num_items_in_batch"))
+            num_items = kwargs.get("num_items_in_batch")
+            pair_loss = self.next_sentence_loss(pair_logits, next_sentence_label, labels, num_items)
             loss = pair_loss if loss is None else loss + pair_loss
         return PreTrainingOutput(
             loss=loss,
@@ -197,36 +142,34 @@ class VanillaEncoderForPreTraining(TokenScores, VanillaPreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def score_pairs(
+    def next_sentence_loss(
         self,
         logits: torch.Tensor,
         next_sentence_label: torch.Tensor,
         labels: torch.Tensor | None,
         num_items_in_batch: torch.Tensor | int | None,
     ) -> torch.Tensor:
-        """Return the mean cross-entropy of the pairs, times the batch's share of all masked tokens if it is known."""
+        """Return the mean cross-entropy of the pairs, times the batch's share of all masked tokens if it is given."""
         loss = nn.functional.cross_entropy(logits.float(), next_sentence_label.view(-1).to(logits.device))
         if num_items_in_batch is None or labels is None:
             return loss
-        return loss * (labels.ne(-100).sum() / num_items_in_batch).to(loss.device)
+        return loss * (labels.ne(IGNORE_INDEX).sum() / num_items_in_batch).to(loss.device)
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
     """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels)."""
 
     config: VanillaEncoderConfig
-    accepts_loss_kwargs = False  # some of its losses are means: Trainer divides them when it accumulates gradients
+    accepts_loss_kwargs = False  # its losses may be means: Trainer divides them when it accumulates gradients
 
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = cast(int, config.num_labels)
         self.model = VanillaEncoderModel(config)
         self.pool = POOLINGS[config.classifier_pooling]
-        self.pooler = nn.Identity()
-        if config.classifier_act is not None:
-            self.pooler = HeadTransform(config, config.classifier_act, config.classifier_norm)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.pooler = build_pooler(config)
+        self.dropout = nn.Dropout(cast(float, config.classifier_dropout))
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -238,17 +181,10 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> SequenceClassifierOutput:
         """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         pooled = pool_states(self.pool, outputs.last_hidden_state, attention_mask)
         logits = self.classifier(self.dropout(self.pooler(pooled)))
         loss = None
@@ -266,10 +202,10 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
 
     def __init__(self, config: VanillaEncoderConfig):
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = cast(int, config.num_labels)
         self.model = VanillaEncoderModel(config)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.dropout = nn.Dropout(cast(float, config.classifier_dropout))
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple
@@ -281,17 +217,10 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> TokenClassifierOutput:
         """Return logits (B, T, labels) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy."""
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            token_type_ids=token_type_ids,
-            position_ids=position_ids,
-            inputs_embeds=inputs_embeds,
-            **kwargs,
-        )
+        outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
         if labels is not None:

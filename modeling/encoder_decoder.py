@@ -8,40 +8,37 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import TokenScores, build_logit_shape
-from .stack import CrossDecoderStack, EncoderStack, keep_whole_source
+from .heads import IGNORE_INDEX, LMHeadMixin, build_logits_transform
+from .stack import CrossDecoderStack, EncoderStack, replace_windowed_cross_cache
 
 
 def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> torch.Tensor:
-    """Return what the decoder reads to predict `labels` (B, T): the start token and all labels but the last.
-
-    -100, which marks labels without loss, becomes padding.
+    """Return the decoder inputs for `labels` (B, T): the start token and all labels but the last, padding for -100.
 
     Raises:
         ValueError: The config has no `decoder_start_token_id` or no `pad_token_id`.
     """
-    for name in ("decoder_start_token_id", "pad_token_id"):
-        if getattr(config, name) is None:
-            raise ValueError(f"decoder inputs are made from labels with {name}, which the config leaves at None")
-    start = labels.new_full((labels.shape[0], 1), config.decoder_start_token_id)
-    shifted = torch.cat([start, labels[:, :-1]], dim=1)
-    return shifted.masked_fill(shifted == -100, config.pad_token_id)
+    start_id, pad_id = config.decoder_start_token_id, config.pad_token_id
+    if start_id is None or pad_id is None:
+        name = "decoder_start_token_id" if start_id is None else "pad_token_id"
+        raise ValueError(f"decoder inputs are made from labels with {name}, which is None in the config")
+    shifted = torch.cat([labels.new_full((labels.shape[0], 1), start_id), labels[:, :-1]], dim=1)
+    return shifted.masked_fill(shifted == IGNORE_INDEX, pad_id)
 
 
 class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
-    """What the bare model and the one with a head share."""
+    """Base of the encoder-decoders with and without a head: two vocabularies, which may share a table."""
 
     config: VanillaEncoderDecoderConfig
 
     def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # transformers looks at `tie_word_embeddings` alone, but source and target can share a table under an untied
-        # head, and the other way round.
+        # transformers reads only `tie_word_embeddings`, but source and target can share a table without a tied head,
+        # and the other way round.
         if all_submodels:
             return super().get_expanded_tied_weights_keys(all_submodels=True)
         return self.tied_weights()
@@ -60,7 +57,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
             self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
         )
         self.set_input_embeddings(resized)
-        self.config.decoder_vocab_size = self.config.target_vocab_size  # keeps its size under a new `vocab_size`
+        self.config.decoder_vocab_size = self.config.target_vocab_size  # whose default is `vocab_size`
         self.config.vocab_size = resized.num_embeddings
         return resized
 
@@ -83,7 +80,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         )
         self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
         head = self.get_output_embeddings()
-        if head is not None:  # a tied one has the new rows already, but not yet the new size
+        if head is not None:  # a tied head already has the new rows, but not the new `out_features`
             self.set_output_embeddings(
                 self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
             )
@@ -91,7 +88,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         return decoder.embed_tokens
 
     def tied_weights(self) -> dict[str, str]:
-        """Return which parameter is which other one, as the config says."""
+        """Return the tied parameters, each with the one that it is, by the config."""
         raise NotImplementedError
 
 
@@ -102,8 +99,8 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
-        self.encoder = EncoderStack(config, side=config.encoder_side)
-        self.decoder = CrossDecoderStack(config, side=config.decoder_side)
+        self.encoder = EncoderStack(config, stack_config=config.encoder_side)
+        self.decoder = CrossDecoderStack(config, stack_config=config.decoder_side)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
@@ -131,11 +128,11 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
-        Without decoder inputs the source, shifted right, stands for them (one vocabulary only).
+        Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.source_as_target(input_ids)
@@ -147,7 +144,7 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
                 inputs_embeds=inputs_embeds,
                 **kwargs,
             )
-        elif isinstance(encoder_outputs, dict):  # as all outputs of transformers are, whatever else is in them
+        elif isinstance(encoder_outputs, dict):  # any model's output class of transformers
             names = ("last_hidden_state", "hidden_states", "attentions")
             encoder_outputs = BaseModelOutput(**{name: encoder_outputs.get(name) for name in names})
         else:
@@ -175,14 +172,14 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         )
 
     def source_as_target(self, input_ids: torch.Tensor | None) -> torch.Tensor:
-        """Return decoder inputs made from the source, as in denoising."""
+        """Return the source as decoder inputs, as in denoising (BART)."""
         if input_ids is None or not self.config.share_encoder_decoder_embeddings:
             raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
         return shift_right(input_ids, self.config)
 
 
 class VanillaEncoderDecoderForConditionalGeneration(
-    TokenScores, VanillaEncoderDecoderPreTrainedModel, GenerationMixin
+    LMHeadMixin, VanillaEncoderDecoderPreTrainedModel, GenerationMixin
 ):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
 
@@ -192,10 +189,10 @@ class VanillaEncoderDecoderForConditionalGeneration(
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
-        self.loss_type = "ForMaskedLM"  # labels stand beside the decoder's inputs already: no second shift
+        self.loss_type = "ForMaskedLM"  # the decoder's inputs are shifted already
         self.model = VanillaEncoderDecoderModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=config.lm_head_bias)
-        self.shape_logits = build_logit_shape(config)
+        self.logits_transform = build_logits_transform(config)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
@@ -209,7 +206,7 @@ class VanillaEncoderDecoderForConditionalGeneration(
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
-            keep_whole_source(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
+            replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""
@@ -231,11 +228,11 @@ class VanillaEncoderDecoderForConditionalGeneration(
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy.
 
-        Decoder inputs not given are the labels shifted right behind `decoder_start_token_id`.
+        Decoder inputs default to the labels, shifted right after `decoder_start_token_id`.
         """
         if labels is not None:
             use_cache = False if use_cache is None else use_cache
@@ -256,7 +253,7 @@ class VanillaEncoderDecoderForConditionalGeneration(
             **kwargs,
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        loss, logits = self.score_tokens(hidden_states, labels, **kwargs)
+        loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

@@ -1,4 +1,7 @@
-"""From states to token logits and their loss: the one place where the output layer and the loss meet."""
+"""From states to logits and losses: the language-model head, and the layers in front of a classifier.
+
+Shape letters: B batch, T length, N labeled positions, D model width, V vocabulary.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -6,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
-from .parts.dropout import keep
+from .parts.dropout import identity
+from .parts.norms import build_norm
 
-IGNORED = -100  # the label that is not scored
+IGNORE_INDEX = -100  # label of the positions that have no loss
 
 
 def scale_logits(logits: torch.Tensor, scale: float) -> torch.Tensor:
@@ -24,39 +29,39 @@ def cap_logits(logits: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
     return cap * torch.tanh(logits * (scale / cap))
 
 
-def build_logit_shape(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what happens to the logits behind the output layer."""
+def build_logits_transform(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the function applied to the output layer's logits: scale, soft cap, or identity."""
     scale = 1.0 if config.logit_scale is None else config.logit_scale
     if getattr(config, "scale_decoder_outputs", False):
         scale *= config.hidden_size**-0.5
     if config.final_logit_softcapping is not None:
         return partial(cap_logits, scale=scale, cap=config.final_logit_softcapping)
-    return keep if scale == 1.0 else partial(scale_logits, scale=scale)
+    return identity if scale == 1.0 else partial(scale_logits, scale=scale)
 
 
-class TokenScores:
-    """Mixin of the language models: `lm_head`, `shape_logits` and `loss_function` behind one call.
+class LMHeadMixin:
+    """Mixin of the language models: output layer and cross-entropy, `softmax(W h)` against the labels.
 
-    What the head computes and for which rows is decided here alone. Three keywords of every language model's `forward`
-    end here; training gives them, because most of what a head computes is never looked at there:
+    Three keyword arguments of every language model's `forward` are for training, where most logits are not needed:
 
-    - `labelled_only`: compute logits only of positions that a label is for, in their order, as (N, V).
-    - `return_logits=False`: return the loss alone.
+    - `labelled_only`: compute logits only for the positions with a label, in order, as (N, V).
+    - `return_logits=False`: return only the loss.
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
     The loss does not depend on the first two.
     """
 
     lm_head: nn.Module
-    shape_logits: Callable[[torch.Tensor], torch.Tensor]
+    logits_transform: Callable[[torch.Tensor], torch.Tensor]
     loss_function: Callable[..., torch.Tensor]
-    predicts_next = False  # whether the label of a position is the token of the one behind it
+    predicts_next_token = False
+    """Whether the target of a position is the label of the next one."""
 
-    def before_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the states that the output layer takes."""
+    def transform_hidden_states(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the input of the output layer."""
         return hidden_states
 
-    def score_tokens(
+    def loss_and_logits(
         self,
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
@@ -69,15 +74,15 @@ class TokenScores:
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V).
 
-        `shift_labels` (B, T) are the tokens that follow, for parts of rows, whose last token's is not in `labels`.
+        `shift_labels` (B, T) are labels already shifted by one, for rows split over devices.
         """
         if labels is None:
             return None, self.logits(hidden_states)
-        shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next else {}
+        shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next_token else {}
         targets = shifted.get("shift_labels", self.targets(labels)).view(labels.shape)
         if labelled_only:
-            wanted = targets != IGNORED  # (B, T)
-            hidden_states, targets = hidden_states[wanted], targets[wanted]
+            labelled = targets != IGNORE_INDEX  # (B, T)
+            hidden_states, targets = hidden_states[labelled], targets[labelled]
         logits = self.logits(hidden_states)
         if labelled_only or label_smoothing:
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
@@ -88,11 +93,11 @@ class TokenScores:
 
     def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the logits (..., V) of states (..., D)."""
-        return self.shape_logits(self.lm_head(self.before_head(hidden_states)))
+        return self.logits_transform(self.lm_head(self.transform_hidden_states(hidden_states)))
 
     def targets(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return what each position predicts (B, T): its label, or that of the next one, -100 behind the last."""
-        return nn.functional.pad(labels, (0, 1), value=IGNORED)[..., 1:] if self.predicts_next else labels
+        """Return the target of each position (B, T): its label, or that of the next one and -100 at the end."""
+        return nn.functional.pad(labels, (0, 1), value=IGNORE_INDEX)[..., 1:] if self.predicts_next_token else labels
 
 
 def smoothed_loss(
@@ -103,13 +108,58 @@ def smoothed_loss(
     num_items_in_batch: torch.Tensor | int | None = None,
     **_: Any,
 ) -> torch.Tensor:
-    """Return the cross-entropy of logits (N, V) with targets (N), of which -100 does not count.
+    """Return the cross-entropy of logits (N, V) with targets (N), without those of -100.
 
-    Its mean, or its sum divided by `num_items_in_batch`, the number of targets in all the batches of a step.
+    It is the mean, or the sum divided by `num_items_in_batch`, the number of targets in all batches of a step.
     """
     logits, targets = logits.float(), targets.to(logits.device)
-    options: dict[str, Any] = {"ignore_index": IGNORED, "label_smoothing": label_smoothing}
+    options: dict[str, Any] = {"ignore_index": IGNORE_INDEX, "label_smoothing": label_smoothing}
     if num_items_in_batch is None:
         return nn.functional.cross_entropy(logits, targets, **options)
     total = nn.functional.cross_entropy(logits, targets, reduction="sum", **options)
     return total / torch.as_tensor(num_items_in_batch, device=total.device)
+
+
+class PredictionHead(nn.Module):
+    """The layer that BERT has in front of an output layer or classifier: `norm(φ(W h + b))`, (..., D) → (..., D).
+
+    Args:
+        config: The model's config.
+        act: Name of the activation φ.
+        norm: Whether there is a norm.
+    """
+
+    def __init__(self, config: VanillaEncoderConfig, act: str, norm: bool):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
+        self.act_fn = ACT2FN[act]
+        self.norm = build_norm(config) if norm else nn.Identity()
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.act_fn(self.dense(hidden_states)))
+
+
+def build_pooler(config: VanillaEncoderConfig) -> nn.Module:
+    """Return the layer between pooling and classifier, the identity if the config has none."""
+    if config.classifier_act is None:
+        return nn.Identity()
+    return PredictionHead(config, config.classifier_act, config.classifier_norm)
+
+
+def pool_states(
+    pool: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return one vector per text by one of `POOLINGS`, (B, T, D) → (B, D); without a mask there is no padding.
+
+    Raises:
+        ValueError: The mask is not (B, T).
+    """
+    if attention_mask is None:
+        attention_mask = torch.ones(hidden_states.shape[:2], device=hidden_states.device)
+    if attention_mask.ndim != 2:
+        raise ValueError(
+            f"pooling needs an attention_mask of shape (batch, length), got {tuple(attention_mask.shape)}"
+        )
+    return pool(hidden_states, attention_mask)

@@ -1,6 +1,6 @@
 """A stack of blocks with its embeddings: bidirectional, causal, and causal with cross-attention.
 
-Shape letters: B batch, T length, S source length, D model width.
+Shape letters: B batch, T length, S key length or length of the source, D model width, H heads.
 """
 
 import copy
@@ -24,16 +24,13 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     BaseModelOutputWithPastAndCrossAttentions,
 )
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
+from vanillaformer.configuration import BlockConfig, layer_types
 
 from .base import VanillaPreTrainedModel
-from .block import CrossAttentionBlock, SelfAttentionBlock, build_block
-from .layer_drop import build_layer_drop
+from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
 from .parts.attention import Attention
 from .parts.embeddings import InputEmbeddings
 from .parts.residual import build_final_norm
@@ -47,34 +44,38 @@ CAUSAL_MASKS = {
     "sliding_attention": create_sliding_window_causal_mask,
 }
 
-# Attention functions that look the bias up by row
+# Attention functions that index the position bias by the row of the batch
 BIAS_PER_ROW = ("flex_attention",)
 
 
+Masks = dict[str, Any]
+"""The attention mask of each type of layer, in the form of the attention function: tensor, block mask or `None`."""
+
+
 class Stack(VanillaPreTrainedModel):
-    """Embeddings, blocks and final norm; the subclasses say how the blocks are called.
+    """Embeddings, blocks and final norm; the subclasses make the masks and call `run_layers`.
 
     Args:
         config: The model's config.
-        side: What the parts of this stack read instead, in a model of two stacks.
+        stack_config: The config of this stack's parts, in a model of two stacks. Default `config`.
     """
 
     is_causal = False
     has_cross_attention = False
     mask_functions: dict[str, Callable] = BIDIRECTIONAL_MASKS
 
-    def __init__(self, config: BlockConfig, side: ConfigView | None = None):
+    def __init__(self, config: BlockConfig, stack_config: BlockConfig | None = None):
         super().__init__(config)
-        own = side or config
-        self.layer_types = layer_types(own)
-        self.embed_tokens = nn.Embedding(own.vocab_size, own.hidden_size)
-        self.embeddings = InputEmbeddings(own, self.is_causal)
+        stack_config = stack_config or config
+        self.layer_types = layer_types(stack_config)
+        self.embed_tokens = nn.Embedding(stack_config.vocab_size, stack_config.hidden_size)
+        self.embeddings = InputEmbeddings(stack_config, self.is_causal)
         self.layers = nn.ModuleList(
-            build_block(own, layer_idx, self.is_causal, self.has_cross_attention)
-            for layer_idx in range(own.num_hidden_layers)
+            build_block(stack_config, layer_idx, self.is_causal, self.has_cross_attention)
+            for layer_idx in range(stack_config.num_hidden_layers)
         )
-        self.layer_drop = build_layer_drop(own.layer_drop)
-        self.norm = build_final_norm(own)
+        self.layer_drop = build_layer_drop(stack_config.layer_drop)
+        self.norm = build_final_norm(stack_config)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -86,7 +87,7 @@ class Stack(VanillaPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         past_length: int | torch.Tensor = 0,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the first block's input (B, T, D) and the positions (B or 1, T) of its tokens."""
+        """Return the first block's input (B, T, D) and the positions (B or 1, T) of the tokens, by default from 0."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds")
         if inputs_embeds is None:
@@ -97,67 +98,78 @@ class Stack(VanillaPreTrainedModel):
                 self.embeddings.positions.check_length(past_length + length)
             position_ids = (torch.arange(length, device=inputs_embeds.device) + past_length).unsqueeze(0)
         if isinstance(self.layers[0], PipelineIdentityLayer):
-            return inputs_embeds, position_ids  # a later stage of a pipeline is given states, not embeddings
+            return inputs_embeds, position_ids  # a later stage of a pipeline gets hidden states
         return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
 
-    def masks(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | dict | None, **arguments: Any
-    ) -> dict[str, torch.Tensor | None]:
-        """Return the mask of each type of layer, made of the padding mask (B, T), unless `generate` has made it."""
+    def masks(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Masks | None, **kwargs: Any) -> Masks:
+        """Return the mask of each type of layer for a padding mask (B, T); `generate` gives the masks themselves."""
         if isinstance(attention_mask, dict):
             return attention_mask
         return {
-            layer_type: self.mask_functions[layer_type](self.config, hidden_states, attention_mask, **arguments)
+            layer_type: self.mask_functions[layer_type](self.config, hidden_states, attention_mask, **kwargs)
             for layer_type in dict.fromkeys(self.layer_types)
         }
 
-    def layer_inputs(
+    def run_layers(
         self,
         hidden_states: torch.Tensor,
         position_ids: torch.Tensor,
-        masks: dict[str, torch.Tensor | None],
-        cache: Cache | None = None,
-    ) -> list[tuple[torch.Tensor | None, dict[str, Any]]]:
-        """Return what may differ between layers, each made once for all that share it: bias, and mask and rotation."""
-        rotations = self.embeddings.positions.rotations(hidden_states, position_ids)
+        masks: Masks,
+        *encoder_hidden_states: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs: Any,
+    ) -> torch.Tensor:
+        """Return the states (B, T, D) after all blocks and the final norm; `kwargs` go to every block."""
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         biases = self.position_biases(hidden_states, cache)
-        return [
-            (bias, {"attention_mask": masks[layer_type], "rotation": rotations.get(layer_type)})
-            for bias, layer_type in zip(biases, self.layer_types)
-        ]
+        position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, position_ids)
+        kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values}
+        for layer, layer_type, position_bias in zip(self.layer_drop(self.layers), self.layer_types, biases):
+            hidden_states = layer(
+                hidden_states,
+                position_bias,  # positional, as the encoder's states: gradient checkpointing differentiates these only
+                *encoder_hidden_states,
+                attention_mask=masks[layer_type],
+                position_embeddings=position_embeddings.get(layer_type),
+                **kwargs,
+            )
+        return self.norm(hidden_states)
 
     def position_biases(self, hidden_states: torch.Tensor, cache: Cache | None) -> list[torch.Tensor | None]:
-        """Return what each layer adds to its attention scores (1 or B, H, T, S); layers of one kind share it."""
+        """Return each layer's term of the attention scores (1 or B, H, T, S), computed once for equal layers."""
         positions = self.embeddings.positions
         if not positions.biased:
             return [None] * len(self.layer_types)
         rows = hidden_states.shape[0] if self.config._attn_implementation in BIAS_PER_ROW else 1
-        made: dict[tuple[str, int], torch.Tensor] = {}
-        keys = [(layer_type, positions.table_of(idx)) for idx, layer_type in enumerate(self.layer_types)]
+        biases: dict[tuple[str, int], torch.Tensor] = {}
+        keys = [(layer_type, positions.table_index(idx)) for idx, layer_type in enumerate(self.layer_types)]
         for layer_idx, key in enumerate(keys):
-            if key not in made:
-                queries, seen = places(hidden_states, cache, layer_idx)
-                made[key] = positions.bias(hidden_states, queries, seen, key[1]).expand(rows, -1, -1, -1)
-        return [made[key] for key in keys]
+            if key not in biases:
+                query_positions, key_positions = query_key_positions(hidden_states, cache, layer_idx)
+                bias = positions.bias(hidden_states, query_positions, key_positions, key[1])
+                biases[key] = bias.expand(rows, -1, -1, -1)
+        return [biases[key] for key in keys]
 
 
-def places(hidden_states: torch.Tensor, cache: Cache | None, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the places in the row of the tokens (T) and of those that a layer sees, the cached ones included (S)."""
+def query_key_positions(
+    hidden_states: torch.Tensor, cache: Cache | None, layer_idx: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the columns of the tokens (T) and of the keys that a layer attends to, cached ones included (S)."""
     length, device = hidden_states.shape[1], hidden_states.device
     if cache is None:
         return (torch.arange(length, device=device),) * 2
-    offset = cache.get_query_offset(layer_idx)
-    seen, seen_offset = cache.get_mask_sizes(length, layer_idx)
-    return torch.arange(length, device=device) + offset, torch.arange(seen, device=device) + seen_offset
+    key_length, key_offset = cache.get_mask_sizes(length, layer_idx)
+    query_positions = torch.arange(length, device=device) + cache.get_query_offset(layer_idx)
+    return query_positions, torch.arange(key_length, device=device) + key_offset
 
 
 def same_document(
-    position_ids: torch.Tensor | None, attention_mask: torch.Tensor | dict | None, rows: int
+    position_ids: torch.Tensor | None, attention_mask: torch.Tensor | Masks | None, rows: int
 ) -> Callable | None:
-    """Return which tokens may see each other in rows of packed documents, `None` where there are none.
+    """Return the mask function that separates packed documents, `None` if there is one document per row.
 
-    As in transformers' causal masks: without a padding mask, a document begins where positions (B or 1, T) do not go
-    on.
+    As in transformers' causal masks: without a padding mask, a document begins wherever positions (B or 1, T) do not
+    increase by one.
     """
     if position_ids is None or attention_mask is not None:
         return None
@@ -166,7 +178,7 @@ def same_document(
 
 
 class EncoderStack(Stack):
-    """Every token sees every other: the encoder of Vaswani et al. 2017 and BERT."""
+    """Bidirectional self-attention: the encoder of Vaswani et al. 2017 and BERT."""
 
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
@@ -179,22 +191,17 @@ class EncoderStack(Stack):
         token_type_ids: torch.LongTensor | None = None,
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding."""
-        given_positions = position_ids
-        hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
-        visible = same_document(given_positions, attention_mask, hidden_states.shape[0])
-        masks = self.masks(hidden_states, attention_mask, and_mask_function=visible)
-        inputs = self.layer_inputs(hidden_states, position_ids, masks)
-        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
-            # positional: gradient checkpointing saves what it differentiates
-            hidden_states = layer(hidden_states, position_bias, position_ids=position_ids, **own, **kwargs)
-        return BaseModelOutput(last_hidden_state=self.norm(hidden_states))
+        hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
+        and_mask = same_document(position_ids, attention_mask, hidden_states.shape[0])
+        masks = self.masks(hidden_states, attention_mask, and_mask_function=and_mask)
+        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, positions, masks, **kwargs))
 
 
 class DecoderStack(Stack):
-    """Every token sees itself and those before it: GPT."""
+    """Causal self-attention: GPT (Radford et al. 2018)."""
 
     is_causal = True
     mask_functions = CAUSAL_MASKS
@@ -211,58 +218,47 @@ class DecoderStack(Stack):
         inputs_embeds: torch.Tensor | None = None,
         token_type_ids: torch.LongTensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutputWithPast:
         """Return the states (B, T, D) of tokens `input_ids` (B, T), which follow those in `past_key_values`."""
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        given_positions = position_ids  # made positions need no search for packed documents
-        hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
-        masks = self.masks(
-            hidden_states, attention_mask, past_key_values=past_key_values, position_ids=given_positions
+        hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
+        # the given position_ids, not the default ones, in which there are no packed documents to search for
+        masks = self.masks(hidden_states, attention_mask, past_key_values=past_key_values, position_ids=position_ids)
+        hidden_states = self.run_layers(
+            hidden_states, positions, masks, past_key_values=past_key_values, use_cache=use_cache, **kwargs
         )
-        inputs = self.layer_inputs(hidden_states, position_ids, masks, past_key_values)
-        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
-            hidden_states = layer(
-                hidden_states,
-                position_bias,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=use_cache,
-                **own,
-                **kwargs,
-            )
-        return BaseModelOutputWithPast(last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values)
+        return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-def keep_whole_source(cache: EncoderDecoderCache, config: BlockConfig, length: int) -> None:
-    """Replace the cache of a source of `length` tokens if it has the window of the target's layers.
+def replace_windowed_cross_cache(cache: EncoderDecoderCache, config: BlockConfig, length: int) -> None:
+    """Replace the cross-attention cache of a source of `length` tokens if it has the window of the decoder's layers.
 
-    transformers makes both caches of one config, but cross-attention sees the whole source.
+    transformers makes both caches from one config, but cross-attention needs the whole source.
 
     Raises:
-        ValueError: The cache has forgotten a part of the source already.
+        ValueError: The cache has already dropped a part of the source.
     """
-    crossed = cache.cross_attention_cache
-    if not any(crossed.is_sliding):
+    if not any(cache.cross_attention_cache.is_sliding):
         return
     if any(cache.is_updated.values()):
         raise ValueError(
             f"past_key_values has a cross_attention_cache with sliding_window={config.sliding_window}, which has "
-            "forgotten a part of the source: make it with DynamicCache()"
+            "dropped a part of the source: make it with DynamicCache()"
         )
-    if isinstance(crossed, StaticCache):
-        whole = copy.deepcopy(config)
-        whole.sliding_window = None
-        del whole.layer_types, whole.encoder_layer_types
-        cache.cross_attention_cache = StaticCache(config=whole, max_cache_len=length)
+    if isinstance(cache.cross_attention_cache, StaticCache):
+        without_window: Any = copy.deepcopy(config)
+        without_window.sliding_window = None
+        del without_window.layer_types, without_window.encoder_layer_types
+        cache.cross_attention_cache = StaticCache(config=without_window, max_cache_len=length)
     else:
         cache.cross_attention_cache = DynamicCache()
 
 
 class CrossDecoderStack(Stack):
-    """Every token sees itself, those before it and the encoder's output: the decoder of Vaswani et al. 2017."""
+    """Causal self-attention and cross-attention to the encoder's output: the decoder of Vaswani et al. 2017."""
 
     is_causal = True
     has_cross_attention = True
@@ -285,37 +281,30 @@ class CrossDecoderStack(Stack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D)."""
         if use_cache and past_key_values is None:
-            # of the source everything is kept, whatever window the target's layers have
+            # cross-attention has no sliding window
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        given_positions = position_ids
-        hidden_states, position_ids = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
+        hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
         if isinstance(past_key_values, EncoderDecoderCache) and encoder_hidden_states is not None:
-            keep_whole_source(past_key_values, self.config, encoder_hidden_states.shape[1])
-        self_attention_cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        masks = self.masks(
-            hidden_states, attention_mask, past_key_values=self_attention_cache, position_ids=given_positions
+            replace_windowed_cross_cache(past_key_values, self.config, encoder_hidden_states.shape[1])
+        cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+        masks = self.masks(hidden_states, attention_mask, past_key_values=cache, position_ids=position_ids)
+        hidden_states = self.run_layers(
+            hidden_states,
+            positions,
+            masks,
+            encoder_hidden_states,
+            encoder_attention_mask=create_bidirectional_mask(
+                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
+            ),
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            **kwargs,
         )
-        inputs = self.layer_inputs(hidden_states, position_ids, masks, self_attention_cache)
-        encoder_attention_mask = create_bidirectional_mask(
-            self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
-        )
-        for layer, (position_bias, own) in zip(self.layer_drop(self.layers), inputs):
-            hidden_states = layer(
-                hidden_states,
-                position_bias,
-                encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
-                position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=use_cache,
-                **own,
-                **kwargs,
-            )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.norm(hidden_states), past_key_values=past_key_values
+            last_hidden_state=hidden_states, past_key_values=past_key_values
         )

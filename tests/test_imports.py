@@ -22,23 +22,22 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.pooling", "parts.initialization", "heads", "adapters"),
+        *("parts.pooling", "parts.initialization", "heads"),
     },
     {"parts.residual", "parts.embeddings", "base"},
     {"block"},
-    {"layer_drop"},
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "admin"},
     {"auto", "counts"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
-    "parts.attention": {"parts.norms"},
+    "parts.attention": {"parts.norms", "parts.positions"},
     "parts.feed_forward": {"parts.dropout"},
-    "heads": {"parts.dropout"},
+    "heads": {"parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.embeddings": {"parts.dropout", "parts.norms", "parts.positions"},
-    "base": {"adapters", "parts.initialization"},
+    "base": {"parts.initialization"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
@@ -113,4 +112,4 @@ def test_only_registration_reads_the_name_of_a_model_type(module):
     readers = [
         node for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute) and node.attr == "model_type"
     ]
-    assert not readers or inner(module) in ("auto", "adapters")
+    assert not readers or inner(module) in ("auto", "base")

@@ -11,8 +11,9 @@ FORWARD_CODE_LINES = 50
 
 # What runs in every forward pass
 RUN_EVERY_TIME = (
-    "forward", "attend", "consult", "feed", "before", "after", "embed", "rotations", "rotate_whole", "rotate_part",
-    "bias", "bucket", "masks", "layer_inputs", "position_biases", "query_key_value", "score_tokens",
+    "forward", "self_attend", "cross_attend", "feed_forward", "before", "after", "embed", "position_embeddings",
+    "rotate_all", "rotate_part", "bias", "bucket", "masks", "run_layers", "position_biases", "query_key_value",
+    "loss_and_logits",
 )  # fmt: skip
 
 # Qualified name: reason. An entry that is not needed any more fails the test below.

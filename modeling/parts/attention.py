@@ -4,30 +4,26 @@ Shape letters: B batch, T query length, S key length, D model width, H query hea
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
 from .norms import NormPerHead, build_norm
-
-Rotation = tuple[torch.Tensor, torch.Tensor]
-Rotate = Callable[[torch.Tensor, torch.Tensor, Rotation | None], tuple[torch.Tensor, torch.Tensor]]
+from .positions import PositionEmbeddings, Rotate
 
 
 def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
-    """Return keys or values (B, G, S, K) with each head standing `repeats` times in a row, (B, G·repeats, S, K)."""
+    """Return keys or values (B, G, S, K) each head repeated for the queries that share it, (B, G·repeats, S, K)."""
     return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
 
 
 def eager_attention(
-    module: nn.Module,
+    module: "Attention",
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -36,13 +32,13 @@ def eager_attention(
     dropout: float = 0.0,
     softcap: float | None = None,
     position_bias: torch.Tensor | None = None,
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention as the paper writes it: `softmax(QKᵀ · scaling + bias + mask) V`.
+    """Scaled dot-product attention (Vaswani et al. 2017, equation 1): `softmax(QKᵀ · scaling + bias + mask) V`.
 
     With a soft cap c (Gemma 2) the scores before bias and mask are `c tanh(QKᵀ · scaling / c)`.
 
-    Shapes: query (B, H, T, K), key and value (B, G, S, K), bias (1, H, T, S), mask additive (B, 1, T, S) → output
+    Shapes: query (B, H, T, K), key and value (B, G, S, K), bias (1, H, T, S), additive mask (B, 1, T, S) → output
     (B, T, H, K) and probabilities (B, H, T, S).
     """
     key = repeat_heads(key, module.num_key_value_groups)
@@ -52,7 +48,7 @@ def eager_attention(
         scores = softcap * torch.tanh(scores / softcap)
     if position_bias is not None:
         scores = scores + position_bias
-    # A mask's smallest number of float16 plus a score would be -inf, and a row of those no number
+    # In float16 the mask's smallest number plus a score would be -inf, and a row of -inf gives NaN
     scores = scores.to(torch.promote_types(query.dtype, torch.float32))
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -68,12 +64,12 @@ def split_heads(x: torch.Tensor, head_dim: int, norm: nn.Module | None = None) -
 
 
 def split_and_normalize(x: torch.Tensor, head_dim: int, norm: nn.Module) -> torch.Tensor:
-    """Return (B, T, H·K) as (B, H, T, K), each head normalised (Qwen 3)."""
+    """Return (B, T, H·K) as (B, H, T, K), each head normalized (Qwen 3)."""
     return norm(split_heads(x, head_dim))
 
 
 def normalize_and_split(x: torch.Tensor, head_dim: int, norm: nn.Module) -> torch.Tensor:
-    """Return (B, T, H·K), normalised over all heads, as (B, H, T, K) (OLMo 2)."""
+    """Return (B, T, H·K), normalized over all heads, as (B, H, T, K) (OLMo 2)."""
     return split_heads(norm(x), head_dim)
 
 
@@ -87,26 +83,26 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
-    """Return the norm on queries or keys of `heads` heads, `None` where the config has none."""
+    """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
     if config.qk_norm == "each_head":
         return NormPerHead(config, heads)
-    widths = {"none": None, "head": config.head_dim, "full": heads * config.head_dim}
-    width = widths[config.qk_norm]
+    head_dim = cast(int, config.head_dim)
+    width = {"none": None, "head": head_dim, "full": heads * head_dim}[config.qk_norm]
     return None if width is None else build_norm(config, width)
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with shared key/value heads if asked for.
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2), with H query and G ≤ H key/value heads.
 
-    Each head attends with `softmax(QKᵀ / √K) V`; how it is computed is transformers' choice of
-    `attn_implementation`: eager, sdpa, flash or flex attention.
+    Each head computes `softmax(QKᵀ / √K) V`, with transformers' `attn_implementation`: eager, sdpa, flash or flex
+    attention. With G < H several query heads share keys and values (Shazeer 2019; Ainslie et al. 2023).
 
     Args:
         config: The block's config.
-        layer_idx: The layer's place in the stack, and in the cache.
-        is_causal: Whether a token sees only itself and those before it.
-        rotate: Turns queries and keys by position (`modeling/parts/positions.py`).
-        key_value_width: Width of what keys and values are made from. Default D.
+        layer_idx: Index of the layer in the stack and in the cache.
+        is_causal: Whether a token attends only to itself and the tokens before it.
+        rotate: Rotates queries and keys by position (`modeling/parts/positions.py`).
+        key_value_width: Width of the states that keys and values are projected from. Default D.
 
     Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
     """
@@ -120,32 +116,34 @@ class Attention(nn.Module):
         key_value_width: int | None = None,
     ):
         super().__init__()
+        heads, key_heads = config.num_attention_heads, cast(int, config.num_key_value_heads)
         # transformers' attention functions read these attributes by name
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        self.head_dim = config.head_dim
-        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        self.scaling = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+        self.head_dim = cast(int, config.head_dim)
+        self.num_key_value_groups = heads // key_heads
+        self.scaling = self.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.dropout = config.attention_dropout
         self.rotate = rotate
         self.to_heads = QUERY_KEY_NORMS[config.qk_norm]
         self.options = self.attention_options(config)
 
         source_width = key_value_width or config.hidden_size
-        query_width = config.num_attention_heads * config.head_dim
-        key_width = config.num_key_value_heads * config.head_dim
+        query_width, key_width = heads * self.head_dim, key_heads * self.head_dim
         self.q_proj = nn.Linear(config.hidden_size, query_width, bias=config.has_attention_bias("q_proj"))
         self.k_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("k_proj"))
         self.v_proj = nn.Linear(source_width, key_width, bias=config.has_attention_bias("v_proj"))
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
-        self.q_norm = build_query_key_norm(config, config.num_attention_heads)
-        self.k_norm = build_query_key_norm(config, config.num_key_value_heads)
+        self.q_norm = build_query_key_norm(config, heads)
+        self.k_norm = build_query_key_norm(config, key_heads)
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
-        """Return what the attention function is told besides tensors: soft cap and window, where there are any."""
-        options = {} if config.attn_logit_softcapping is None else {"softcap": config.attn_logit_softcapping}
-        if layer_types(config)[self.layer_idx] == "sliding_attention":
+        """Return the attention function's keyword arguments that are no tensors: soft cap and window, if any."""
+        options: dict[str, Any] = {}
+        if config.attn_logit_softcapping is not None:
+            options["softcap"] = config.attn_logit_softcapping
+        if config.sliding_window is not None and layer_types(config)[self.layer_idx] == "sliding_attention":
             # Flash attention counts the token itself, transformers' mask of an encoder does not
             options["sliding_window"] = config.sliding_window + (not self.is_causal)
         return options
@@ -154,15 +152,15 @@ class Attention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None,
-        rotation: Rotation | None,
+        position_embeddings: PositionEmbeddings | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Project, turn by position and append to the cache."""
+        """Project, rotate by position and append to the cache: (B, T, D) → (B, H, T, K), twice (B, G, S, K)."""
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
         key = self.to_heads(self.k_proj(hidden_states), self.head_dim, self.k_norm)
         value = split_heads(self.v_proj(hidden_states), self.head_dim)
-        query, key = self.rotate(query, key, rotation)
-        # an encoder-decoder's cache holds two, any other cache is its own
+        query, key = self.rotate(query, key, position_embeddings)
+        # the cache of an encoder-decoder is a pair, any other is the self-attention cache itself
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
@@ -173,12 +171,12 @@ class Attention(nn.Module):
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        rotation: Rotation | None = None,
+        position_embeddings: PositionEmbeddings | None = None,
         past_key_values: Cache | None = None,
         position_bias: torch.Tensor | None = None,
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        query, key, value = self.query_key_value(hidden_states, key_value_states, rotation, past_key_values)
+        query, key, value = self.query_key_value(hidden_states, key_value_states, position_embeddings, past_key_values)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         output, probabilities = attend(
             self,
@@ -199,8 +197,8 @@ class Attention(nn.Module):
 class CrossAttention(Attention):
     """Attention from the decoder to the encoder's output, whose keys and values are computed once per sentence.
 
-    Source and target positions have no distance between them: nothing is turned, nothing is biased, and every token
-    sees the whole source.
+    Every token attends to the whole source. Source and target positions have no distance between them: there is no
+    rotation, no position bias and no window.
 
     Shapes: (B, T, D) and encoder states (B, S, D') → (B, T, D) and probabilities (B, H, T, S).
     """
@@ -214,12 +212,12 @@ class CrossAttention(Attention):
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None,
-        rotation: Rotation | None,
+        position_embeddings: PositionEmbeddings | None,
         past_key_values: Cache | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Project the queries, and the keys and values unless the cache holds them already."""
+        """Project the queries, and the keys and values unless the cache already holds them."""
         query = self.to_heads(self.q_proj(hidden_states), self.head_dim, self.q_norm)
-        # a cache that is not a pair of caches is that of self-attention
+        # a cache that is not a pair is the self-attention cache
         cache = past_key_values if isinstance(past_key_values, EncoderDecoderCache) else None
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer: Any = cache.cross_attention_cache.layers[self.layer_idx]

@@ -9,16 +9,16 @@ from .dropout import build_dropout
 from .norms import build_norm
 from .positions import build_positions
 
-# Σ wᵢ aⁱ mod p: both below 2³¹, so that no product leaves 64 bits
+# Of the hash Σ wᵢ aⁱ mod p: both below 2³¹, so that products fit into 64 bits
 HASH_FACTOR, HASH_PRIME = 1_540_483_477, 2**31 - 1
 
 
 class NoTokenTypes(nn.Module):
-    """A model that does not tell token types apart."""
+    """No token types: (B, T, D) → the same."""
 
     def forward(self, x: torch.Tensor, token_type_ids: torch.Tensor | None) -> torch.Tensor:
         if token_type_ids is not None:
-            raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
+            raise ValueError("token_type_ids were given, but the config has type_vocab_size=0")
         return x
 
 
@@ -38,71 +38,69 @@ class TokenTypes(nn.Module):
 
 
 class NoNgrams(nn.Module):
-    """A model whose tokens have the same vector beside whatever neighbours."""
+    """No n-grams: (B, T, D) → the same."""
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor | None, position_ids: torch.Tensor) -> torch.Tensor:
         return x
 
 
 class NgramTable(nn.Embedding):
-    """Vectors of n-grams; they begin at zero, so that the model begins as one without them."""
+    """Vectors of n-grams, which start at zero."""
 
     def initial_values(self) -> dict[str, torch.Tensor]:
         return {"weight": torch.zeros_like(self.weight)}
 
 
 class NgramEmbeddings(nn.Module):
-    """Add to a token's vector those of the n-grams that end in it: `x_t + Σ_{n=2}^{N} E_n[h(w_{t-n+1} … w_t)]`.
+    """Add the vectors of the n-grams that end in a token to its own: `x_t + Σ_{n=2}^{N} E_n[h(w_{t-n+1} … w_t)]`.
 
-    The over-encoding of Huang et al. 2025 (arXiv 2501.16975), with the hashing of Joulin et al. 2017 (fastText): h has
-    `buckets` values, and n-grams with the same one share a vector. Padding in front of a text and the place before it
-    are the same to h.
+    Over-encoding (Huang et al. 2025, arXiv 2501.16975) with the hashing trick of fastText (Joulin et al. 2017): h has
+    `buckets` values, and n-grams of equal value share a vector. Tokens before the first one count as padding.
 
     Args:
-        longest: N, at least 2.
+        max_ngram: N, at least 2.
         buckets: Rows of each table E_n.
         width: D.
-        padding: Id that stands for no token, maybe `None`.
+        padding: Id of the padding token, or `None`.
 
     Shapes: (B, T, D), ids (B, T), positions (B or 1, T) → (B, T, D).
     """
 
-    def __init__(self, longest: int, buckets: int, width: int, padding: int | None):
+    def __init__(self, max_ngram: int, buckets: int, width: int, padding: int | None):
         super().__init__()
-        self.longest, self.buckets = longest, buckets
+        self.max_ngram, self.buckets = max_ngram, buckets
         self.padding = -1 if padding is None else padding
-        self.embed_ngrams = NgramTable((longest - 1) * buckets, width)
+        self.embed_ngrams = NgramTable((max_ngram - 1) * buckets, width)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor | None, position_ids: torch.Tensor) -> torch.Tensor:
         if input_ids is None:
-            raise ValueError(f"max_ngram={self.longest} needs input_ids: inputs_embeds do not name the tokens")
-        return x + self.embed_ngrams(self.rows(input_ids, position_ids)).sum(dim=0)
+            raise ValueError(f"max_ngram={self.max_ngram} needs input_ids: inputs_embeds do not identify the tokens")
+        return x + self.embed_ngrams(self.hash_ngrams(input_ids, position_ids)).sum(dim=0)
 
-    def rows(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
-        """Return the rows of the table (N - 1, B, T), those of pairs first."""
-        number, found = input_ids.long(), []  # products of two numbers below 2³¹
-        for back in range(1, self.longest):
-            before = nn.functional.pad(input_ids, (back, 0), value=self.padding)[:, : input_ids.shape[1]]
-            before = torch.where(position_ids >= back, before, self.padding)  # packed texts are strangers
-            number = (number * HASH_FACTOR + before) % HASH_PRIME
-            found.append(number % self.buckets + (back - 1) * self.buckets)
-        return torch.stack(found)
+    def hash_ngrams(self, input_ids: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
+        """Return the table's row of each n-gram (N - 1, B, T), bigrams first."""
+        hashes, rows = input_ids.long(), []
+        for shift in range(1, self.max_ngram):
+            previous = nn.functional.pad(input_ids, (shift, 0), value=self.padding)[:, : input_ids.shape[1]]
+            previous = torch.where(position_ids >= shift, previous, self.padding)  # not of another packed text
+            hashes = (hashes * HASH_FACTOR + previous) % HASH_PRIME
+            rows.append(hashes % self.buckets + (shift - 1) * self.buckets)
+        return torch.stack(rows)
 
 
 def build_ngrams(config: BlockConfig) -> nn.Module:
-    """Return what adds the vectors of n-grams, if the config has any."""
-    longest = config.max_ngram
-    if longest == 1:
+    """Return the n-gram embeddings of a config, the identity if it has none."""
+    if config.max_ngram == 1:
         return NoNgrams()
-    return NgramEmbeddings(longest, config.ngram_buckets, config.hidden_size, config.pad_token_id)
+    return NgramEmbeddings(config.max_ngram, config.ngram_buckets, config.hidden_size, config.pad_token_id)
 
 
 class InputEmbeddings(nn.Module):
-    """Add n-grams to token vectors, scale them, add token types and positions, normalise and drop out.
+    """Embedding sum: `dropout(norm(√D (token + n-grams) + token type + position))`, most terms optional.
 
     Args:
         config: The stack's config.
-        is_causal: Whether a token sees only itself and those before it.
+        is_causal: Whether a token attends only to itself and the tokens before it.
 
     Shapes: token vectors (B, T, D), positions (B or 1, T), types and ids (B, T) → (B, T, D).
     """

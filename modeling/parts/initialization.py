@@ -1,6 +1,7 @@
 """How fresh weights are drawn; `INITIALIZATIONS` is the list of choices."""
 
-from typing import TypeGuard
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -8,18 +9,23 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig
 
-# The maps whose products reach the residual stream linearly: what depth-aware schemes scale
+# The maps between input and output of a sublayer, without queries and keys: what schemes by depth scale
 VALUE_MAPS = ("v_proj.weight", "o_proj.weight", "up_proj.weight", "down_proj.weight")
 
 
-def is_stack(module: nn.Module) -> TypeGuard[nn.ModuleList]:
-    """Whether a module is the list of a stack's blocks. It comes after its parts and may redraw what they drew."""
-    return isinstance(module, nn.ModuleList) and len(module) > 0 and hasattr(module[0], "sublayers")
+def blocks_of(module: nn.Module) -> list[Any]:
+    """Return the blocks in a stack's list of blocks, nothing for another module.
+
+    The list is initialized after the parts of its blocks, and may draw their weights again.
+    """
+    if isinstance(module, nn.ModuleList) and len(module) > 0 and hasattr(module[0], "sublayers"):
+        return list(module)
+    return []
 
 
 def stream_width(table: nn.Embedding) -> int:
-    """Return the width D of the stack that a table is of, which the two stacks of a model may have different."""
-    return getattr(table, "stream_width", table.embedding_dim)  # a table of biases has a column per head
+    """Return the width D of the stack of a table, which may differ between the two stacks of a model."""
+    return getattr(table, "stream_width", table.embedding_dim)  # T5's bias table has a column per head
 
 
 def normal(module: nn.Module, config: BlockConfig) -> None:
@@ -29,10 +35,10 @@ def normal(module: nn.Module, config: BlockConfig) -> None:
 
 
 def gpt2(module: nn.Module, config: BlockConfig) -> None:
-    """As `normal`, but the maps that end in a residual sum from N(0, range² / N), N being the sums in the stack."""
+    """As `normal`, but the last map of each sublayer from N(0, range² / N), N being the sublayers in the stack."""
     normal(module, config)
-    if is_stack(module):
-        std = config.initializer_range / (module[0].sublayers * len(module)) ** 0.5
+    if blocks := blocks_of(module):
+        std = config.initializer_range / (blocks[0].sublayers * len(blocks)) ** 0.5
         for name, parameter in module.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 init.normal_(parameter, mean=0.0, std=std)
@@ -46,14 +52,14 @@ def xavier(module: nn.Module, config: BlockConfig) -> None:
         init.normal_(module.weight, mean=0.0, std=stream_width(module) ** -0.5)
 
 
-def t5(module: nn.Module, config: BlockConfig) -> None:
-    """Linear maps from N(0, 1/fan in), queries by a further 1/√K, embeddings and output layer from N(0, 1)."""
+def t5(module: Any, config: BlockConfig) -> None:
+    """Linear maps from N(0, 1/fan in), queries divided by √K, embeddings and output layer from N(0, 1)."""
     if isinstance(module, nn.Linear):
         init.normal_(module.weight, mean=0.0, std=module.in_features**-0.5)
     elif isinstance(module, nn.Embedding):
         init.normal_(module.weight, mean=0.0, std=1.0)
-    if hasattr(module, "q_proj"):  # a projection does not know what it is: its attention does
-        init.normal_(module.q_proj.weight, mean=0.0, std=(module.q_proj.in_features * config.head_dim) ** -0.5)
+    if hasattr(module, "q_proj"):  # an attention module; a projection does not know which one it is
+        init.normal_(module.q_proj.weight, mean=0.0, std=(module.q_proj.in_features * module.head_dim) ** -0.5)
     if hasattr(module, "relative_attention_bias"):
         for table in module.relative_attention_bias:
             init.normal_(table.weight, mean=0.0, std=stream_width(table) ** -0.5)
@@ -64,8 +70,8 @@ def t5(module: nn.Module, config: BlockConfig) -> None:
 def deepnorm(module: nn.Module, config: BlockConfig) -> None:
     """As `xavier`, but with gain β by depth on values, outputs and feed-forward layers."""
     xavier(module, config)
-    if is_stack(module):
-        _, gain = config.deepnorm_scales(cross_attention=module[0].sublayers == 3)
+    if blocks := blocks_of(module):
+        _, gain = config.deepnorm_scales(cross_attention=blocks[0].sublayers == 3)
         for name, parameter in module.named_parameters():
             if name.endswith(VALUE_MAPS):
                 init.xavier_uniform_(parameter, gain=gain)
@@ -78,8 +84,8 @@ def t_fixup(module: nn.Module, config: BlockConfig) -> None:
     if isinstance(module, nn.Embedding):
         scale = decoder_scale if config.is_encoder_decoder else 0.67 * config.num_hidden_layers**-0.25
         init.normal_(module.weight, mean=0.0, std=scale * stream_width(module) ** -0.5)
-    if is_stack(module):
-        gain = decoder_scale if module[0].sublayers == 3 else 0.67 * len(module) ** -0.25
+    if blocks := blocks_of(module):
+        gain = decoder_scale if blocks[0].sublayers == 3 else 0.67 * len(blocks) ** -0.25
         for name, parameter in module.named_parameters():
             if name.endswith(VALUE_MAPS):
                 init.xavier_uniform_(parameter, gain=gain)
@@ -88,49 +94,47 @@ def t_fixup(module: nn.Module, config: BlockConfig) -> None:
 def ds_init(module: nn.Module, config: BlockConfig) -> None:
     """As `xavier`, but all maps of block l, counted from 1, by 1/√l."""
     xavier(module, config)
-    if is_stack(module):
-        for number, block in enumerate(module, start=1):
-            for part in block.modules():
-                if isinstance(part, nn.Linear):
-                    init.xavier_uniform_(part.weight, gain=number**-0.5)
+    for number, block in enumerate(blocks_of(module), start=1):
+        for part in block.modules():
+            if isinstance(part, nn.Linear):
+                init.xavier_uniform_(part.weight, gain=number**-0.5)
 
 
 def mimetic(module: nn.Module, config: BlockConfig) -> None:
     """As `normal`, but self-attention as trained models have it: W_Qᵀ W_K ≈ 0.7 (Z + I), W_O W_V ≈ 0.4 (Z - I)."""
     normal(module, config)
-    if is_stack(module):
-        for block in module:
-            mimic(block.self_attn)
+    for block in blocks_of(module):
+        draw_mimetic(block.self_attn)
 
 
-def mimic(attention: nn.Module) -> None:
-    """Draw the maps of one self-attention as products close to ± the identity, by truncated SVD."""
+def draw_mimetic(attention: Any) -> None:
+    """Draw the maps of one self-attention so that their products are close to ± the identity, by truncated SVD."""
     width, head_dim, groups = attention.q_proj.in_features, attention.head_dim, attention.num_key_value_groups
     key_heads = attention.k_proj.out_features // head_dim
     if attention.q_proj.weight.is_meta:
         return
     queries, keys = [], []
-    for _ in range(key_heads):  # query heads that share keys share the product as well
-        left, right = factors(0.7, 0.7, width, head_dim)
+    for _ in range(key_heads):  # query heads that share keys also share the product
+        left, right = low_rank_factors(0.7, 0.7, width, head_dim)
         queries += [left.T] * groups
         keys.append(right)
     init.copy_(attention.q_proj.weight, torch.cat(queries))
     init.copy_(attention.k_proj.weight, torch.cat(keys))
-    left, right = factors(0.4, -0.4, width, key_heads * head_dim)  # (D, G·K) and (G·K, D)
+    left, right = low_rank_factors(0.4, -0.4, width, key_heads * head_dim)  # (D, G·K) and (G·K, D)
     shared = left.unflatten(1, (key_heads, 1, head_dim)).expand(-1, -1, groups, -1).flatten(1) / groups
     init.copy_(attention.o_proj.weight, shared)
     init.copy_(attention.v_proj.weight, right)
 
 
-def factors(noise: float, diagonal: float, width: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (D, R) and (R, D) whose product is as close as can be to `noise · Z + diagonal · I`, Z ~ N(0, 1/D)."""
+def low_rank_factors(noise: float, diagonal: float, width: int, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (D, R) and (R, D), the best approximation of `noise · Z + diagonal · I` with Z ~ N(0, 1/D)."""
     matrix = noise * torch.randn(width, width) / width**0.5 + diagonal * torch.eye(width)
     u, s, v = torch.linalg.svd(matrix)
     root = s[:rank].sqrt()
     return u[:, :rank] * root, root[:, None] * v[:rank]
 
 
-INITIALIZATIONS = {
+INITIALIZATIONS: dict[str, Callable[[Any, BlockConfig], None]] = {
     "normal": normal,
     "gpt2": gpt2,
     "xavier": xavier,
@@ -145,7 +149,7 @@ INITIALIZATIONS = {
 
 @torch.no_grad()
 def initialize(module: nn.Module, config: BlockConfig) -> None:
-    """Draw one module's weights as `config.initialization` says; transformers calls this for each, inner ones first.
+    """Draw the weights of one module by `config.initialization`; transformers calls this for each, inner ones first.
 
     N is the number of blocks, M that of a decoder with cross-attention, l a block's number from 1; "values" are the
     value, output and feed-forward maps. U(γ) is uniform in ±γ√(6 / (fan in + fan out)).
@@ -162,9 +166,9 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     | admin    | U(1)         | as linear maps; ω: `admin.py`    | N(0, 1/D)    | Admin, Liu et al. 2020      |
     | mimetic  | N(0, range²) | W_O W_V ≈ 0.4 (Z - I)            | N(0, range²) | Trockman and Kolter 2023    |
 
-    Mimetic queries and keys make W_Qᵀ W_K ≈ 0.7 (Z + I) per head, Z being noise of variance 1/D.
+    Mimetic queries and keys have W_Qᵀ W_K ≈ 0.7 (Z + I) per head, Z being noise of variance 1/D.
 
-    Biases start at 0, norms at the identity. `transformers.initialization` leaves alone what a checkpoint has filled.
+    Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """
     INITIALIZATIONS[str(config.initialization)](module, config)
     if isinstance(module, nn.Linear) and module.bias is not None:

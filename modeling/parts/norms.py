@@ -1,4 +1,6 @@
-"""Normalisation over the last axis; the dictionary `NORMS` is the list of choices."""
+"""Normalization over the last axis; the dictionary `NORMS` is the list of choices."""
+
+from typing import cast
 
 import torch
 from torch import nn
@@ -19,7 +21,7 @@ class LayerNorm(nn.LayerNorm):
 
 
 class UnitOffsetLayerNorm(LayerNorm):
-    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: decay pulls it towards the identity.
+    """LayerNorm that multiplies by 1 + weight, the weight starting at 0: weight decay pulls it towards 1.
 
     Shapes: (..., D) → (..., D).
     """
@@ -65,7 +67,8 @@ class UnitOffsetRMSNorm(RMSNorm):
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        scaled = (self.normalize(x) * (1.0 + self.weight.to(torch.float32))).to(x.dtype)
+        weight = cast(nn.Parameter, self.weight)  # a config with the unit offset has weights
+        scaled = (self.normalize(x) * (1.0 + weight.to(torch.float32))).to(x.dtype)
         return scaled if self.bias is None else scaled + self.bias
 
     def initial_values(self) -> dict[str, torch.Tensor]:
@@ -80,9 +83,10 @@ class NormPerHead(nn.Module):
 
     def __init__(self, config: BlockConfig, heads: int):
         super().__init__()
+        head_dim = cast(int, config.head_dim)
         self.unit = float(config.norm_unit_offset)
-        self.norm = NORMS[config.norm](config.head_dim, eps=config.norm_eps, weight=False, bias=False)
-        self.weight = nn.Parameter(torch.full((heads, config.head_dim), 1.0 - self.unit))
+        self.norm = NORMS[config.norm](head_dim, eps=config.norm_eps, weight=False, bias=False)
+        self.weight = nn.Parameter(torch.full((heads, head_dim), 1.0 - self.unit))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.unit + self.weight).unsqueeze(1) * self.norm(x)  # (H, 1, K)
@@ -96,7 +100,7 @@ UNIT_OFFSET_NORMS: dict[str, type[nn.Module]] = {"layer_norm": UnitOffsetLayerNo
 
 
 def build_norm(config: BlockConfig, width: int | None = None) -> nn.Module:
-    """Return the norm that `config` names, over `width` dimensions or, by default, the model's."""
+    """Return the norm that `config` names, over `width` dimensions, by default D."""
     norms = UNIT_OFFSET_NORMS if config.norm_unit_offset else NORMS
     return norms[config.norm](
         width or config.hidden_size, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_bias

@@ -1,13 +1,16 @@
 """How a stack knows the order of its tokens; `POSITIONS` is the list of choices.
 
-A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `rotations` makes angles,
-`rotate` turns queries and keys by them, `bias` makes what is added to the attention scores. All run once per forward
-of the stack but for `rotate`, which every layer calls with the angles made once.
+A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `position_embeddings`
+computes cosines and sines, `build_rotate` chooses the function that rotates queries and keys by them, `bias` computes
+the term added to the attention scores. All run once per forward of the stack, only the rotation once per layer.
+
+Shape letters: B batch, T query length, S key length, D model width, H query heads, G key/value heads, K head width.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -16,12 +19,15 @@ from transformers.utils import is_torchdynamo_compiling
 
 from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 
-Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines, each (B or 1, 1, T, K or the turned part of K)
-Rotate = Callable[[torch.Tensor, torch.Tensor, Rotation | None], tuple[torch.Tensor, torch.Tensor]]
+PositionEmbeddings = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, each (B or 1, 1, T, K), or less than K where only a part of each head is rotated."""
+
+Rotate = Callable[[torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
+"""Queries (B, H, T, K), keys (B, G, T, K) and maybe `PositionEmbeddings` → rotated queries and keys."""
 
 
-def leave(q: torch.Tensor, k: torch.Tensor, rotation: Rotation | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys as they are."""
+def no_rotation(q: torch.Tensor, k: torch.Tensor, position_embeddings: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys unchanged."""
     return q, k
 
 
@@ -30,49 +36,51 @@ class NoPositions(nn.Module):
 
     Args:
         config: The stack's config.
-        is_causal: Whether a token sees only itself and those before it.
+        is_causal: Whether a token attends only to itself and the tokens before it.
     """
 
     biased = False
-    """Whether `bias` makes something."""
+    """Whether the scheme has a `bias`."""
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
 
     def check_length(self, length: int) -> None:
-        """Raise when a scheme cannot number `length` tokens."""
+        """Raise ValueError for more tokens than the scheme has positions."""
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         """Return embeddings (B, T, D) with positions (B or 1, T) added."""
         return x
 
-    def rotations(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, Rotation]:
-        """Return, by type of layer, what `rotate` needs for positions (B or 1, T), in the dtype of `x`."""
+    def position_embeddings(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, PositionEmbeddings]:
+        """Return cosines and sines of positions (B or 1, T) by type of layer, in the dtype of `x`."""
         return {}
 
     @classmethod
-    def rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
-        """Return how a layer turns queries (B, H, T, K) and keys (B, G, T, K), given its rotation."""
-        return leave
+    def build_rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
+        """Return the function that rotates a layer's queries and keys."""
+        return no_rotation
 
-    def table_of(self, layer_idx: int) -> int:
-        """Return which of the scheme's tables of biases a layer uses."""
+    def table_index(self, layer_idx: int) -> int:
+        """Return the index of the bias table that a layer uses."""
         return 0
 
-    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
-        """Return what is added to the scores (1, H, T, S) of places `queries` (T) and `keys` (S), in the dtype of `x`.
+    def bias(
+        self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
+    ) -> torch.Tensor:
+        """Return the term (1, H, T, S) added to the scores of queries (T) and keys (S), in the dtype of `x`.
 
-        A place is a token's number in the row, padding included: biases depend on distances alone.
+        These positions count the columns of the batch, padding included: biases depend only on distances.
         """
         raise NotImplementedError
 
     def initial_values(self) -> dict[str, torch.Tensor]:
-        """Return what starts at a certain value; a model made on the meta device gets its buffers so."""
+        """Return the fixed initial values of parameters and buffers, by name."""
         return {}
 
 
 class PositionTable(NoPositions):
-    """Base of the schemes that look positions up in a table of `max_position_embeddings` rows."""
+    """Base of the schemes with a table of one row per position, `max_position_embeddings` in all."""
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__(config, is_causal)
@@ -83,11 +91,11 @@ class PositionTable(NoPositions):
         if length > self.max_length:
             raise ValueError(
                 f"the input has {length} tokens, but max_position_embeddings={self.max_length}: "
-                "shorten the input or make a model with a longer position table"
+                "shorten the input or use a model with a longer position table"
             )
 
     def check_positions(self, position_ids: torch.Tensor) -> None:
-        """Raise for a position outside the table, where finding out costs no synchronisation with a device."""
+        """Raise ValueError for a position outside the table, unless the check would synchronize with a device."""
         if position_ids.device.type == "cpu" and position_ids.numel() and not is_torchdynamo_compiling():
             self.check_length(int(position_ids.max()) + 1)
 
@@ -138,89 +146,89 @@ class SinusoidalPositions(PositionTable):
 
 
 def rotate_half(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` (..., K) turned by 90° in each plane (i, i + K/2)."""
+    """Return `x` (..., K) rotated by 90° in each plane (i, i + K/2)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat((-second, first), dim=-1)
 
 
 def rotate_pairs(x: torch.Tensor) -> torch.Tensor:
-    """Return `x` (..., K) turned by 90° in each plane (2i, 2i + 1)."""
+    """Return `x` (..., K) rotated by 90° in each plane (2i, 2i + 1)."""
     return torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
 
 
-def twice(angles: torch.Tensor) -> torch.Tensor:
-    """Return angles (..., K/2) for the two dimensions of each plane (i, i + K/2)."""
+def repeat_halves(angles: torch.Tensor) -> torch.Tensor:
+    """Return angles (..., K/2) for both dimensions of each plane (i, i + K/2), as (..., K)."""
     return torch.cat((angles, angles), dim=-1)
 
 
-def twice_in_a_row(angles: torch.Tensor) -> torch.Tensor:
-    """Return angles (..., K/2) for the two dimensions of each plane (2i, 2i + 1)."""
+def repeat_interleaved(angles: torch.Tensor) -> torch.Tensor:
+    """Return angles (..., K/2) for both dimensions of each plane (2i, 2i + 1), as (..., K)."""
     return angles.repeat_interleave(2, dim=-1)
 
 
-Turn = Callable[[torch.Tensor], torch.Tensor]
-
-
-def rotate_whole(
-    q: torch.Tensor, k: torch.Tensor, rotation: Rotation, turn: Turn
+def rotate_all(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    position_embeddings: PositionEmbeddings,
+    quarter_turn: Callable[[torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys turned in all planes."""
-    cos, sin = rotation
-    return q * cos + turn(q) * sin, k * cos + turn(k) * sin
+    """Return queries and keys rotated in all planes: `x cos + R x sin`, R being the rotation by 90°."""
+    cos, sin = position_embeddings
+    return q * cos + quarter_turn(q) * sin, k * cos + quarter_turn(k) * sin
 
 
-def rotate_part(q: torch.Tensor, k: torch.Tensor, rotation: Rotation, turn: Turn) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return queries and keys turned in their first dimensions, as many as there are angles (GPT-NeoX, GPT-J)."""
-    width = rotation[0].shape[-1]
-    turned_q, turned_k = rotate_whole(q[..., :width], k[..., :width], rotation, turn)
-    return torch.cat((turned_q, q[..., width:]), dim=-1), torch.cat((turned_k, k[..., width:]), dim=-1)
+def rotate_part(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    position_embeddings: PositionEmbeddings,
+    quarter_turn: Callable[[torch.Tensor], torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return queries and keys rotated in their first dimensions, as many as there are angles (GPT-NeoX, GPT-J)."""
+    width = position_embeddings[0].shape[-1]
+    rotated_q, rotated_k = rotate_all(q[..., :width], k[..., :width], position_embeddings, quarter_turn)
+    return torch.cat((rotated_q, q[..., width:]), dim=-1), torch.cat((rotated_k, k[..., width:]), dim=-1)
 
 
 class RotaryEmbedding(nn.Module):
-    """Sines and cosines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
+    """Cosines and sines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
 
-    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).
+    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, 1, T, K).
     """
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        # transformers' scaling code and weight initialisation read these attributes by name
+        # transformers' scaling code and weight initialization read these attributes by name
         self.config = config
         self.max_seq_len_cached = self.original_max_seq_len = config.max_position_embeddings
         self.rope_type = config.rope_parameters["rope_type"]
-        self.pair = twice_in_a_row if config.rope_interleaved else twice
+        self.repeat = repeat_interleaved if config.rope_interleaved else repeat_halves
         compute = ROPE_INIT_FUNCTIONS.get(self.rope_type, self.compute_default_rope_parameters)
         inv_freq, self.attention_scaling = compute(config)
         self.inv_freq = nn.Buffer(inv_freq, persistent=False)
         self.original_inv_freq = nn.Buffer(inv_freq.clone(), persistent=False)
 
     @staticmethod
-    def compute_default_rope_parameters(config: BlockConfig, **kwargs) -> tuple[torch.Tensor, float]:
-        """Return the frequencies θ^(-2i/K) of the paper and the factor 1 on sines and cosines."""
-        width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
+    def compute_default_rope_parameters(config: BlockConfig, **kwargs: Any) -> tuple[torch.Tensor, float]:
+        """Return the frequencies θ^(-2i/K) of the paper and the factor 1 on cosines and sines."""
+        width = int(cast(int, config.head_dim) * config.rope_parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, width, 2, dtype=torch.float) / width
         return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
 
     @torch.no_grad()
     @dynamic_rope_update
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Rotation:
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> PositionEmbeddings:
         """Return cosines and sines in the dtype and on the device of `x`."""
         angles = position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
-        angles = self.pair(angles)
+        angles = self.repeat(angles).unsqueeze(1)  # (B, 1, T, K), for all heads
         cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
         return cos.to(x.dtype), sin.to(x.dtype)
-
-
-def for_all_heads(cos: torch.Tensor, sin: torch.Tensor) -> Rotation:
-    """Return cosines and sines (B, T, K) as (B, 1, T, K)."""
-    return cos.unsqueeze(1), sin.unsqueeze(1)
 
 
 class RotaryPositions(NoPositions):
     """Rotary positions (Su et al. 2021).
 
-    Query and key of position p are turned in each plane by the angle `p · θ^(-2i/K)`, so that their product depends on
-    the distance alone. The planes are (i, i + K/2) or, interleaved, (2i, 2i + 1).
+    Query and key of position p are rotated in plane i by the angle `p · θ^(-2i/K)`, so that their product depends only
+    on the distance. The planes are (i, i + K/2) or, interleaved, (2i, 2i + 1).
 
     Shapes: queries (B, H, T, K), keys (B, G, T, K), positions (B or 1, T).
     """
@@ -232,33 +240,33 @@ class RotaryPositions(NoPositions):
         entries = {"all": config.rope_parameters} if self.shared else {t: config.rope_of(t) for t in self.layer_types}
         self.rotary_emb = nn.ModuleDict(
             {
-                name: RotaryEmbedding(ConfigView(config, rope_parameters=parameters))
+                name: RotaryEmbedding(cast(BlockConfig, ConfigView(config, rope_parameters=parameters)))
                 for name, parameters in entries.items()
                 if parameters is not None
             }
         )
 
-    def rotations(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, Rotation]:
-        made = {name: for_all_heads(*embedding(x, position_ids)) for name, embedding in self.rotary_emb.items()}
-        return dict.fromkeys(self.layer_types, made["all"]) if self.shared else made
+    def position_embeddings(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, PositionEmbeddings]:
+        embeddings = {name: rotary_emb(x, position_ids) for name, rotary_emb in self.rotary_emb.items()}
+        return dict.fromkeys(self.layer_types, embeddings["all"]) if self.shared else embeddings
 
     @classmethod
-    def rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
+    def build_rotate(cls, config: BlockConfig, layer_idx: int) -> Rotate:
         parameters = config.rope_of(layer_types(config)[layer_idx])
         if parameters is None or not config.is_rotary_layer(layer_idx):
-            return leave
-        whole = parameters.get("partial_rotary_factor", 1.0) == 1.0
-        return partial(
-            rotate_whole if whole else rotate_part, turn=rotate_pairs if config.rope_interleaved else rotate_half
-        )
+            return no_rotation
+        rotate = rotate_all if parameters.get("partial_rotary_factor", 1.0) == 1.0 else rotate_part
+        return partial(rotate, quarter_turn=rotate_pairs if config.rope_interleaved else rotate_half)
 
 
 class AlibiPositions(NoPositions):
-    """Attention with linear biases (ALiBi, Press et al. 2022): the score at distance d gets `-m d` added.
+    """Attention with linear biases (ALiBi, Press et al. 2022): `-m d` is added to the score at distance d.
 
-    The slopes m of H heads, a power of two, are the geometric sequence from 2^(-8/H) down to 2^-8; of another number
-    those of the next smaller power of two and every other one of the next larger. In an encoder d is the distance to
-    either side.
+    The slopes m of H heads are the geometric sequence from 2^(-8/H) down to 2^-8 if H is a power of two; otherwise
+    those of the next smaller power of two, then every other one of the next larger. In an encoder d is the distance
+    in either direction.
+
+    Shapes: query positions (T), key positions (S) → (1, H, T, S).
     """
 
     biased = True
@@ -268,8 +276,10 @@ class AlibiPositions(NoPositions):
         self.heads = config.num_attention_heads
         self.slopes = nn.Buffer(self.initial_values()["slopes"], persistent=False)
 
-    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
-        distances = (keys[None, :] - queries[:, None]).abs()  # (T, S)
+    def bias(
+        self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
+    ) -> torch.Tensor:
+        distances = (key_positions[None, :] - query_positions[:, None]).abs()  # (T, S)
         return (-self.slopes[None, :, None, None] * distances).to(x.dtype)
 
     def initial_values(self) -> dict[str, torch.Tensor]:
@@ -285,7 +295,7 @@ class BiasTable(nn.Embedding):
     Args:
         buckets: Number of buckets.
         heads: Number of heads.
-        stream_width: Width D of the stack, by which fresh biases are drawn.
+        stream_width: Width D of the stack, on which the initial biases depend.
     """
 
     def __init__(self, buckets: int, heads: int, stream_width: int):
@@ -297,7 +307,9 @@ class RelativePositions(NoPositions):
     """T5's relative bias (Raffel et al. 2020, section 2.1): a trained number per head and bucket of distances.
 
     Half the buckets hold one distance each, the others logarithmically growing ranges up to
-    `relative_attention_max_distance`; an encoder has its buckets for either direction.
+    `relative_attention_max_distance`; in an encoder half of them are for either direction.
+
+    Shapes: query positions (T), key positions (S) → (1, H, T, S).
     """
 
     biased = True
@@ -312,11 +324,13 @@ class RelativePositions(NoPositions):
             BiasTable(self.buckets, config.num_attention_heads, config.hidden_size) for _ in range(tables)
         )
 
-    def table_of(self, layer_idx: int) -> int:
+    def table_index(self, layer_idx: int) -> int:
         return layer_idx % len(self.relative_attention_bias)
 
-    def bias(self, x: torch.Tensor, queries: torch.Tensor, keys: torch.Tensor, table: int) -> torch.Tensor:
-        buckets = self.bucket(keys[None, :] - queries[:, None])  # (T, S)
+    def bias(
+        self, x: torch.Tensor, query_positions: torch.Tensor, key_positions: torch.Tensor, table: int
+    ) -> torch.Tensor:
+        buckets = self.bucket(key_positions[None, :] - query_positions[:, None])  # (T, S)
         return self.relative_attention_bias[table](buckets).permute(2, 0, 1).unsqueeze(0).to(x.dtype)
 
     def bucket(self, distances: torch.Tensor) -> torch.Tensor:
@@ -327,9 +341,9 @@ class RelativePositions(NoPositions):
         return half * (distances > 0) + self.one_sided_bucket(distances.abs(), half)
 
     def one_sided_bucket(self, distances: torch.Tensor, buckets: int) -> torch.Tensor:
-        """Return which of `buckets` each distance of 0 or more falls into."""
+        """Return the bucket, below `buckets`, of each distance of 0 or more."""
         exact = buckets // 2
-        # float32 and this order of operations, as the original: a bucket's edge depends on them
+        # in float32 and this order, as in T5: the edges of the buckets depend on rounding
         steps = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
         far = exact + (steps * (buckets - exact)).to(torch.long)
         return torch.where(distances < exact, distances, far.clamp(max=buckets - 1))
@@ -351,5 +365,5 @@ def build_positions(config: BlockConfig, is_causal: bool = True) -> NoPositions:
 
 
 def build_rotate(config: BlockConfig, layer_idx: int) -> Rotate:
-    """Return how a layer turns queries and keys by position."""
-    return POSITIONS[config.position_embedding_type].rotate(config, layer_idx)
+    """Return the function that rotates a layer's queries and keys by position."""
+    return POSITIONS[config.position_embedding_type].build_rotate(config, layer_idx)

@@ -1,6 +1,6 @@
-"""Where the norm and the residual sum stand around a sublayer; `RESIDUALS` is the list of choices.
+"""Norm and residual connection around a sublayer f; `RESIDUALS` is the list of choices.
 
-A block calls `before(x)` to get the sublayer's input and `after(x, out)` to join its output with the stream.
+A block calls `before(x)` for the sublayer's input and `after(x, out)` to add its output to the residual stream x.
 """
 
 import torch
@@ -13,19 +13,17 @@ from .norms import build_norm
 
 
 class Residual(nn.Module):
-    """The bare sum, without a norm: `x + f(x)` (T-Fixup, Huang et al. 2020); the base of the placements.
-
-    It owns what a sublayer's residual connection has: dropout on the output and, in most placements, a norm.
+    """The sum without a norm: `x + f(x)` (T-Fixup, Huang et al. 2020); the base of the placements.
 
     Args:
         config: The block's config.
-        cross_attention: Whether the block has three sublayers, which tells DeepNorm the stack.
+        cross_attention: Whether the block has cross-attention; DeepNorm's factors differ between the two stacks.
 
     Shapes: all (..., D).
     """
 
     needs_final_norm = False
-    """Whether the stack's output is an un-normalised sum, so that the stack ends with a norm of its own."""
+    """Whether the output of the last block is not normalized, so that the stack needs a final norm."""
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False):
         super().__init__()
@@ -36,7 +34,7 @@ class Residual(nn.Module):
         return x
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Return the new stream, given the old one and the sublayer's output."""
+        """Return the new stream, given the old one `x` and the sublayer's output `out`."""
         return x + self.dropout(out)
 
 
@@ -85,7 +83,7 @@ class InsideNorm(NormedResidual):
 
 
 class ReZero(Residual):
-    """A trained factor per sublayer that starts at 0 (Bachlechner et al. 2020): `x + α f(x)`."""
+    """ReZero (Bachlechner et al. 2020): `x + α f(x)`, α trained from 0."""
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False):
         super().__init__(config, cross_attention)
@@ -99,7 +97,7 @@ class ReZero(Residual):
 
 
 class DeepNorm(PostNorm):
-    """Post-LN that weighs the stream by depth (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ in a stack of N."""
+    """DeepNorm, post-LN with a weight on the stream (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ N layers."""
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False):
         super().__init__(config, cross_attention)
@@ -110,9 +108,9 @@ class DeepNorm(PostNorm):
 
 
 class AdminResidual(PostNorm):
-    """Post-LN with trained factors on the stream (Admin, Liu et al. 2020): `norm(ω ⊙ x + f(x))`.
+    """Admin, post-LN with trained factors on the stream (Liu et al. 2020): `norm(ω ⊙ x + f(x))`.
 
-    ω starts at 1 until `modeling/admin.py` has measured what the sublayers before this one add.
+    ω is 1 until `modeling/admin.py` sets it from the variances of the sublayers before this one.
     """
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False):
@@ -127,7 +125,7 @@ class AdminResidual(PostNorm):
 
 
 class NoResidual(PreNorm):
-    """The ablation without the residual sum: `f(norm(x))`."""
+    """Ablation without the residual connection: `f(norm(x))`."""
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return self.dropout(out)
@@ -147,11 +145,11 @@ RESIDUALS: dict[str, type[Residual]] = {
 
 
 def build_residual(config: BlockConfig, cross_attention: bool = False) -> Residual:
-    """Return a sublayer's residual connection as `config` places it."""
+    """Return the residual connection of one sublayer that `config` names."""
     return RESIDUALS[config.norm_placement](config, cross_attention)
 
 
 def build_final_norm(config: BlockConfig) -> nn.Module:
-    """Return the norm at the end of a stack, or the identity where the last block has normalised already."""
+    """Return the norm at the end of a stack, or the identity if the last block ends with one."""
     needed = RESIDUALS[config.norm_placement].needs_final_norm if config.final_norm is None else config.final_norm
     return build_norm(config) if needed else nn.Identity()

@@ -12,7 +12,7 @@ from transformers.integrations.flex_attention import WrappedFlexAttention
 from vanillaformer.configuration import options
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
-from vanillaformer.modeling.parts.positions import leave
+from vanillaformer.modeling.parts.positions import no_rotation
 
 from .toys import (
     KINDS,
@@ -68,7 +68,7 @@ def naive_attention(
 @pytest.mark.parametrize("causal", [True, False])
 def test_self_attention_is_its_loop(causal, implementation):
     config = toy_config("decoder", attn_implementation=implementation)
-    module = sharpen(Attention(config, 0, causal, leave)).eval()
+    module = sharpen(Attention(config, 0, causal, no_rotation)).eval()
     x = torch.randn(B, T, D)
     mask = torch.zeros(T, T).masked_fill(torch.ones(T, T).triu(1) == 1, -1e9)[None, None] if causal else None
     output, _ = module(x, attention_mask=mask)
@@ -78,7 +78,7 @@ def test_self_attention_is_its_loop(causal, implementation):
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_cross_attention_is_its_loop(implementation):
     config = toy_config("decoder", attn_implementation=implementation)
-    module = sharpen(CrossAttention(config, 0, False, leave)).eval()
+    module = sharpen(CrossAttention(config, 0, False, no_rotation)).eval()
     x, y = torch.randn(B, T, D), torch.randn(B, S, D)
     output, _ = module(x, key_value_states=y)
     assert_close(output, naive_attention(module, x, y, causal=False), "output")
@@ -90,7 +90,7 @@ def test_cross_attention_is_its_loop(implementation):
 @pytest.mark.parametrize("attention_class", [Attention, CrossAttention])
 def test_queries_and_keys_are_normalised_per_head_or_over_their_width(attention_class, norm, qk_norm, implementation):
     config = toy_config("decoder", attn_implementation=implementation, qk_norm=qk_norm, norm=norm)
-    module = sharpen(attention_class(config, 0, False, leave)).eval()
+    module = sharpen(attention_class(config, 0, False, no_rotation)).eval()
     x = torch.randn(B, T, D)
     output, _ = module(x, key_value_states=x)
     assert_close(output, naive_attention(module, x, x, causal=False), "output")
@@ -99,7 +99,7 @@ def test_queries_and_keys_are_normalised_per_head_or_over_their_width(attention_
 @pytest.mark.parametrize("attention_class", [Attention, CrossAttention])
 def test_scale_and_soft_cap(attention_class):
     config = toy_config("decoder", attention_scale=0.7, attn_logit_softcapping=1.5, attn_implementation="eager")
-    module = sharpen(attention_class(config, 0, False, leave)).eval()
+    module = sharpen(attention_class(config, 0, False, no_rotation)).eval()
     x = torch.randn(B, T, D)
     output, _ = module(x, key_value_states=x)
     assert_close(output, naive_attention(module, x, x, causal=False, scale=0.7, cap=1.5), "output")
@@ -107,7 +107,7 @@ def test_scale_and_soft_cap(attention_class):
 
 @pytest.mark.parametrize("bias", [True, False, [], ["o_proj"], ["q_proj", "k_proj", "v_proj"], ["v_proj", "q_proj"]])
 def test_each_projection_has_the_bias_that_it_is_given(bias):
-    module = Attention(toy_config("decoder", attention_bias=bias), 0, True, leave)
+    module = Attention(toy_config("decoder", attention_bias=bias), 0, True, no_rotation)
     names = [name for name in PROJECTIONS if getattr(module, name).bias is not None]
     assert names == [name for name in PROJECTIONS if bias is True or (bias and name in bias)]
 
@@ -168,7 +168,7 @@ def test_cross_attention_has_no_window():
     assert model.decoder.layers[0].cross_attn.options == {}
 
 
-def test_cross_attention_is_turned_by_no_rotation():
+def test_cross_attention_has_no_rotation():
     inputs = inputs_of("encoder_decoder", batch=1)
     model = shared_toy("encoder_decoder", {"position_embedding_type": "rotary"})
     seen = []
@@ -180,7 +180,7 @@ def test_cross_attention_is_turned_by_no_rotation():
     kwargs, output = seen[0]
     states = kwargs["key_value_states"]
     layer = model.model.decoder.layers[0]
-    plain = CrossAttention(model.config, 0, False, leave).eval()
+    plain = CrossAttention(model.config, 0, False, no_rotation).eval()
     plain.load_state_dict(layer.cross_attn.state_dict())
     x = []
     hook = layer.cross_attn.register_forward_pre_hook(lambda module, args: x.append(args[0]))
@@ -190,7 +190,7 @@ def test_cross_attention_is_turned_by_no_rotation():
 
 
 def test_the_position_bias_is_added_to_the_scores():
-    module = Attention(toy_config("decoder"), 0, False, leave).eval()
+    module = Attention(toy_config("decoder"), 0, False, no_rotation).eval()
     query, key, value = torch.randn(B, H, T, K), torch.randn(B, G, S, K), torch.randn(B, G, S, K)
     bias = torch.randn(1, H, T, S)
     output, probabilities = eager_attention(module, query, key, value, None, scaling=0.3, position_bias=bias)
@@ -267,7 +267,7 @@ def test_an_attention_that_does_not_exist_is_refused(kind):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_eager_attention_of_rows_without_a_visible_token_is_finite(dtype):
-    module = Attention(toy_config("decoder"), 0, True, leave).eval()
+    module = Attention(toy_config("decoder"), 0, True, no_rotation).eval()
     heads, width = module.config.num_attention_heads, module.head_dim
     query = torch.full((1, heads, T, width), 10.0, dtype=dtype)
     key, value = -query[:, ::2], torch.randn(1, heads // 2, T, width).to(dtype)

@@ -184,8 +184,8 @@ def test_far_rotary_positions_keep_their_precision_in_bfloat16(kind, tmp_path):
     others = [module for module in loaded.modules() if hasattr(module, "embeddings")]
     assert stacks
     for one, other in zip(stacks, others):
-        expected = one.embeddings.positions.rotations(torch.zeros(1), positions)["full_attention"]
-        rounded = other.embeddings.positions.rotations(torch.zeros(1, dtype=torch.bfloat16), positions)[
+        expected = one.embeddings.positions.position_embeddings(torch.zeros(1), positions)["full_attention"]
+        rounded = other.embeddings.positions.position_embeddings(torch.zeros(1, dtype=torch.bfloat16), positions)[
             "full_attention"
         ]
         assert_close(torch.stack(rounded), torch.stack(expected), "rotation", 0.005)

@@ -308,9 +308,7 @@ def test_a_cache_that_has_forgotten_the_source_is_refused():
     cache = source_caches(model.config)["dynamic"]()
     keys = torch.zeros(1, 2, 9, 8)
     cache.cross_attention_cache.update(keys, keys, 0)
-    with pytest.raises(
-        ValueError, match=r"sliding_window=3, which has forgotten a part of the source: .*DynamicCache"
-    ):
+    with pytest.raises(ValueError, match=r"sliding_window=3, which has dropped a part of the source: .*DynamicCache"):
         model(tokens(1, 9), decoder_input_ids=target, past_key_values=EncoderDecoderCache(
             cache.self_attention_cache, cache.cross_attention_cache
         ))  # fmt: skip

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from vanillaformer.modeling.layer_drop import LayerDrop, build_layer_drop
-from vanillaformer.modeling.parts.dropout import keep
+from vanillaformer.modeling.block import LayerDrop, build_layer_drop
+from vanillaformer.modeling.parts.dropout import identity
 
 from .toys import KINDS, inputs_of, labels_of, toy
 
@@ -29,7 +29,7 @@ def calls(model) -> dict[str, int]:
 
 
 def test_no_rate_no_module() -> None:
-    assert build_layer_drop(0.0) is keep
+    assert build_layer_drop(0.0) is identity
     assert isinstance(build_layer_drop(0.1), LayerDrop)
 
 

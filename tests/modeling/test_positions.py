@@ -19,7 +19,7 @@ from vanillaformer.modeling.parts.positions import (
     RelativePositions,
     build_positions,
     build_rotate,
-    leave,
+    no_rotation,
     rotate_half,
     rotate_pairs,
 )
@@ -39,8 +39,8 @@ def turned(x: torch.Tensor, position_ids: torch.Tensor, layer: int = 0, **overri
     """Queries (B, H, T, K) as a layer turns them."""
     config = toy_config("decoder", position_embedding_type="rotary", **overrides)
     layer_type = getattr(config, "layer_types", ["full_attention"] * 2)[layer]
-    rotation = build_positions(config).rotations(x, position_ids).get(layer_type)
-    query, key = build_rotate(config, layer)(x, x, rotation)
+    embeddings = build_positions(config).position_embeddings(x, position_ids).get(layer_type)
+    query, key = build_rotate(config, layer)(x, x, embeddings)
     assert torch.equal(query, key)
     return query
 
@@ -100,8 +100,8 @@ def test_rotary_is_llamas():
     position_ids = torch.tensor([[0, 1, 2, 3, 4], [9, 3, 500, 4, 4]])
     expected = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, position_ids))
     ours = toy_config("decoder", position_embedding_type="rotary")
-    rotation = build_positions(ours).rotations(q, position_ids)["full_attention"]
-    for one, other in zip(build_rotate(ours, 0)(q, k, rotation), expected):
+    embeddings = build_positions(ours).position_embeddings(q, position_ids)["full_attention"]
+    for one, other in zip(build_rotate(ours, 0)(q, k, embeddings), expected):
         assert_close(one, other, "rotated", 1e-6)
 
 
@@ -150,8 +150,8 @@ def test_a_pattern_says_which_layers_turn():
 def test_alibi_slopes_are_blooms(heads):
     positions = scheme("alibi", num_attention_heads=heads, num_key_value_heads=heads)
     theirs = build_alibi_tensor(torch.ones(1, 9), heads, torch.float32).view(heads, 9)  # slope times key
-    places = torch.arange(9)
-    ours = positions.bias(torch.zeros(1), places, places, 0)
+    row = torch.arange(9)
+    ours = positions.bias(torch.zeros(1), row, row, 0)
     assert ours.shape == (1, heads, 9, 9)
     for query in range(9):  # the same up to a number per row, which softmax ignores
         seen = slice(0, query + 1)
@@ -160,8 +160,8 @@ def test_alibi_slopes_are_blooms(heads):
 
 
 def test_alibi_looks_to_both_sides_in_an_encoder():
-    places = torch.arange(5)
-    bias = scheme("alibi", is_causal=False).bias(torch.zeros(1), places, places, 0)
+    row = torch.arange(5)
+    bias = scheme("alibi", is_causal=False).bias(torch.zeros(1), row, row, 0)
     assert torch.equal(bias, bias.transpose(2, 3))
     assert bias[0, 0, 1].tolist() == [-0.25, 0.0, -0.25, -0.5, -0.75]
 
@@ -180,12 +180,12 @@ def test_relative_bias_is_t5s(causal, buckets, distance):
 
 
 def test_relative_tables_are_shared_or_one_per_layer():
-    assert [scheme("relative").table_of(layer) for layer in range(2)] == [0, 0]
+    assert [scheme("relative").table_index(layer) for layer in range(2)] == [0, 0]
     positions = sharpen(scheme("relative", relative_attention_per_layer=True))
     assert isinstance(positions, RelativePositions)
-    assert [positions.table_of(layer) for layer in range(2)] == [0, 1]
-    places = torch.arange(4)
-    first, second = (positions.bias(torch.zeros(1), places, places, table) for table in range(2))
+    assert [positions.table_index(layer) for layer in range(2)] == [0, 1]
+    row = torch.arange(4)
+    first, second = (positions.bias(torch.zeros(1), row, row, table) for table in range(2))
     assert not torch.equal(first, second)
     assert torch.equal(second[0, :, 2, 2], positions.relative_attention_bias[1].weight[0])
 
@@ -247,7 +247,7 @@ def test_rotary_reads_its_base():
 
 def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
     """Cosines and sines (2, 1, T, K)."""
-    return torch.stack(positions.rotations(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
+    return torch.stack(positions.position_embeddings(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +283,9 @@ def test_no_positions_leave_everything_alone():
     q, k = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 3, 8)
     position_ids = torch.arange(3).unsqueeze(0)
     assert positions.embed(x, position_ids) is x
-    assert positions.rotations(x, position_ids) == {}
-    assert build_rotate(toy_config("decoder", position_embedding_type="none"), 0) is leave
-    assert leave(q, k, None) == (q, k)
+    assert positions.position_embeddings(x, position_ids) == {}
+    assert build_rotate(toy_config("decoder", position_embedding_type="none"), 0) is no_rotation
+    assert no_rotation(q, k, None) == (q, k)
     assert not positions.state_dict()
 
 

@@ -101,8 +101,8 @@ def test_a_pre_norm_block_with_silent_sublayers_is_the_identity(kind):
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             parameter.data.zero_()
     x = torch.randn(2, 5, 24)
-    rotation = (torch.ones(1, 1, 5, 8), torch.zeros(1, 1, 5, 8))
-    assert torch.equal(block(x, rotation=rotation), x)
+    position_embeddings = (torch.ones(1, 1, 5, 8), torch.zeros(1, 1, 5, 8))
+    assert torch.equal(block(x, position_embeddings=position_embeddings), x)
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from vanillaformer.modeling.layer_drop import LayerDrop
+from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.run import Run

@@ -165,7 +165,7 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
     handle = model.lm_head.register_forward_hook(lambda module, arguments, output: seen.append(output))
     loss = training_loss(model, inputs, label_smoothing=0.0, r_drop=3.0, items=items)
     handle.remove()
-    first, second = model.shape_logits(seen[0]).chunk(2)
+    first, second = model.logits_transform(seen[0]).chunk(2)
     assert not torch.allclose(first, second)  # dropout differs
     targets = model.targets(inputs["labels"])
     targets = targets[targets != -100]

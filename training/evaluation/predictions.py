@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.hub.reporting import optional
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..preprocessing.batching import evaluation_order
 from ..run_folder.run import Run
@@ -79,7 +79,7 @@ def _records(
 
 def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
     ids = _pair(output)[1]
-    ids = np.where(ids == IGNORED, tokenizers[1].pad_token_id, ids)
+    ids = np.where(ids == IGNORE_INDEX, tokenizers[1].pad_token_id, ids)
     predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
     for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
         yield {"source": source, "reference": reference, "prediction": prediction}
@@ -120,7 +120,7 @@ def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Ite
     labels: Any = output.label_ids
     labels = labels[0] if isinstance(labels, tuple) else labels
     for wanted, predicted in zip(labels, scores[0]):
-        kept = wanted != IGNORED
+        kept = wanted != IGNORE_INDEX
         pieces = [tokenizer.convert_ids_to_tokens(ids[kept].tolist()) for ids in (wanted, predicted)]
         yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..tasks import TASKS, Prediction, TaskName
 from .functions import accuracy, perplexity
@@ -84,7 +84,7 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         scores: Any = prediction.predictions  # what token_scores returned
         (predicted, losses), labels = scores, prediction.label_ids
-        counted = (labels != IGNORED) & (predicted != IGNORED)
+        counted = (labels != IGNORE_INDEX) & (predicted != IGNORE_INDEX)
         total, tokens = losses[counted].sum(dtype=np.float64), counted.sum()
         if not tokens:
             return {}
@@ -145,10 +145,10 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
             logits, labels = logits[:, :-1], labels[:, 1:]
         predicted = logits.argmax(dim=-1)
         losses = torch.nn.functional.cross_entropy(
-            logits.float().transpose(1, 2), labels, ignore_index=IGNORED, reduction="none"
+            logits.float().transpose(1, 2), labels, ignore_index=IGNORE_INDEX, reduction="none"
         )
         if causal:  # back to the labels' positions; nothing predicts the first token
-            predicted = torch.nn.functional.pad(predicted, (1, 0), value=IGNORED)
+            predicted = torch.nn.functional.pad(predicted, (1, 0), value=IGNORE_INDEX)
             losses = torch.nn.functional.pad(losses, (1, 0))
         return predicted, losses
 
@@ -161,4 +161,4 @@ def _first(outputs: Any) -> Any:
 
 
 def _without_ignored(ids: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    return np.where(ids == IGNORED, tokenizer.pad_token_id, ids)
+    return np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)

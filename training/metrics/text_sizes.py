@@ -6,7 +6,7 @@ import numpy as np
 from tokenizers import decoders, pre_tokenizers
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level alphabet has them: from 256 on
 
@@ -41,7 +41,7 @@ class TextSizes:
             return int(characters), int(size)
         sizes = np.zeros(2, dtype=np.int64)
         for ids, predicted in zip(labels, counted):
-            real = ids != IGNORED
+            real = ids != IGNORE_INDEX
             sizes += self._row(ids[real], predicted[real])
         return int(sizes[0]), int(sizes[1])
 

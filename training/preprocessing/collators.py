@@ -8,7 +8,7 @@ from zlib import crc32
 import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase
 
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .batching import mixed
 
@@ -36,7 +36,7 @@ class RowMasking(DataCollatorForLanguageModeling):
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None
     ) -> tuple[Any, Any]:
-        labels = torch.full_like(inputs, IGNORED)
+        labels = torch.full_like(inputs, IGNORE_INDEX)
         for ids, targets in zip(inputs, labels):
             # How far a row is padded depends on the others in its batch: padding has no part in the draw.
             real = torch.ones_like(ids, dtype=torch.bool)
@@ -50,7 +50,7 @@ class RowMasking(DataCollatorForLanguageModeling):
         seed = crc32(row.numpy().tobytes(), mixed(self.mask_seed, self.epoch))
         self.generator = torch.Generator().manual_seed(seed)
         masked, targets = super().torch_mask_tokens(row)
-        if (targets == IGNORED).all():  # a step or an evaluation may have no other row
+        if (targets == IGNORE_INDEX).all():  # a step or an evaluation may have no other row
             special = self.tokenizer.get_special_tokens_mask(row[0].tolist(), already_has_special_tokens=True)
             text = (torch.tensor(special) == 0).nonzero().flatten()
             if len(text):
@@ -84,7 +84,7 @@ class BlockCollator:
         longest = int(lengths.max())
         ids = torch.tensor([_padded(row["input_ids"], longest, [self.padding]) for row in rows])
         real = torch.arange(longest) < lengths[:, None]
-        return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORED)}
+        return {"input_ids": ids, "attention_mask": real.long(), "labels": ids.masked_fill(~real, IGNORE_INDEX)}
 
 
 class PackedCollator:
@@ -101,9 +101,9 @@ class PackedCollator:
         length = max(len(row["input_ids"]) for row in rows)
         ids = torch.tensor([_padded(row["input_ids"], length, [self.padding]) for row in rows])
         positions = torch.tensor([_padded(row["position_ids"], length, range(length)) for row in rows])
-        labels = ids.masked_fill(positions == 0, IGNORED)
+        labels = ids.masked_fill(positions == 0, IGNORE_INDEX)
         for row, own in zip(rows, labels):
-            own[len(row["input_ids"]) :] = IGNORED
+            own[len(row["input_ids"]) :] = IGNORE_INDEX
         return {"input_ids": ids, "position_ids": positions, "labels": labels}
 
 

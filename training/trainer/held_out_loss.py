@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from transformers import Trainer
 
-from vanillaformer.modeling.heads import IGNORED
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 
 class HeldOutLossTrainer(Trainer):
@@ -45,12 +45,12 @@ class HeldOutLossTrainer(Trainer):
         if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
             return labels
         rows = torch.arange(len(labels), device=labels.device) + self.accelerator.process_index * len(labels)
-        return labels.masked_fill((rows >= real)[:, None], IGNORED)
+        return labels.masked_fill((rows >= real)[:, None], IGNORE_INDEX)
 
     def _add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
         """Add the sums of a batch, all processes' together."""
         model: Any = self.model
-        count = (model.targets(labels) != IGNORED).sum().to(loss.device)
+        count = (model.targets(labels) != IGNORE_INDEX).sum().to(loss.device)
         total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
         sums: Any = self.accelerator.gather(torch.stack([total, count.float(), torch.ones_like(total)])[None])
         self._sums += sums.sum(dim=0).cpu()

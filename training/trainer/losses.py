@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaDecoderConfig
-from vanillaformer.modeling.heads import IGNORED, smoothed_loss
+from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
 Inputs = dict[str, Any]
 Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
@@ -208,5 +208,5 @@ def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Input
     # The token at t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
     labels = inputs["labels"][:, :-1] if name == "decoder_input_ids" else inputs["labels"][:, 1:]
     fed, own = inputs[name][:, 1:], logits[:, :-1].argmax(dim=-1)
-    keep = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORED)
+    keep = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORE_INDEX)
     return {**inputs, name: torch.cat([inputs[name][:, :1], torch.where(keep, fed, own)], dim=1)}

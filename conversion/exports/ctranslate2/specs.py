@@ -85,7 +85,7 @@ class SpecBuilder:
         self.fill_attention(spec, module, [self.linear(module.q_proj, module.k_proj, module.v_proj)])
         scheme = self.config.position_embedding_type
         if scheme == "relative":
-            table = positions.relative_attention_bias[positions.table_of(layer_idx)].weight
+            table = positions.relative_attention_bias[positions.table_index(layer_idx)].weight
             put(spec, relative_attention_bias=array(table), relative_attention_max_distance=self.max_distance())
         elif scheme in ("rotary", "none"):
             self.fill_rotation(spec, module, positions, layer_idx)
