@@ -21,7 +21,7 @@ def table(longest: int = 3, buckets: int = 50, padding: int | None = PAD) -> Ngr
 def looked_up(ngrams: NgramEmbeddings, text: list[int], place: int) -> torch.Tensor:
     """The sum of the vectors of the n-grams that end at a place, in Python's whole numbers."""
     total, number = torch.zeros(8, dtype=torch.double), text[place]
-    for back in range(1, ngrams.longest):
+    for back in range(1, ngrams.max_ngram):
         before = text[place - back] if place >= back else ngrams.padding
         number = (number * HASH_FACTOR + before) % HASH_PRIME
         total = total + ngrams.embed_ngrams.weight[number % ngrams.buckets + (back - 1) * ngrams.buckets]
@@ -40,15 +40,15 @@ def test_each_token_gets_the_vectors_of_what_ends_in_it(longest: int, padding: i
 
 def test_padding_is_the_same_as_nothing() -> None:
     ngrams, text = table(), torch.tensor([[5, 6, 7, 8]])
-    alone = ngrams.rows(text, torch.arange(4)[None])
+    alone = ngrams.hash_ngrams(text, torch.arange(4)[None])
     padded = torch.cat([torch.full((1, 3), PAD), text, torch.full((1, 2), PAD)], dim=1)
-    assert torch.equal(ngrams.rows(padded, torch.arange(9)[None])[:, :, 3:7], alone)
+    assert torch.equal(ngrams.hash_ngrams(padded, torch.arange(9)[None])[:, :, 3:7], alone)
 
 
 def test_packed_texts_are_strangers() -> None:
     ngrams, first, second = table(), torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
-    rows = [ngrams.rows(text, torch.arange(text.shape[1])[None]) for text in (first, second)]
-    packed = ngrams.rows(torch.cat([first, second], dim=1), torch.tensor([[0, 1, 2, 0, 1]]))
+    rows = [ngrams.hash_ngrams(text, torch.arange(text.shape[1])[None]) for text in (first, second)]
+    packed = ngrams.hash_ngrams(torch.cat([first, second], dim=1), torch.tensor([[0, 1, 2, 0, 1]]))
     assert torch.equal(packed, torch.cat(rows, dim=2))
 
 
@@ -57,9 +57,9 @@ def test_hash_spreads_evenly_and_tells_orders_apart() -> None:
     first, second = torch.meshgrid(torch.arange(1000), torch.arange(1000), indexing="ij")
     pairs = torch.stack([first.flatten(), second.flatten()], dim=1)
     for buckets in (64, 1000, 4096):
-        rows = table(2, buckets, padding=None).rows(pairs, torch.arange(2)[None])[0, :, 1]
+        rows = table(2, buckets, padding=None).hash_ngrams(pairs, torch.arange(2)[None])[0, :, 1]
         assert chisquare(torch.bincount(rows, minlength=buckets)).pvalue > 1e-4
-        turned = table(2, buckets, padding=None).rows(pairs.flip(1), torch.arange(2)[None])[0, :, 1]
+        turned = table(2, buckets, padding=None).hash_ngrams(pairs.flip(1), torch.arange(2)[None])[0, :, 1]
         distinct = pairs[:, 0] != pairs[:, 1]
         assert (rows == turned)[distinct].float().mean() < 3 / buckets
 
