@@ -14,7 +14,7 @@ class Choice:
     """One value of an option.
 
     Attributes:
-        words: Description in a model card. In formulas x is the residual stream and f the sublayer.
+        words: Description in a model card. In formulas x is the residual stream, f the sublayer, φ the activation.
         papers: Papers that introduced it, as keys of `training/cards/references.bib`.
         seen_in: Well-known models that use it.
         fields: Fields of the config that only values which list them read: with others they must keep their default.
@@ -70,22 +70,22 @@ PLACEMENT_CHOICES: dict[str, PlacementChoice] = {
         "x + f(norm(x))", papers=("xiong2020layer",), seen_in="GPT-2, Llama", layouts=(*SUMMED, "parallel_shared_norm")
     ),
     "sandwich": PlacementChoice(
-        "x + norm2(f(norm1(x)))", papers=("ding2021cogview",), seen_in="CogView, Gemma 2", layouts=SUMMED
+        "x + norm′(f(norm(x)))", papers=("ding2021cogview",), seen_in="CogView, Gemma 2", layouts=SUMMED
     ),
     "inside": PlacementChoice("x + norm(f(x))", papers=("olmo2025furious",), seen_in="OLMo 2", layouts=SUMMED),
     "rezero": PlacementChoice(
-        "x + a f(x), a trained from 0 (ReZero)", papers=("bachlechner2021rezero",), layouts=SUMMED
+        "x + α f(x), α trained from 0 (ReZero)", papers=("bachlechner2021rezero",), layouts=SUMMED
     ),
     "deepnorm": PlacementChoice(
-        "norm(a x + f(x)), a by depth (DeepNorm)", papers=("wang2022deepnet",), initialization="deepnorm"
+        "norm(α x + f(x)), α by depth (DeepNorm)", papers=("wang2022deepnet",), initialization="deepnorm"
     ),
     "admin": PlacementChoice(
-        "norm(w * x + f(x)), w measured, then trained (Admin)",
+        "norm(ω ⊙ x + f(x)), ω measured, then trained (Admin)",
         papers=("liu2020understanding",),
         initialization="admin",
     ),
     "no_norm": PlacementChoice(
-        "x + f(x), no norm", papers=("huang2020improving",), layouts=SUMMED, initialization="t_fixup"
+        "x + f(x), no norm (T-Fixup)", papers=("huang2020improving",), layouts=SUMMED, initialization="t_fixup"
     ),
     "no_residual": PlacementChoice("f(norm(x)), no residual sum"),
 }
@@ -101,8 +101,8 @@ LAYOUT_CHOICES: dict[str, Choice] = {
 
 FeedForward = Literal["plain", "gated"]
 FEED_FORWARD_CHOICES: dict[str, Choice] = {
-    "plain": Choice("W2 act(W1 x)"),
-    "gated": Choice("W2 (act(Wg x) * W1 x)", papers=("shazeer2020glu",), seen_in="Llama, Gemma"),
+    "plain": Choice("W₂ φ(W₁ x)"),
+    "gated": Choice("W₂ (φ(W_g x) ⊙ W₁ x)", papers=("shazeer2020glu",), seen_in="Llama, Gemma"),
 }
 
 
