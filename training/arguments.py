@@ -5,6 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from vanillaformer.configuration.options import OPTIONS
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
@@ -65,7 +66,8 @@ class ModelArguments:
         metadata={
             "aliases": ["--set"],
             "action": "extend",
-            "help": "Configuration fields to change: --set hidden_size=256 norm=rms_norm. Values are read as YAML.",
+            "help": "Configuration fields to change: --set hidden_size=256 norm=rms_norm. Values are read as YAML. "
+            f"Options: {'; '.join(f'{option}: ' + ', '.join(choices) for option, choices in OPTIONS.items())}.",
         },
     )
     model_name_or_path: str | None = field(

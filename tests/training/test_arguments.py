@@ -7,6 +7,7 @@ import yaml
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer import tokenization
+from vanillaformer.configuration.options import OPTIONS
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.parsing import parse
@@ -225,3 +226,9 @@ def test_tokenizer_arguments_are_those_of_train():
 def test_options_of_beam_search_need_beams(name):
     with pytest.raises(ValueError, match=f"--{name} .* --num_beams must be more than 1"):
         TranslationTrainingArguments(use_cpu=True, num_beams=1, **{name: 2 if name == "length_penalty" else True})
+
+
+def test_the_help_of_set_lists_every_value_of_every_option():
+    text = ModelArguments.__dataclass_fields__["overrides"].metadata["help"]
+    for option, choices in OPTIONS.items():
+        assert f"{option}: {', '.join(choices)}" in text
