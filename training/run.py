@@ -21,6 +21,7 @@ from .arguments import ModelArguments, TokenizerArguments
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
 from .data.arguments import DataArguments
+from .data.corpora import embedded_corpus
 from .data.streaming import check_streaming
 from .evaluation.plots import loss_curve
 from .evaluation.predictions import PREFIXES, score_and_predict
@@ -304,11 +305,7 @@ def data_name(data: DataArguments, task: TaskName) -> str:
         return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
     if data.dataset != "embedded":
         return " ".join(filter(None, (data.dataset, data.dataset_config)))
-    if task == "translation":
-        return f"Unicode CLDR formats, {data.source_locale} to {data.target_locale}"
-    if task == "classification":
-        return "Unicode CLDR names"
-    return "Python standard library"
+    return embedded_corpus(data, task).name
 
 
 # ----------------------------------------------------------------------------------------------------- details

@@ -1,24 +1,16 @@
 """Where the rows of each split are from: local files, the Hub or installed packages; all at once, or as streams."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, load_dataset
 from datasets import IterableDataset as Stream
 
 from .arguments import COLUMNS, SPLITS, DataArguments, Task
-from .corpora import cldr_translation, language_names, standard_library
+from .corpora import embedded_corpus
 from .files import find_files, load_files, named, stream_files
 from .opening import ROW, Paths, format_of
-
-EMBEDDED: dict[Task, Callable[[DataArguments], DatasetDict]] = {
-    "translation": lambda data_args: cldr_translation(
-        data_args.source_locale, data_args.target_locale, size=data_args.embedded_size, seed=data_args.split_seed
-    ),
-    "language_model": lambda data_args: standard_library(seed=data_args.split_seed),
-    "classification": lambda data_args: language_names(seed=data_args.split_seed),
-}
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,8 @@ def _embedded(data_args: DataArguments, task: Task) -> dict[str, Source]:
     if data_args.streaming:
         raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
     columns = {f"{column}_column": column for column in COLUMNS[task]}
-    return {split: Source("embedded data", rows, columns, {}) for split, rows in EMBEDDED[task](data_args).items()}
+    corpus = embedded_corpus(data_args, task)
+    return {split: Source(corpus.name, rows, columns, {}) for split, rows in corpus.load().items()}
 
 
 def _hub(data_args: DataArguments, task: Task) -> dict[str, Source]:

@@ -2,16 +2,36 @@
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from random import Random
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from datasets import Dataset, DatasetDict
 
+from .corpus import Corpus, language_code
 from .kinds import KINDS, PATTERN_KINDS, Kind
 
 DEFAULT_KINDS = tuple(PATTERN_KINDS)
 SMALLEST = 100
 PATIENCE = 2_000  # draws in a row without a new pair after which a kind counts as exhausted
+
+
+def translation_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    source, target = data_args.source_locale, data_args.target_locale
+    return Corpus(
+        name=f"Unicode CLDR formats, {source} to {target}",
+        identifier="unicode-cldr-formats",
+        description=(
+            "Dates, times, numbers, amounts of money and units as the Unicode CLDR writes them in the two locales, "
+            "drawn at random by the package from the data that comes with Babel."
+        ),
+        license="Unicode License v3",
+        languages=list(dict.fromkeys(map(language_code, (source, target)))),
+        limits="It knows only formats (dates, times, numbers, amounts, units), and translates no sentences.",
+        load=partial(cldr_translation, source, target, size=data_args.embedded_size, seed=data_args.split_seed),
+    )
 
 
 def cldr_translation(

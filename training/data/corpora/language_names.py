@@ -1,15 +1,35 @@
 """The embedded classification corpus: in which language is this name of a country, language, currency or month?"""
 
 from collections import defaultdict
+from functools import partial
 from random import Random
+from typing import Any
 
 from babel import Locale
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from .corpus import Corpus, language_code
 
 LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
     *("it", "ja", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "vi"),
 )
+
+
+def classification_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    return Corpus(
+        name="Unicode CLDR names",
+        identifier="unicode-cldr-names",
+        description=(
+            f"Names of countries, languages, currencies and the like in {len(LANGUAGES)} locales of the Unicode CLDR, "
+            "taken from the data that comes with Babel; the class is the locale."
+        ),
+        license="Unicode License v3",
+        languages=sorted(set(map(language_code, LANGUAGES))),
+        limits="It has seen only single names, no running text, and knows no other language.",
+        load=partial(language_names, seed=data_args.split_seed),
+    )
 
 
 def language_names(*, seed: int = 0) -> DatasetDict:

@@ -2,13 +2,30 @@
 
 import os
 import sysconfig
+from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from .corpus import Corpus
+
 # Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
 LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
+
+
+def language_model_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    return Corpus(
+        name="Python standard library",
+        identifier="python-standard-library",
+        description="The source text of the standard library of the Python that ran the training, split by file.",
+        license="Python Software Foundation License v2 (PSF-2.0)",
+        languages=["code", "en"],
+        limits="It has seen only Python source text, with its English comments, and no other code or prose.",
+        load=partial(standard_library, seed=data_args.split_seed),
+    )
 
 
 def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:
