@@ -22,6 +22,8 @@ from .caching import cached_map
 Batch = dict[str, list[Any]]
 ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
 """Methods of a fast tokenizer that decide what it makes of a text."""
+PARTS = 32
+"""Parts of long texts that are tokenized together."""
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
@@ -258,7 +260,9 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
     parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
-    encoded = iter(backend.encode_batch_fast(list(chain.from_iterable(parts)), add_special_tokens=False))
+    flat = list(chain.from_iterable(parts))
+    groups = (flat[start : start + PARTS] for start in range(0, len(flat), PARTS))
+    encoded = (each for group in groups for each in backend.encode_batch_fast(group, add_special_tokens=False))
     return [list(chain.from_iterable(next(encoded).ids for _ in own)) for own in parts]
 
 
