@@ -1,6 +1,5 @@
 """Putting saved models on the Hub: what is uploaded and what never is, checked before, and repeatable."""
 
-import os
 import warnings
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatch
@@ -12,7 +11,7 @@ from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, 
 from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from .card_merging import card_to_push, keep_edited_card, lines_by_people
+from .card_merging import card_to_push, read_card, write_card
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
@@ -184,7 +183,7 @@ def push_folder(
 ) -> Pushed:
     """Put a saved model into a repository, in one commit; what is there already is not sent again.
 
-    A person's edits of the card there stay (`card_edits`), and the card in the folder becomes the one that was pushed.
+    A person's edits of the card there stay (`card_merging`), and the folder gets the card that was pushed.
 
     Args:
         folder: The folder.
@@ -225,7 +224,7 @@ def push_folder(
                 parent_commit=head,
             )
     if card is not None:
-        write_card(files[CARD], card)
+        save_pushed_card(files[CARD], card)
     return Pushed(repo, done.pr_url or done.commit_url, list(files), done.oid)
 
 
@@ -262,33 +261,15 @@ def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: boo
     return card_to_push(read_card(path, f"in {path.parent}"), remote, repo)
 
 
-def read_card(path: Path, where: str) -> str:
-    """Return the text of a card; raise ValueError if it is none."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"the {CARD} {where} is not UTF-8 text: {error}") from error
-
-
 def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
     """Return what an earlier push left that does not belong to the model that is pushed."""
     patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
     return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
-def write_card(path: Path, text: str) -> None:
-    """Replace the card in a folder, in one piece, if it is another one; a link, as in the Hub's cache, stays one.
-
-    A card with words of a person that are not in the new one is kept beside it.
-    """
-    part = path.with_name(f".{path.name}.part")
+def save_pushed_card(path: Path, text: str) -> None:
+    """Write the card that was pushed into the folder; the push is done, so an error is only reported."""
     try:
-        old = path.read_text(encoding="utf-8")
-        if path.is_symlink() or old == text:
-            return
-        part.write_text(text, encoding="utf-8")
-        if lines_by_people(old) - lines_by_people(text):  # people have edited both, and the Hub's card has won
-            keep_edited_card(path.parent)
-        os.replace(part, path)
-    except OSError as error:  # the push is done
+        write_card(path, text)
+    except OSError as error:
         report(f"The card that was pushed could not be written to {path}: {error}")

@@ -8,7 +8,7 @@ from transformers import AutoConfig, GenerationConfig
 from vanillaformer.hub.reporting import optional, report
 
 from .cards.examples import card_example
-from .cards.run_card import card_options, run_facts, write_card
+from .cards.run_card import card_options, run_facts, update_card
 from .data.arguments import DataArguments
 from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
@@ -40,7 +40,7 @@ def finish(run: Run, task: TaskName, training: Any, data: DataArguments, *, sour
             with optional(CARD):
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
                 text = card_example(data, task, example)
-                write_card(run, run_facts(run, task, training, data, config=config, source=source, example=text))
+                update_card(run, run_facts(run, task, training, data, config=config, source=source, example=text))
         else:
             report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
         run.finished = True

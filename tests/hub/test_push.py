@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from transformers.trainer_utils import HubStrategy
 
 from vanillaformer.hub.loading import saved_folder
-from vanillaformer.hub.pushing import files_to_push, write_card
+from vanillaformer.hub.pushing import files_to_push, save_pushed_card
 from vanillaformer.scripts import push
 from vanillaformer.training.trainer.pushing import stage
 
@@ -342,7 +342,7 @@ def test_a_card_that_is_no_text_is_named(where, client, server, copy):
 
 
 def test_a_card_that_cannot_be_written_is_no_failed_push(tmp_path, capsys):
-    write_card(tmp_path / "gone" / "README.md", "# Mine")
+    save_pushed_card(tmp_path / "gone" / "README.md", "# Mine")
     assert f"could not be written to {tmp_path}/gone/README.md" in capsys.readouterr().out
 
 

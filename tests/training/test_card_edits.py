@@ -107,7 +107,7 @@ def test_metadata_key_that_is_no_longer_generated() -> None:
 def test_broken_cards(capsys: pytest.CaptureFixture) -> None:
     old = generated().replace("license: mit", "license: [mit")
     assert "license: [mit\n" in merged_card(generated(), old)
-    assert "no YAML mapping" in capsys.readouterr().out
+    assert "not a YAML mapping" in capsys.readouterr().out
     old = generated().replace("<!-- /vanillaformer:limits -->", "")
     card = merged_card(generated(limits="## Limits\n\nothers", results="## Results\n\n2"), old)
     assert "none known" in card

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from vanillaformer import VanillaDecoderConfig
-from vanillaformer.training.run_folder import files as run_files
+from vanillaformer.hub import atomic_files
+from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import (
     PREVIOUS,
     RECORD,
@@ -19,7 +20,6 @@ from vanillaformer.training.run_folder.files import (
     locked,
     move_aside,
     put_back,
-    write_text,
     written_aside,
 )
 
@@ -145,7 +145,7 @@ def test_written_aside_replaces_as_a_whole(tmp_path: Path, interrupt) -> None:
 
 def test_text_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch) -> None:
     done, replace = [], os.replace
-    monkeypatch.setattr(run_files, "flush", lambda path: done.append(path.name))
+    monkeypatch.setattr(atomic_files, "flush", lambda path: done.append(path.name))
     monkeypatch.setattr(os, "replace", lambda *paths: done.append("replaced") or replace(*paths))
     write_text(tmp_path / RECORD, "{}")
     assert done == [f"{RECORD}.part", "replaced", tmp_path.name]

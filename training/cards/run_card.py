@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from vanillaformer.configuration import BlockConfig
-from vanillaformer.hub.card_merging import keep_edited_card, merged_card
+from vanillaformer.hub.card_merging import merged_card, write_card
 from vanillaformer.hub.file_names import PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
@@ -19,17 +19,14 @@ from .facts import CardFacts, hardware
 from .sources import data_source
 
 
-def write_card(run: Run, facts: CardFacts) -> Path:
+def update_card(run: Run, facts: CardFacts) -> Path:
     """Write the card of a run into its folder; what a person wrote in one that is there stays."""
     path = run.folder / CARD
     try:
         old = path.read_text(encoding="utf-8") if path.exists() else None
-    except UnicodeDecodeError:  # what stands there can be kept, but nothing can be taken over
+    except UnicodeDecodeError:  # nothing of it can be taken over: `write_card` keeps it beside the new one
         old = None
-        keep_edited_card(run.folder)
-    part = path.with_suffix(".part")
-    part.write_text(merged_card(model_card(facts), old), encoding="utf-8")
-    os.replace(part, path)  # in one piece: a person's words are in it
+    write_card(path, merged_card(model_card(facts), old))
     return path
 
 

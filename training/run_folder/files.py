@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from vanillaformer.hub.atomic_files import flush
 from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
 from vanillaformer.hub.remote_code import saved_code
 
@@ -43,36 +44,12 @@ def files_of_run(folder: Path) -> list[Path]:
 
 
 # ------------------------------------------------------------------------------------------------ written in one piece
-def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk before this returns."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:  # Windows opens no folder
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        if not path.is_dir():  # which some file systems do not flush
-            raise
-    finally:
-        os.close(descriptor)
-
-
 def flush_all(folder: Path) -> None:
     """Have everything in a folder on the disk before this returns."""
     for path in folder.rglob("*"):
         flush(path)
     flush(folder)
     flush(folder.parent)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a file by another text, as a whole even if the power fails."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
-    flush(part)
-    os.replace(part, path)
-    flush(path.parent)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 from vanillaformer.hub.reporting import report
 
@@ -21,7 +22,6 @@ from .files import (
     files_of_run,
     move_aside,
     put_back,
-    write_text,
 )
 from .fingerprints import Prints, changed_splits
 from .settings import LENGTH, Changes, Settings, changed_settings, is_longer, listed
