@@ -171,7 +171,7 @@ def ids_of(token: int | list[int] | None) -> list[int]:
 
 
 def carried_files(origin: Path) -> dict[str, Path]:
-    """Return the files of tokenizers, templates, licence and card, by their path in a model's folder.
+    """Return the files of tokenizers, templates, license and card, by their path in a model's folder.
 
     Raises:
         ValueError: One of them or a config is a link that leads out of the folder, to what nobody may have meant to
@@ -193,7 +193,7 @@ def carried_files(origin: Path) -> dict[str, Path]:
 
 
 def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:
-    """Copy tokenizers, templates and licence; return the names of files and folders.
+    """Copy tokenizers, templates and license; return the names of files and folders.
 
     Raises:
         ValueError: A tokenizer makes tokens that the model has no row for.

@@ -84,7 +84,7 @@ class RunDefaults(
         metadata={"help": "Replace the run in the folder, which is deleted at the new one's first checkpoint."},
     )
     license: str | None = field(
-        default=None, metadata={"help": "Licence of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
+        default=None, metadata={"help": "License of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
     )
     num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per step and process."})

@@ -133,7 +133,7 @@ def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
     assert "szegedy2016rethinking" not in cards["translation"]
     assert "300 source and 300 target tokens" in cards["two_vocabularies"]
     assert "signature: nrefs:1|case:mixed" in cards["translation"]
-    assert "Licence: House rules." in cards["classification"]
+    assert "License: House rules." in cards["classification"]
     assert ModelCard(cards["classification"]).data.license == "mit"
     assert "![confusion matrix](confusion_matrix.png)" in cards["classification"]
     assert "one of 20 classes" not in cards["causal"]

@@ -35,7 +35,7 @@ def cited() -> set[str]:
         paper for entry in (*(known.papers for known in DESCRIBED), *cite.TOKENIZERS.values()) for paper in entry
     }
     papers |= {
-        paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for _, entry in table.values() for paper in entry
+        paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for entry in table.values() for paper in entry.papers
     }
     papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
     papers |= {paper for score in cite.SCORES.values() for paper in score.papers} | {"wolf2020transformers"}
@@ -110,7 +110,7 @@ def test_techniques() -> None:
     ]
     warm = techniques({"warmup_steps": 0.05, "optim": "sgd", "objective": "masked", "mlm_probability": 0.3}, {})
     assert [technique.words for technique in warm] == [
-        "masked language modelling, 30% of the tokens hidden",
+        "masked language modeling, 30% of the tokens hidden",
         "optimizer sgd",
         "learning rate linearly to 0 after a warm-up over 5% of the steps",
     ]

@@ -156,7 +156,7 @@ def test_text() -> None:
         "![loss curve](loss_curve.png)",
         "Preset `bert-tiny` with `hidden_size=16`.",
         "| attention | 2 heads of width 8 |",
-        "some data. Made up.\n\nLicence: not stated.",
+        "some data. Made up.\n\nLicense: not stated.",
         "| rows | 1,000 | 10 |",
         "| texts cut | 3 |  |",
         "| unknown tokens | 2.00% |  |",
@@ -202,7 +202,7 @@ def test_started_from(tmp_path: Path) -> None:
     model = {"model_name_or_path": "google/bert"}
     card = model_card(facts(choices={"model": model}))
     assert "trained from the weights of google/bert" in card
-    assert "besides what google/bert had learnt" in card
+    assert "besides what google/bert had learned" in card
     assert "It knows" not in model_card(
         facts(choices={"model": model}, source=Source("a", limits="It knows nothing."))
     )
@@ -234,7 +234,7 @@ def test_facts_that_were_not_had() -> None:
 
 def test_run_that_went_on() -> None:
     training = part(model_card(facts(resumed="checkpoint-7")), "training")
-    assert "(since checkpoint-7, from which it went on)" in training
+    assert "(since checkpoint-7, from which it resumed)" in training
     assert "tokens per second" not in training
 
 

@@ -69,7 +69,7 @@ def metadata(facts: CardFacts) -> ModelCardData:
 
 
 def _license(name: str | None) -> tuple[str | None, str | None]:
-    """Return the Hub's id of a licence, and the name of one that it does not know."""
+    """Return the Hub's id of a license, and the name of one that it does not know."""
     if name is None or not name.strip():
         return None, None
     word = re.sub(r"[^a-z0-9.+-]+", "-", name.strip().lower()).strip("-")

@@ -1,4 +1,4 @@
-"""What a run knows and its model card tells."""
+"""The facts on a run that its model card states."""
 
 import os
 import platform
@@ -43,11 +43,11 @@ class CardFacts:
         signatures: sacrebleu's signatures by score.
         steps: Optimizer steps.
         epochs: Passes over the data.
-        resumed: The checkpoint that the last part of the training began with, None if there was one part alone.
+        resumed: The checkpoint that the last part of the training began with, None if the run was never interrupted.
         hardware: What it was trained on, by heading.
         separate_target: Whether the target has a tokenizer of its own.
         pictures: Names of pictures beside the card.
-        license: Licence of the model, as the Hub writes it.
+        license: License of the model, as the Hub writes it.
         has_code: Whether the model's code is stored with it.
     """
 
@@ -101,16 +101,16 @@ class CardFacts:
 
     @property
     def scores(self) -> dict[str, float]:
-        """What among the metrics says how good the model is."""
+        """The metrics that say how good the model is."""
         known = {f"{prefix}_{name}" for prefix in ("eval", "test") for name in SCORES}
         return {key: value for key, value in self.metrics.items() if key in known}
 
     @property
     def train_tokens(self) -> int | None:
         """Tokens of the training data, source and target together; None of a stream, which has no end."""
-        told = self.data.get("train", {})
-        means = [value for name, value in told.items() if name.endswith("mean length")]
-        return round(told["rows"] * sum(means)) if means and "rows" in told else None
+        stats = self.data.get("train", {})
+        means = [value for name, value in stats.items() if name.endswith("mean length")]
+        return round(stats["rows"] * sum(means)) if means and "rows" in stats else None
 
     @property
     def tokens_seen(self) -> int | None:
@@ -120,7 +120,7 @@ class CardFacts:
 
 
 def hardware(processes: int, device: torch.device) -> dict[str, str]:
-    """Return what this process runs on.
+    """Return the hardware that this process runs on.
 
     Args:
         processes: How many processes train.
@@ -143,7 +143,7 @@ def hardware(processes: int, device: torch.device) -> dict[str, str]:
 
 
 def software() -> str:
-    """Return the versions of what trained the model."""
+    """Return the versions of the packages that trained the model."""
     python = ".".join(map(str, sys.version_info[:3]))
     return ", ".join([f"Python {python}", *(f"{package} {version(package)}" for package in PACKAGES)])
 

@@ -171,7 +171,7 @@ def training_rows(facts: CardFacts) -> dict[str, str]:
     if seconds:
         rows["time"] = f"{format_duration(seconds)}, evaluation included"
         if facts.resumed:
-            rows["time"] += f" (since {facts.resumed}, from which it went on)"
+            rows["time"] += f" (since {facts.resumed}, from which it resumed)"
         elif facts.tokens_seen:
             rows["time"] += f"; {short(facts.tokens_seen / seconds)} tokens per second"
     return {**rows, **facts.hardware, "software": software()}

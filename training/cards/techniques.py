@@ -1,86 +1,99 @@
-"""The techniques of a training run in words, each with the papers it comes from."""
+"""The techniques of training, each described once: the setting that turns it on, its words in a card, its papers."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-OPTIMIZERS = {
-    "adamw": ("AdamW", ("kingma2015adam", "loshchilov2019decoupled")),
-    "radam": ("RAdam", ("liu2020variance",)),
-    "muon": ("Muon for matrices, AdamW for the rest", ("jordan2024muon", "liu2025muon", "loshchilov2019decoupled")),
-    "adafactor": ("Adafactor", ("shazeer2018adafactor",)),
-}
-SCHEDULES = {
-    "inverse_sqrt": ("learning rate ∝ 1/√step", ("vaswani2017attention",)),
-    "cosine": ("learning rate along a cosine", ("loshchilov2017sgdr",)),
-    "linear": ("learning rate linearly to 0", ()),
-    "constant": ("constant learning rate", ()),
-    "constant_with_warmup": ("constant learning rate", ()),
-}
-OBJECTIVES = {
-    "masked": ("masked language modelling", ("devlin2019bert",)),
-    "mlm+nsp": ("masked language modelling and next-sentence prediction", ("devlin2019bert",)),
-}
+Settings = Mapping[str, Any]
 
 
 class Technique(NamedTuple):
-    """A technique in words, and its papers."""
+    """A technique.
+
+    Attributes:
+        words: What a card says, formatted with the settings.
+        papers: The papers it comes from, by their keys in `references.bib`.
+    """
 
     words: str
     papers: tuple[str, ...] = ()
 
 
-def techniques(settings: Mapping[str, Any], data: Mapping[str, Any]) -> list[Technique]:
-    """Return the techniques that were used.
+# By the beginning of `optim`
+OPTIMIZERS = {
+    "adamw": Technique("AdamW", ("kingma2015adam", "loshchilov2019decoupled")),
+    "radam": Technique("RAdam", ("liu2020variance",)),
+    "muon": Technique(
+        "Muon for matrices, AdamW for the rest", ("jordan2024muon", "liu2025muon", "loshchilov2019decoupled")
+    ),
+    "adafactor": Technique("Adafactor", ("shazeer2018adafactor",)),
+}
+# By `lr_scheduler_type`
+SCHEDULES = {
+    "inverse_sqrt": Technique("learning rate ∝ 1/√step", ("vaswani2017attention",)),
+    "cosine": Technique("learning rate along a cosine", ("loshchilov2017sgdr",)),
+    "linear": Technique("learning rate linearly to 0"),
+    "constant": Technique("constant learning rate"),
+    "constant_with_warmup": Technique("constant learning rate"),
+}
+# By `objective`
+OBJECTIVES = {
+    "masked": Technique("masked language modeling, {mlm_probability:.0%} of the tokens hidden", ("devlin2019bert",)),
+    "mlm+nsp": Technique(
+        "masked language modeling and next-sentence prediction, {mlm_probability:.0%} of the tokens hidden",
+        ("devlin2019bert",),
+    ),
+}
+# By the training or data argument that turns it on
+TECHNIQUES = {
+    "label_smoothing_factor": Technique("label smoothing {label_smoothing_factor}", ("szegedy2016rethinking",)),
+    "r_drop": Technique("R-Drop {r_drop}", ("liang2021rdrop",)),
+    "scheduled_sampling": Technique(
+        "scheduled sampling, {scheduled_sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")
+    ),
+    "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
+    "lm_loss_weight": Technique(
+        "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
+    ),
+    "lora_rank": Technique("LoRA of rank {lora_rank}, merged", ("hu2022lora",)),
+    "freeze": Technique("frozen parameters: {freeze}"),
+    "average_checkpoints": Technique(
+        "average of the last {average_checkpoints} checkpoints", ("vaswani2017attention",)
+    ),
+    "ema_decay": Technique(
+        "exponential moving average of the weights, decay {ema_decay}", ("polyak1992acceleration",)
+    ),
+    "block_stride": Technique("overlapping blocks, one every {block_stride} tokens"),
+    "packing": Technique("packed rows whose texts do not see each other"),
+    "reverse_turns": Technique("dialogues from their last turn to the first", ("li2016diversity",)),
+    "bf16": Technique("mixed precision, bfloat16"),
+    "fp16": Technique("mixed precision, float16"),
+    "max_grad_norm": Technique("gradients clipped to norm {max_grad_norm}"),
+}
+
+
+def techniques(training: Settings, data: Settings) -> list[Technique]:
+    """Return the techniques that were used, with their words filled in.
 
     Args:
-        settings: Training arguments by name; absent ones were not used.
+        training: Training arguments by name; absent ones were not used.
         data: Data arguments by name.
     """
-
-    def given(name: str) -> Any:
-        return settings.get(name) or 0
-
-    found = [_optimizer(settings), _schedule(settings)]
-    if settings.get("objective") in OBJECTIVES:
-        objective, papers = OBJECTIVES[settings["objective"]]
-        found = [Technique(f"{objective}, {given('mlm_probability'):.0%} of the tokens hidden", papers), *found]
-    sampling = settings.get("scheduled_sampling")
-    averaged, kept = given("average_checkpoints"), given("ema_decay")
-    used = {
-        Technique(f"label smoothing {given('label_smoothing_factor')}", ("szegedy2016rethinking",)): given(
-            "label_smoothing_factor"
-        ),
-        Technique(f"R-Drop {given('r_drop')}", ("liang2021rdrop",)): given("r_drop"),
-        Technique(f"scheduled sampling, {sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")): (
-            sampling not in (None, "none")
-        ),
-        Technique(f"token dropout {given('token_dropout')}", ("iyyer2015deep",)): given("token_dropout"),
-        Technique(
-            f"language-model loss beside the classifier's, weight {given('lm_loss_weight')}", ("radford2018improving",)
-        ): given("lm_loss_weight"),
-        Technique(f"LoRA of rank {given('lora_rank')}, merged", ("hu2022lora",)): given("lora_rank"),
-        Technique("frozen parameters: " + ", ".join(map(str, settings.get("freeze") or ()))): given("freeze"),
-        Technique(f"average of the last {averaged} checkpoints", ("vaswani2017attention",)): averaged,
-        Technique(f"exponential moving average of the weights, decay {kept}", ("polyak1992acceleration",)): kept,
-        Technique(f"overlapping blocks, one every {data.get('block_stride')} tokens"): data.get("block_stride"),
-        Technique("packed rows whose texts do not see each other"): data.get("packing"),
-        Technique("dialogues from their last turn to the first", ("li2016diversity",)): data.get("reverse_turns"),
-        Technique("mixed precision, bfloat16"): given("bf16"),
-        Technique("mixed precision, float16"): given("fp16"),
-        Technique(f"gradients clipped to norm {given('max_grad_norm')}"): given("max_grad_norm"),
-    }
-    return [*found, *(technique for technique, is_used in used.items() if is_used)]
+    settings = {**data, **training}
+    objective = OBJECTIVES.get(settings.get("objective", ""))
+    used = [entry for name, entry in TECHNIQUES.items() if settings.get(name) and settings[name] != "none"]
+    found = [*([objective] if objective else []), _optimizer(settings), _schedule(settings), *used]
+    shown = {"mlm_probability": 0, **settings, "freeze": ", ".join(map(str, settings.get("freeze") or ()))}
+    return [technique._replace(words=technique.words.format_map(shown)) for technique in found]
 
 
-def _optimizer(settings: Mapping[str, Any]) -> Technique:
+def _optimizer(settings: Settings) -> Technique:
     name = str(settings.get("optim", "adamw_torch"))
-    known = next((value for key, value in OPTIMIZERS.items() if name.startswith(key)), (f"optimizer {name}", ()))
-    return Technique(*known)
+    return next((entry for key, entry in OPTIMIZERS.items() if name.startswith(key)), Technique(f"optimizer {name}"))
 
 
-def _schedule(settings: Mapping[str, Any]) -> Technique:
+def _schedule(settings: Settings) -> Technique:
     name = str(getattr(settings.get("lr_scheduler_type"), "value", settings.get("lr_scheduler_type", "linear")))
-    words, papers = SCHEDULES.get(name, (f"learning rate schedule {name}", ()))
+    schedule = SCHEDULES.get(name, Technique(f"learning rate schedule {name}"))
     warmup = settings.get("warmup_steps") or 0
     steps = f"{warmup:.0%} of the steps" if 0 < warmup < 1 else f"{warmup:,.0f} steps"
-    return Technique(words + (f" after a warm-up over {steps}" if warmup else ""), papers)
+    return schedule._replace(words=schedule.words + (f" after a warm-up over {steps}" if warmup else ""))

@@ -200,7 +200,7 @@ class DataArguments(DialogueArguments):
         default=None, metadata={"help": "Processes for tokenization (default: this one)."}
     )
     data_license: str | None = field(
-        default=None, metadata={"help": "Licence of the data, for the model card (default: what is known of it)."}
+        default=None, metadata={"help": "License of the data, for the model card (default: as far as it is known)."}
     )
     data_description: str | None = field(
         default=None, metadata={"help": "What the data is, in a sentence for the model card."}

@@ -35,14 +35,14 @@ def confusion_counts(labels: np.ndarray, chosen: np.ndarray, classes: np.ndarray
 
     Scikit-learn's function makes a matrix of all classes first, and with thousands of classes it fills the memory.
     """
-    place = {number: index for index, number in enumerate(classes.tolist())}
+    positions = {number: index for index, number in enumerate(classes.tolist())}
     matrix = np.zeros((len(classes), len(classes)), dtype=np.int64)
-    for label, own in zip(labels.tolist(), chosen.tolist()):
-        if label in place and own in place:
-            matrix[place[label], place[own]] += 1
+    for label, predicted in zip(labels.tolist(), chosen.tolist()):
+        if label in positions and predicted in positions:
+            matrix[positions[label], positions[predicted]] += 1
     return matrix
 
 
 def part_in_words(count: int) -> str:
-    """Say which part of so many classes the picture shows; nothing if it shows all."""
+    """Say which of `count` classes the picture shows; nothing if it shows all."""
     return "" if count <= PICTURED else f"the {NUMBERED} of {count:,} classes with the most errors"

@@ -1,4 +1,4 @@
-"""Pictures of a run: how loss and score went, and what the decoder looks at."""
+"""Pictures of a run: learning curves, confusion matrix, cross-attention."""
 
 import warnings
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def confusion_picture(
     totals: np.ndarray | None = None,
     title: str = "",
 ) -> Path:
-    """Draw how often each class (row) was taken for each (column): colours are shares of the row, numbers are rows.
+    """Draw how often each class (row) was taken for each (column): colors are shares of the row, numbers are rows.
 
     More than `NUMBERED` classes have no numbers; the picture does not grow beyond them. A class whose name the font
     lacks is shown by its number.
@@ -71,8 +71,8 @@ def confusion_picture(
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
     axes.set_yticks(range(len(names)), ticks, fontsize=font)
     for (row, column), count in np.ndenumerate(matrix if len(names) <= NUMBERED else np.empty((0, 0))):
-        colour = "white" if shares[row, column] > 0.5 else "black"
-        number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=colour)
+        color = "white" if shares[row, column] > 0.5 else "black"
+        number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=color)
         number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
     return _save(figure, path)
@@ -118,12 +118,12 @@ def attention_map(
 
 
 def _visible(token: str) -> str:
-    # A dollar sign would start mathematical text.
+    # A dollar sign would start mathematical text
     return token.replace(" ", "␣").replace("$", "\\$") or "␣"
 
 
 def _tick(name: str, other: str) -> str:
-    """Return a class's name as a label of an axis, or another one if the font lacks a character of it."""
+    """Return a class's name as a tick label, or `other` if the font lacks one of its characters."""
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
     drawable = all(ord(character) in glyphs for character in name)
     return shorten(name if drawable else other, 40, placeholder=" ...").replace("$", "\\$")

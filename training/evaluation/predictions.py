@@ -1,4 +1,4 @@
-"""What a finished model makes of held-out data: predictions beside references, and where a classifier errs."""
+"""Scores and predictions of a finished model on held-out data."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -40,10 +40,10 @@ def score_and_predict(
     Args:
         run: The run.
         task: What the model does.
-        trainer: The trainer, done.
-        rows: Tokenised splits.
+        trainer: The trainer, after training.
+        rows: Tokenized splits.
         tokenizers: Those of source and target.
-        **options: For the test split alone (`num_beams`).
+        **options: For the test split only (`num_beams`).
     """
     splits = [split for split in PREFIXES if split in rows]
     samples = "next_tokens" in TASKS[task].predicts
@@ -57,9 +57,10 @@ def score_and_predict(
         trainer.log(output.metrics or {})
         if trainer.is_world_process_zero() and not samples:
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
-            output = PredictionOutput(_taken(output.predictions, order), _taken(output.label_ids, order), {})
+            output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
             with optional(f"predictions_{split}.jsonl"):
-                _write(run, split, _records(run, task, trainer, rows[split], output, tokenizers))
+                records = _records(run, task, trainer, rows[split], output, tokenizers)
+                _write_lines(run.folder / f"predictions_{split}.jsonl", records)
     if samples and "validation" in rows:
         with optional("samples.jsonl"):
             _write_samples(run, trainer, rows["validation"], tokenizers[0])
@@ -78,20 +79,20 @@ def _records(
 
 
 def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
-    ids = _pair(output)[1]
+    ids = _labels_and_predictions(output)[1]
     ids = np.where(ids == IGNORE_INDEX, tokenizers[1].pad_token_id, ids)
     predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
     for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
         yield {"source": source, "reference": reference, "prediction": prediction}
 
 
-def _pair(output: PredictionOutput) -> tuple[Any, Any]:
+def _labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
     predictions: Any = output.predictions
     return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
 
 
 def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput) -> Iterator[dict[str, Any]]:
-    labels, logits = _pair(output)
+    labels, logits = _labels_and_predictions(output)
     model: Any = trainer.model
     names = [model.config.id2label[number] for number in range(logits.shape[-1])]
     probabilities = torch.as_tensor(logits).float().softmax(dim=-1)
@@ -110,8 +111,9 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
             totals=np.bincount(labels, minlength=len(names))[drawn],
             title=part_in_words(len(names)),
         )
-    for text, label, own, probability in zip(rows["text"], labels, chosen, probabilities.max(dim=-1).values.tolist()):
-        yield {"text": text, "reference": names[label], "prediction": names[own], "probability": round(probability, 6)}
+    best = probabilities.max(dim=-1).values.tolist()
+    for text, label, predicted, value in zip(rows["text"], labels, chosen, best):
+        yield {"text": text, "reference": names[label], "prediction": names[predicted], "probability": round(value, 6)}
 
 
 def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:
@@ -127,14 +129,14 @@ def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Ite
 
 # ----------------------------------------------------------------------------------------------------- continuations
 def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Continue the first half of some rows greedily; parts of a model, as FSDP has them, cannot do this alone."""
+    """Continue the first half of some rows greedily; one process cannot do this with a sharded model."""
     if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     model.eval()
     records = []
     for row in rows.select(range(min(SAMPLES, len(rows)))):
-        starts = [place for place, number in enumerate(row.get("position_ids", [])) if place and not number]
+        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
         ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
         prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
         if not rest:
@@ -145,20 +147,16 @@ def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreT
             new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
         texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
         records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
-    _lines(run.folder / "samples.jsonl", records)
+    _write_lines(run.folder / "samples.jsonl", records)
 
 
 # ----------------------------------------------------------------------------------------------------------- details
-def _taken(values: Any, order: np.ndarray) -> Any:
+def _reordered(values: Any, order: np.ndarray) -> Any:
     """Return collected arrays in another order."""
-    return tuple(_taken(each, order) for each in values) if isinstance(values, tuple) else values[order]
+    return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
 
 
-def _write(run: Run, split: str, records: Iterable[dict[str, Any]]) -> None:
-    _lines(run.folder / f"predictions_{split}.jsonl", records)
-
-
-def _lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
     with path.open("w", encoding="utf-8") as stream:
         for record in records:
             print(json.dumps(record, ensure_ascii=False), file=stream)
