@@ -1,6 +1,6 @@
 """The vanilla encoder-decoder: translation and every other text-to-text task."""
 
-from typing import Any
+from typing import Any, cast
 
 from huggingface_hub.dataclasses import strict
 
@@ -72,19 +72,20 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         self._take_pattern(kwargs, "encoder_layer_types", self.encoder_layers)
 
     @property
-    def encoder_side(self) -> ConfigView:
+    def encoder_side(self) -> BlockConfig:
         """The config of the encoder's parts: with the encoder's sizes and layers."""
         fields = {
             "hidden_size": self.encoder_width,
             "intermediate_size": self.encoder_inner_width,
             "num_hidden_layers": self.encoder_layers,
         }
-        return ConfigView(self, **fields, layer_types=getattr(self, "encoder_layer_types", None))
+        view = ConfigView(self, **fields, layer_types=getattr(self, "encoder_layer_types", None))
+        return cast(BlockConfig, view)
 
     @property
-    def decoder_side(self) -> ConfigView:
+    def decoder_side(self) -> BlockConfig:
         """The config of the decoder's parts: with the target vocabulary."""
-        return ConfigView(self, vocab_size=self.target_vocab_size)
+        return cast(BlockConfig, ConfigView(self, vocab_size=self.target_vocab_size))
 
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
         """Return DeepNorm's α and β (Wang et al. 2022, table 1), which differ between the two stacks."""

@@ -21,7 +21,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
     config: BlockConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = [  # noqa: RUF012 - the form transformers reads
+    _no_split_modules: set[str] | list[str] = [  # noqa: RUF012 - the form transformers reads
         "SelfAttentionBlock",
         "CrossAttentionBlock",
         "ParallelSelfAttentionBlock",
@@ -38,11 +38,11 @@ class VanillaPreTrainedModel(PreTrainedModel):
         super().__init__(config, *args, **kwargs)
 
     @property
-    def _supports_sdpa(self) -> bool:
+    def _supports_sdpa(self) -> bool:  # type: ignore[override]  # a class attribute there: ours depends on the config
         return self.config.attention_obstacle("sdpa") is None
 
     @property
-    def _supports_flash_attn(self) -> bool:
+    def _supports_flash_attn(self) -> bool:  # type: ignore[override]
         return self.config.attention_obstacle("flash_attention_2") is None
 
     def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
@@ -55,7 +55,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         # All of its paged attention functions ignore keyword arguments that they do not know
         if (reason := self.config.attention_obstacle("paged|eager")) is not None:
             raise ValueError(f"continuous batching cannot serve this model: {reason}")
-        return super().init_continuous_batching(*args, **kwargs)
+        return super().init_continuous_batching(*args, **kwargs)  # type: ignore[misc]  # of the models that generate
 
     def post_init(self) -> None:
         super().post_init()
@@ -63,15 +63,15 @@ class VanillaPreTrainedModel(PreTrainedModel):
             table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
             table.setdefault(self.config.model_type, LORA_TARGETS)
         # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
-        self._no_split_modules &= {type(module).__name__ for module in self.modules()}  # type: ignore[operator]
+        self._no_split_modules = {*self._no_split_modules} & {type(module).__name__ for module in self.modules()}
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()
         # The config's plans name every module that a stack can have: keep those of this model
         names = [name for name, _ in self.named_modules()]
-        plan = tensor_parallel_plan(self.config, self._tp_plan)
-        self._tp_plan = {key: style for key, style in plan.items() if fnmatch.filter(names, key)}
-        self._fsdp_plan = {key: style for key, style in self._fsdp_plan.items() if fnmatch.filter(names, key)}
+        tp_plan, fsdp_plan = tensor_parallel_plan(self.config, self._tp_plan or {}), self._fsdp_plan or {}
+        self._tp_plan = {key: style for key, style in tp_plan.items() if fnmatch.filter(names, key)}
+        self._fsdp_plan = {key: style for key, style in fsdp_plan.items() if fnmatch.filter(names, key)}
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         # transformers skips modules of custom code without tensors of their own, such as the list of blocks, because

@@ -2,13 +2,19 @@
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import (
+    BlockConfig,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+)
 
 from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM
@@ -16,11 +22,11 @@ from .encoder import VanillaEncoderForMaskedLM
 from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration
 from .parts.positions import RotaryEmbedding
 
-LANGUAGE_MODELS = (
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaDecoderForCausalLM,
-    VanillaEncoderForMaskedLM,
-)
+LANGUAGE_MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {
+    VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
+    VanillaDecoderConfig: VanillaDecoderForCausalLM,
+    VanillaEncoderConfig: VanillaEncoderForMaskedLM,
+}
 # The part that a module's weights belong to, by a name on the path to it; all others are norms
 PARTS = {
     **{"embed_tokens": "embeddings", "token_types": "embeddings", "ngrams": "embeddings", "positions": "positions"},
@@ -72,7 +78,7 @@ def count_flops(
 
 def build_on_meta(config: BlockConfig) -> VanillaPreTrainedModel:
     """Return the language model of a config in evaluation mode, with tensors that have a shape and no memory."""
-    (model_class,) = (model for model in LANGUAGE_MODELS if model.config_class is type(config))
+    model_class = LANGUAGE_MODELS[type(config)]
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"  # the one whose matrix products are all seen
     with torch.device("meta"):

@@ -53,12 +53,12 @@ class VanillaEncoderForMaskedLM(EncoderMaskedLM):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 for no loss, the mean cross-entropy."""
@@ -108,13 +108,13 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
-        next_sentence_label: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> PreTrainingOutput:
         """Return both logits and, given labels, the sum of the mean losses of tokens and of pairs.
@@ -168,17 +168,17 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         self.model = VanillaEncoderModel(config)
         self.pool = POOLINGS[config.classifier_pooling]
         self.pooler = build_pooler(config)
-        self.dropout = nn.Dropout(cast(float, config.classifier_dropout))
+        self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         **kwargs: Any,
@@ -204,19 +204,19 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         super().__init__(config)
         self.num_labels = cast(int, config.num_labels)
         self.model = VanillaEncoderModel(config)
-        self.dropout = nn.Dropout(cast(float, config.classifier_dropout))
+        self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
         """Return logits (B, T, labels) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy."""

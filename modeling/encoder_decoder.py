@@ -1,6 +1,6 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,6 +31,13 @@ def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> to
     return shifted.masked_fill(shifted == IGNORE_INDEX, pad_id)
 
 
+def as_base_model_output(outputs: dict[str, Any] | tuple[Any, ...]) -> BaseModelOutput:
+    """Return the output of an encoder, which may be any output class of transformers or a tuple."""
+    if isinstance(outputs, dict):
+        outputs = tuple(map(outputs.get, ("last_hidden_state", "hidden_states", "attentions")))
+    return BaseModelOutput(*outputs)
+
+
 class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
     """Base of the encoder-decoders with and without a head: two vocabularies, which may share a table."""
 
@@ -53,9 +60,8 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         if self.config.share_encoder_decoder_embeddings:
             self.config.decoder_vocab_size = None
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        resized = self._get_resized_embeddings(
-            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
+        source = cast(nn.Embedding, self.get_input_embeddings())
+        resized = self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.set_input_embeddings(resized)
         self.config.decoder_vocab_size = self.config.target_vocab_size  # whose default is `vocab_size`
         self.config.vocab_size = resized.num_embeddings
@@ -74,7 +80,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         """
         if self.config.share_encoder_decoder_embeddings:
             raise ValueError("share_encoder_decoder_embeddings=True: call resize_token_embeddings instead")
-        decoder = self.base_model.decoder
+        decoder = cast(CrossDecoderStack, self.base_model.decoder)
         decoder.embed_tokens = self._get_resized_embeddings(
             decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
         )
@@ -110,20 +116,20 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.embed_tokens = value
+        self.encoder.embed_tokens = cast(nn.Embedding, value)
         if self.config.share_encoder_decoder_embeddings:
-            self.decoder.embed_tokens = value
+            self.decoder.embed_tokens = self.encoder.embed_tokens
 
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
@@ -144,15 +150,11 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
                 inputs_embeds=inputs_embeds,
                 **kwargs,
             )
-        elif isinstance(encoder_outputs, dict):  # any model's output class of transformers
-            names = ("last_hidden_state", "hidden_states", "attentions")
-            encoder_outputs = BaseModelOutput(**{name: encoder_outputs.get(name) for name in names})
-        else:
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        encoded = as_base_model_output(encoder_outputs)
         outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,
-            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoded.last_hidden_state,
             encoder_attention_mask=attention_mask,
             position_ids=decoder_position_ids,
             past_key_values=past_key_values,
@@ -166,9 +168,9 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
             decoder_hidden_states=outputs.hidden_states,
             decoder_attentions=outputs.attentions,
             cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
+            encoder_last_hidden_state=encoded.last_hidden_state,
+            encoder_hidden_states=encoded.hidden_states,
+            encoder_attentions=encoded.attentions,
         )
 
     def source_as_target(self, input_ids: torch.Tensor | None) -> torch.Tensor:
@@ -201,12 +203,15 @@ class VanillaEncoderDecoderForConditionalGeneration(
         return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
 
     def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args, **kwargs
-    ) -> None:
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args, **kwargs)
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
+            generation_config, model_kwargs, *args, **kwargs
+        )
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
             replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
+        return prepared
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""
@@ -215,17 +220,17 @@ class VanillaEncoderDecoderForConditionalGeneration(
     @can_return_tuple
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
-        decoder_position_ids: torch.LongTensor | None = None,
-        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        position_ids: torch.Tensor | None = None,
+        decoder_position_ids: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[Any, ...] | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
-        labels: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
         **kwargs: Any,

@@ -186,10 +186,10 @@ class EncoderStack(Stack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
@@ -211,12 +211,12 @@ class DecoderStack(Stack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
@@ -248,13 +248,14 @@ def replace_windowed_cross_cache(cache: EncoderDecoderCache, config: BlockConfig
             f"past_key_values has a cross_attention_cache with sliding_window={config.sliding_window}, which has "
             "dropped a part of the source: make it with DynamicCache()"
         )
-    if isinstance(cache.cross_attention_cache, StaticCache):
+    pair: Any = cache  # whose caches are declared as DynamicCache
+    if isinstance(pair.cross_attention_cache, StaticCache):
         without_window: Any = copy.deepcopy(config)
         without_window.sliding_window = None
         del without_window.layer_types, without_window.encoder_layer_types
-        cache.cross_attention_cache = StaticCache(config=without_window, max_cache_len=length)
+        pair.cross_attention_cache = StaticCache(config=without_window, max_cache_len=length)
     else:
-        cache.cross_attention_cache = DynamicCache()
+        pair.cross_attention_cache = DynamicCache()
 
 
 class CrossDecoderStack(Stack):
@@ -273,11 +274,11 @@ class CrossDecoderStack(Stack):
     @capture_outputs
     def forward(
         self,
-        input_ids: torch.LongTensor | None = None,
+        input_ids: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         encoder_hidden_states: torch.Tensor | None = None,
         encoder_attention_mask: torch.Tensor | None = None,
-        position_ids: torch.LongTensor | None = None,
+        position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,

@@ -4,7 +4,7 @@ Shape letters: B batch, T query length, S key length, D model width, H query hea
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -86,8 +86,7 @@ def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
     """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
     if config.qk_norm == "each_head":
         return NormPerHead(config, heads)
-    head_dim = cast(int, config.head_dim)
-    width = {"none": None, "head": head_dim, "full": heads * head_dim}[config.qk_norm]
+    width = {"none": None, "head": config.head_dim, "full": heads * config.head_dim}[config.qk_norm]
     return None if width is None else build_norm(config, width)
 
 
@@ -116,12 +115,12 @@ class Attention(nn.Module):
         key_value_width: int | None = None,
     ):
         super().__init__()
-        heads, key_heads = config.num_attention_heads, cast(int, config.num_key_value_heads)
+        heads, key_heads = config.num_attention_heads, config.num_key_value_heads
         # transformers' attention functions read these attributes by name
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
-        self.head_dim = cast(int, config.head_dim)
+        self.head_dim = config.head_dim
         self.num_key_value_groups = heads // key_heads
         self.scaling = self.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.dropout = config.attention_dropout

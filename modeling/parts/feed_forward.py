@@ -1,7 +1,5 @@
 """The position-wise feed-forward layer; `FEED_FORWARDS` is the list of choices."""
 
-from typing import cast
-
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
@@ -19,7 +17,7 @@ class PlainFeedForward(nn.Module):
 
     def __init__(self, config: BlockConfig):
         super().__init__()
-        width, inner_width = config.hidden_size, cast(int, config.intermediate_size)
+        width, inner_width = config.hidden_size, config.intermediate_size
         self.up_proj = nn.Linear(width, inner_width, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
         self.dropout = build_dropout(config.activation_dropout)
@@ -37,7 +35,7 @@ class GatedFeedForward(PlainFeedForward):
 
     def __init__(self, config: BlockConfig):
         super().__init__(config)
-        self.gate_proj = nn.Linear(config.hidden_size, cast(int, config.intermediate_size), bias=config.mlp_bias)
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.mlp_bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.down_proj(self.dropout(self.act_fn(self.gate_proj(x)) * self.up_proj(x)))

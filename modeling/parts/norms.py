@@ -83,10 +83,9 @@ class NormPerHead(nn.Module):
 
     def __init__(self, config: BlockConfig, heads: int):
         super().__init__()
-        head_dim = cast(int, config.head_dim)
         self.unit = float(config.norm_unit_offset)
-        self.norm = NORMS[config.norm](head_dim, eps=config.norm_eps, weight=False, bias=False)
-        self.weight = nn.Parameter(torch.full((heads, head_dim), 1.0 - self.unit))
+        self.norm = NORMS[config.norm](config.head_dim, eps=config.norm_eps, weight=False, bias=False)
+        self.weight = nn.Parameter(torch.full((heads, config.head_dim), 1.0 - self.unit))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (self.unit + self.weight).unsqueeze(1) * self.norm(x)  # (H, 1, K)

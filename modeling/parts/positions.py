@@ -210,7 +210,7 @@ class RotaryEmbedding(nn.Module):
     @staticmethod
     def compute_default_rope_parameters(config: BlockConfig, **kwargs: Any) -> tuple[torch.Tensor, float]:
         """Return the frequencies θ^(-2i/K) of the paper and the factor 1 on cosines and sines."""
-        width = int(cast(int, config.head_dim) * config.rope_parameters.get("partial_rotary_factor", 1.0))
+        width = int(config.head_dim * config.rope_parameters.get("partial_rotary_factor", 1.0))
         exponents = torch.arange(0, width, 2, dtype=torch.float) / width
         return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
 
