@@ -8,7 +8,7 @@ from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from test_data import write
 
-from vanillaformer.training.data import sources, streaming
+from vanillaformer.training.data import opening, sources
 from vanillaformer.training.data.arguments import DataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
@@ -34,7 +34,7 @@ def open_stream(task, seed=0, **options):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(streaming, "CHUNK", 7)
+    monkeypatch.setattr(opening, "LARGEST_BATCH", 7)
 
 
 def labelled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):

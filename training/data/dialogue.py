@@ -1,4 +1,4 @@
-"""Dialogues as texts of a language model: turns, each ended by [SEP], and the chat template that says so."""
+"""Dialogues as texts of a language model: turns, each ended by [SEP], and the matching chat template."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +7,7 @@ from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 SEPARATOR = "[SEP]"
-# What `<s> text </s>` of a dialogue is in training; a reply is what comes next, up to the separator.
+# Renders a dialogue as `<s> text </s>`, as in training; a reply is what follows, up to the separator.
 CHAT_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}{{ message['content'].strip() }}" + SEPARATOR + "{% endfor %}"
     "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
@@ -39,18 +39,18 @@ class DialogueArguments:
 
 
 def dialogue_text(turns: list[str]) -> str:
-    """Return the text of a dialogue: every turn with the separator behind it. A separator within a turn is dropped."""
-    said = [turn.replace(SEPARATOR, " ").strip() for turn in turns]
-    return "".join(f"{turn}{SEPARATOR}" for turn in said if turn)
+    """Return the text of a dialogue: each turn followed by the separator, which is removed from the turns."""
+    cleaned = [turn.replace(SEPARATOR, " ").strip() for turn in turns]
+    return "".join(f"{turn}{SEPARATOR}" for turn in cleaned if turn)
 
 
 def reversed_text(text: str) -> str:
-    """Return the text of a dialogue from its last turn to the first."""
+    """Return the text of a dialogue with its turns reversed."""
     return "".join(f"{turn}{SEPARATOR}" for turn in reversed(text.removesuffix(SEPARATOR).split(SEPARATOR)))
 
 
 def reverse_dialogues(dataset: DatasetDict) -> DatasetDict:
-    """Return dialogues from their last turns to the first."""
+    """Return dialogues with their turns reversed."""
     return dataset.map(lambda row: {"text": reversed_text(row["text"])}, desc="Reversing turns")
 
 
@@ -70,16 +70,16 @@ def separator_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """Return the id of the separator.
 
     Raises:
-        ValueError: The tokenizer has none.
+        ValueError: The tokenizer has no separator.
     """
     number = tokenizer.get_vocab().get(SEPARATOR)
     if number is None:
-        raise ValueError(f"the tokenizer has no token {SEPARATOR}, which ends the turns of a dialogue")
+        raise ValueError(f"the tokenizer has no token {SEPARATOR}, which ends each turn of a dialogue")
     return number
 
 
 class WithoutSeparators:
-    """Texts for the training of a tokenizer, to which the separator is no text; may be read more than once."""
+    """Texts without separators, to train a tokenizer on; they can be read more than once."""
 
     def __init__(self, texts: Any):
         self.texts = texts

@@ -21,14 +21,15 @@ from . import dialogue, opening, readers
 from .opening import FILE, Paths, ReadOptions, format_of
 from .readers import FORMATS, READERS, features_of, read_batches, read_tables
 
-READING = sorted({inspect.getfile(code) for code in (opening, dialogue, readers, *READERS.values())})
+CODE: tuple[Any, ...] = (opening, dialogue, readers, *READERS.values())
+READING = sorted({inspect.getfile(code) for code in CODE})
 """The modules that decide what rows are read from a file."""
 REPORTED_ROWS = 1_000_000
-"""After so many rows of a file a line is printed where there are no progress bars."""
+"""Rows of a file after which a line is printed where there are no progress bars."""
 
 
 def find_files(option: str, names: Sequence[str]) -> list[Path]:
-    """Return the data files that names and patterns (`part-*.csv.gz`) stand for; a name that exists is no pattern.
+    """Return the data files that match names and patterns (`part-*.csv.gz`); the name of a file is not a pattern.
 
     Raises:
         ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
@@ -100,12 +101,12 @@ def _stream_rows(
 def _matches(option: str, name: str) -> list[Path]:
     if Path(name).is_file():
         return [Path(name)]
-    found = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
-    if not found:
+    matches = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
+    if not matches:
         raise ValueError(
             f"--{option} {name!r}: there is no such file{', nor one that matches' * glob.has_magic(name)}"
         )
-    return found
+    return matches
 
 
 def _load(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Dataset:

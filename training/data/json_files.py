@@ -10,14 +10,14 @@ from .dialogue import dialogue_text
 from .opening import PROBLEM, Batch, ReadOptions, check_columns, chunks, numbered, open_text
 
 FIRST_ROWS = 1_000
-"""Rows of which one at least must have a column."""
+"""Rows among which at least one must have each column."""
 
 Parsed = tuple[Any, str, int]
-"""What JSON holds, what is wrong with it if that is not an object, and its characters, 0 for what is read already."""
+"""A JSON value, its problem if that is not an object, and its number of characters, 0 if it has been read already."""
 
 
 def read_jsonl(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
-    """Yield the rows of a file with an object per line; blank lines are no rows."""
+    """Yield the rows of a file with an object per line; blank lines are skipped."""
     with open_text(path, newline="\n") as lines:
         yield from _batches(path, columns, _parsed_lines(lines))
 
@@ -105,7 +105,7 @@ def _as_text(option: str, cell: Any) -> Any:
     """Return a cell as text: of turns, that of the dialogue.
 
     Raises:
-        TypeError: Saying what is wrong, when the cell is of a type that the column does not take.
+        TypeError: For a cell of a type that the column does not take.
     """
     if option == "turns_column":
         return dialogue_text([_unicode("turn", turn) for turn in _turns(cell)])
@@ -133,6 +133,6 @@ def _turns(cell: Any) -> list[str]:
 def _unicode(column: str, text: str) -> str:
     try:
         text.encode()
-    except UnicodeEncodeError as error:  # JSON can write half of a pair of surrogates
+    except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
         raise TypeError(f"the {column} is not Unicode ({error.reason})") from None
     return text

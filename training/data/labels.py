@@ -1,4 +1,4 @@
-"""Class labels, however they are written, as ids with names."""
+"""Class labels of any form as ids with names."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:
     """Return the rows whose label is one of the names, with its number; without names, those whose label can be one.
 
     Raises:
-        ValueError: Naming the first other row, unless they are skipped.
+        ValueError: Naming the first other row, unless such rows are skipped.
     """
     found, number_of, labels = _names(split)
 

@@ -1,4 +1,4 @@
-"""Loading data for a task: whatever it is from, always the same columns and splits."""
+"""Loading the data of a task: the same columns and splits from any source."""
 
 from dataclasses import dataclass, field
 
@@ -39,11 +39,11 @@ def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> Task
 
     Args:
         data_args: Where the data is and how much of it to use.
-        task: What it is for.
-        order_seed: Decides the orders of a stream.
+        task: The task.
+        order_seed: Seed of the order of a stream.
 
     Raises:
-        ValueError: Naming the file, column, row or option at fault and what there is instead.
+        ValueError: Naming the file, column, row or option at fault, and what is there instead.
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")

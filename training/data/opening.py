@@ -1,4 +1,4 @@
-"""Data files opened as text, in pieces of bounded size, with errors that name the file."""
+"""Data files opened as text, in batches of bounded size, with errors that name the file."""
 
 import gzip
 import zlib
@@ -32,9 +32,9 @@ class ReadOptions:
 
     Attributes:
         separator: The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab.
-        quoting: Whether their cells may stand in quotation marks (minimal) or marks are text (none); None is minimal,
-            for .tsv files none.
-        sample_by: What one row of a .txt file is: line, paragraph, passage or document.
+        quoting: minimal: cells may be in quotation marks; none: quotation marks are text. None is minimal, for .tsv
+            files none.
+        sample_by: The unit of text in .txt files: line, paragraph, passage or document.
     """
 
     separator: str | None = None
@@ -48,7 +48,7 @@ def format_of(path: Path) -> str:
 
 
 def open_text(path: Path, newline: str) -> Any:
-    """Open a text file, compressed or not, after its byte order mark."""
+    """Open a text file, compressed or not, without its byte order mark."""
     return _opener(path)(path, "rt", encoding="utf-8-sig", newline=newline)
 
 
@@ -90,7 +90,7 @@ def numbered(first: int, size: int) -> Batch:
 
 
 def check_columns(where: str, found: Sequence[str], columns: Mapping[str, str], hint: str = "") -> None:
-    """Raise ValueError, naming the option to set, when a needed column is not among those found, or more than once."""
+    """Raise ValueError, naming the option to set, when a needed column is missing or there twice."""
     for option, name in columns.items():
         if name not in found:
             listed = ", ".join(found)

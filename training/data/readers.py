@@ -27,7 +27,7 @@ from .opening import (
 )
 
 PASSAGE, PART, LARGEST_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
-"""Characters of a passage, of a part of a very large document, and of the largest document that has no parts."""
+"""Characters of a passage, of a part of a very large document, and of the largest undivided document."""
 
 
 def read_batches(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
@@ -67,7 +67,6 @@ def features_of(paths: Paths, columns: Mapping[str, str]) -> Features:
     return Features({**dict.fromkeys(columns.values(), Value("string")), **reserved})
 
 
-# ---------------------------------------------------------------------------------------------------------- text
 def _read_text(path: Path, columns: Mapping[str, str], options: ReadOptions) -> Iterator[Batch]:
     check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
     with open_text(path, newline="\n") as lines:
@@ -84,36 +83,36 @@ def _lines(file: Iterable[str]) -> Iterator[str]:
 
 
 def _paragraphs(file: Iterable[str]) -> Iterator[str]:
-    """Yield what is between empty lines."""
-    held: list[str] = []
+    """Yield the texts between empty lines."""
+    buffer: list[str] = []
     for line in _lines(file):
         if line:
-            held.append(line)
-        elif held:
-            yield "\n".join(held)
-            held = []
-    if held:
-        yield "\n".join(held)
+            buffer.append(line)
+        elif buffer:
+            yield "\n".join(buffer)
+            buffer = []
+    if buffer:
+        yield "\n".join(buffer)
 
 
 def _passages(file: Iterable[str], size: int = PASSAGE) -> Iterator[str]:
-    """Yield consecutive lines, with their line breaks, of about so many characters together."""
-    held: list[str] = []
+    """Yield consecutive lines, with their line breaks, of about `size` characters together."""
+    buffer: list[str] = []
     length = 0
     for line in file:
         line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
         for start in range(0, len(line), size):
-            held.append(line[start : start + size])
-            length += len(held[-1])
+            buffer.append(line[start : start + size])
+            length += len(buffer[-1])
             if length >= size:
-                yield "".join(held)
-                held, length = [], 0
-    if held:
-        yield "".join(held)
+                yield "".join(buffer)
+                buffer, length = [], 0
+    if buffer:
+        yield "".join(buffer)
 
 
 def _document(file: Iterable[str]) -> Iterator[str]:
-    """Yield all of a file as one text, or of a very large one parts that fit into memory once they are tokens."""
+    """Yield a file as one text, or a very large one in parts whose tokens fit into memory."""
     parts = _passages(file, PART)
     first = list(islice(parts, LARGEST_DOCUMENT // PART + 1))
     yield from ["".join(first)] if len(first) * PART <= LARGEST_DOCUMENT else chain(first, parts)
@@ -121,9 +120,9 @@ def _document(file: Iterable[str]) -> Iterator[str]:
 
 def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterator[Batch]:
     names = columns.values()
-    with open_text(source, newline="\n") as ours, open_text(target, newline="\n") as theirs:
+    with open_text(source, newline="\n") as sources, open_text(target, newline="\n") as targets:
         number = 1
-        lines = _lines(ours), _lines(theirs)
+        lines = _lines(sources), _lines(targets)
         for chunk in chunks(
             zip_longest(*lines), lambda pairs: sum(len(line or "") for pair in pairs for line in pair)
         ):
@@ -138,7 +137,6 @@ def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterato
             number += len(chunk)
 
 
-# ------------------------------------------------------------------------------------------------------- parquet
 def _parquet_features(path: Path, columns: Mapping[str, str]) -> Features:
     with named_errors((path,)):
         schema = pq.read_schema(path)

@@ -1,4 +1,4 @@
-"""The rows of a split on their way to the task's columns: the first bad one is an error, or all are left out."""
+"""Rows of a split, checked on their way to the task's columns: the first bad row is an error, or all are skipped."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,11 +30,11 @@ class SplitRows:
 
     Attributes:
         split: The split.
-        name: What messages call the source of the rows.
+        name: Name of their source in messages.
         rows: The rows, with the columns that tell a row's number and file.
         skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
         stats: How many rows were left out, by the reason.
-        reported: Of a stream, the kinds of messages printed already; None for the whole split.
+        reported: For a stream, the kinds of messages printed already; None for a whole split.
     """
 
     split: str
@@ -52,9 +52,9 @@ class SplitRows:
         """Return the rows that are not bad.
 
         Args:
-            bad: Which of the rows are bad.
-            problem: Says what is wrong with the row at an index.
-            hint: What else could be done than to skip them.
+            bad: True for each bad row.
+            problem: Returns the problem of the row at an index.
+            hint: Another remedy, for the message.
 
         Raises:
             ValueError: Naming the first bad row, unless they are skipped.
@@ -75,18 +75,18 @@ class SplitRows:
         return self.with_rows(select_rows(self.rows, np.flatnonzero(chosen)))
 
     def share(self, count: int) -> str:
-        """Return how many of the rows these are, in words; of a stream that is not known."""
+        """Return a number of rows in words; the total of a stream is not known."""
         return f"{count:,} of {len(self.rows):,} rows" if self.reported is None else "rows of the stream"
 
     def report(self, kind: str, message: str) -> None:
-        """Print a message on the rows; of a stream only the first of its kind."""
+        """Print a message on the rows; for a stream only the first of its kind."""
         if self.reported is None or kind not in self.reported:
             report(f"{self.name}: {message}")
         if self.reported is not None:
             self.reported.add(kind)
 
     def row_name(self, index: int) -> str:
-        """Return what messages call a row: its number in its file, or in the order of reading where it has none."""
+        """Return the name of a row in messages: its number in its file, or else in the order of reading."""
         row = self.rows[index]
         if ROW not in row and READ in row:
             return f"row {row[READ]} as read"
@@ -94,7 +94,7 @@ class SplitRows:
 
 
 def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
-    """Return the rows that can be read, with the needed columns, which hold texts or what `labels` takes for labels.
+    """Return the rows that can be read, with the needed columns, as texts or labels.
 
     Args:
         split: Rows of any columns.
@@ -137,15 +137,15 @@ def readable_rows(split: SplitRows) -> SplitRows:
 
 
 def task_rows(split: SplitRows, columns: Mapping[str, str], task: Task) -> SplitRows:
-    """Return the rows in the task's columns, with a text in each; of a language model blank ones are no mistake.
+    """Return the rows in the task's columns, with a text in each; blank texts of a language model are dropped.
 
     Args:
         split: Rows that hold texts.
-        columns: The columns of the task among theirs, by the option that names each.
-        task: What they are for.
+        columns: Their columns for the task, by the option that names each.
+        task: The task.
 
     Raises:
-        ValueError: Naming the first row without a text, unless they are skipped; or there is no row.
+        ValueError: Naming the first row without a text, unless such rows are skipped; or if no row is left.
     """
     names = dict(zip(columns.values(), COLUMNS[task]))
     reserved = [name for name in split.rows.column_names if name in RESERVED]
@@ -165,7 +165,7 @@ def usable_rows(split: SplitRows, task: Task) -> SplitRows:
 def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows:
     empty, blank = np.zeros((2, len(split.rows)), dtype=bool)
     start = 0
-    for cells in arrow_column(split.rows, column).chunks:  # a part at a time: trimmed texts are new ones
+    for cells in arrow_column(split.rows, column).chunks:  # chunk by chunk, because trimming copies the texts
         here = slice(start, start := start + len(cells))
         empty[here] = pc.is_null(cells)
         blank[here] = pc.fill_null(pc.equal(pc.utf8_trim_whitespace(cells), ""), False)
@@ -177,7 +177,7 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
 
 
 def _is_plain(option: str, feature: Any) -> bool:
-    """Return whether cells need no look at each: texts, classes, and for what is no text also numbers."""
+    """Return whether a column can be used as it is: texts, classes, and numbers where no text is needed."""
     is_text = getattr(feature, "dtype", None) in ("string", "large_string")
     return is_text or (isinstance(feature, Value | ClassLabel) and option not in TEXT_OPTIONS)
 

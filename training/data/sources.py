@@ -1,4 +1,4 @@
-"""Where the rows of each split are from: local files, the Hub or installed packages; all at once, or as streams."""
+"""The source of each split: local files, the Hub or installed packages, read at once or as a stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from .opening import ROW, Paths, format_of
 
 @dataclass(frozen=True)
 class Source:
-    """The rows of a split as they come.
+    """The rows of a split before any check.
 
     Attributes:
-        name: What messages call it.
-        rows: All of the rows, or a stream of them.
+        name: Its name in messages.
+        rows: The rows, or a stream of them.
         columns: The columns of the task, by the option that names each: {"source_column": "en"}.
-        more_columns: Columns needed besides, to split and to sort the rows.
+        more_columns: Further columns, by which rows are split and sorted.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Which rows are for training, which for validation and which for the test."""
+"""Training, validation and test splits: by a column, held out, capped, without leaks."""
 
 import hashlib
 from dataclasses import replace
@@ -89,7 +89,7 @@ def hold_out(dataset: DatasetDict, column: str, data_args: DataArguments) -> Dat
     `hold_out="random"` draws distinct texts of the column, so that rows with the same text stay together; what the
     test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
     every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
-    has put them in), the test's last of all. Of a single text it is always the last characters that are held out.
+    has put them in), the test's last of all. Of a single text the last characters are always held out.
 
     Raises:
         ValueError: There is too little, or test data already.
@@ -140,7 +140,7 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
 def _drawn_by_class(
     left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
 ) -> np.ndarray:
-    """Draw texts evenly from the classes, none of which loses its last text; fewer where that needs it.
+    """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough.
 
     Args:
         left: The numbers of the texts to draw from.
@@ -157,7 +157,9 @@ def _drawn_by_class(
     ends = np.append(starts[1:], len(pairs))
     random = np.random.default_rng(rng.getrandbits(64))
     turns = np.empty(len(left))
-    for label in np.unique(pairs[starts, 1]):  # the n-th text of a class comes when that share of each has been drawn
+    for label in np.unique(
+        pairs[starts, 1]
+    ):  # the n-th text of a class is drawn when that share of each class has been drawn
         members = random.permutation(np.flatnonzero(pairs[starts, 1] == label))
         turns[members] = (random.random() + np.arange(len(members))) / len(members)
     remaining, drawn = np.bincount(pairs[:, 1]), []

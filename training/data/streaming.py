@@ -1,4 +1,4 @@
-"""Splits that are read while training, and the first of their rows, which are known before."""
+"""Streams: splits that are read during training, and their first rows, which are loaded before it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -16,18 +16,20 @@ from vanillaformer.hub.reporting import report
 from .arguments import COLUMNS, DataArguments, Task
 from .json_files import column_names, needed_cells
 from .labels import with_labels
-from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
 from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
 from .sources import Source
 
-CHUNK = 1_000
-"""Rows that are read and tokenized together."""
 HELD_OUT = 1_000
-"""Rows of validation data (of passages a tenth), where there is none and --max_validation_samples does not say."""
+"""Rows of validation data (of passages a tenth), where there is none and --max_validation_samples is not given."""
 
 
 def check_streaming(data_args: DataArguments, training_args: Any) -> None:
-    """Raise ValueError for what streams cannot do, and set what they need."""
+    """Check that the options can be used with a stream, and set those that it needs.
+
+    Raises:
+        ValueError: Naming an option that a stream cannot have.
+    """
     if training_args.max_steps <= 0:
         raise ValueError(
             f"--streaming needs --max_steps: the length of an epoch is not known (it is {training_args.max_steps})"
@@ -46,26 +48,26 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
             raise ValueError(f"--{name} {getattr(data_args, name)} needs all data at once: not with --streaming")
     if training_args.train_sampling_strategy != "random":
         report(f"--streaming: --train_sampling_strategy {training_args.train_sampling_strategy} is not used.")
-        training_args.train_sampling_strategy = "random"  # nothing can be grouped
-    training_args.accelerator_config.dispatch_batches = False  # rows are padded by the process that gets them
+        training_args.train_sampling_strategy = "random"  # a stream cannot be grouped by length
+    training_args.accelerator_config.dispatch_batches = False  # each process pads its own rows
 
 
 @dataclass
 class TextStream:
-    """The rows of a split in the task's columns, one after the other, any number of times.
+    """The rows of a split in the task's columns, in order, for any number of epochs.
 
     Attributes:
         split: The split.
-        name: What messages call the source of the rows.
-        source: The rows as they come.
+        name: Name of their source in messages.
+        source: The rows before any check.
         columns: Their columns, by the option that names each.
-        task: What the rows are for.
+        task: The task.
         skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
-        buffer: Rows among which the next one is drawn; 0 keeps the order.
-        seed: Decides all orders.
-        names: The classes, once they are known.
+        buffer: Size of the shuffle buffer; 0 keeps the order.
+        seed: Seed of the order.
+        names: Names of the classes, once known.
         held_out: Texts whose rows are left out.
-        reported: Kinds of messages that have been printed.
+        reported: Kinds of messages printed already.
     """
 
     split: str
@@ -91,19 +93,21 @@ class TextStream:
             raise ValueError(f"{self.name} has no rows")
         check_columns(self.name, list(dict.fromkeys(column_names(first))), self.columns)
 
-    def batches(self, epoch: int = 0, size: int | None = None) -> Iterator[SplitRows]:
-        """Yield the usable rows of an epoch in batches, each of the next `size` rows of the source (default: CHUNK).
+    def batches(self, epoch: int = 0) -> Iterator[SplitRows]:
+        """Yield the usable rows of an epoch in batches, which are read and tokenized together.
 
         Raises:
             ValueError: Naming the first row that cannot be used.
         """
-        source, bad, number = self.source, 0, 0
+        source, size, bad, number = self.source, BatchSize(), 0, 0
         if self.buffer:
             source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
             source.set_epoch(epoch)
         numbered = enumerate(source, start=1)
-        while chunk := list(islice(numbered, size or CHUNK)):
-            batch = usable_rows(readable_rows(self._table(chunk)), self.task)
+        while chunk := list(islice(numbered, size.rows)):
+            table = self._table(chunk)
+            size.adapt(len(chunk), table.rows.data.nbytes)
+            batch = usable_rows(readable_rows(table), self.task)
             if self.task == "classification":
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
@@ -130,7 +134,7 @@ class TextStream:
         """
         parts: list[Dataset] = []
         missing = inf if size is None else size
-        for batch in self.batches(size=min(CHUNK, size or CHUNK)):
+        for batch in self.batches():
             parts.append(batch.rows.select(range(int(min(len(batch.rows), missing)))))
             missing -= len(parts[-1])
             if not missing:
