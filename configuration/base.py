@@ -157,7 +157,7 @@ class ConfigView:
         return getattr(self.viewed, name)
 
 
-def layer_types(config: BlockConfig) -> list[str]:
+def layer_types(config: BlockConfig | ConfigView) -> list[str]:
     """Return the type of each layer of a stack: `full_attention` or `sliding_attention`."""
     everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
     return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers

@@ -9,6 +9,7 @@ import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
 from .mapping.architecture import OUR_CLASSES, Architecture
@@ -19,7 +20,7 @@ from .mapping.weights import convert_weights, fields_from_weights, native_weight
 HUB_ARGUMENTS = {"cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"}
 
 
-def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
+def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> VanillaPreTrainedModel:
     """Return our model with the weights of a transformers model, which computes the same.
 
     Args:
@@ -39,10 +40,11 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Pr
     config = our_config(architecture, model.config, head, fields_from_weights(architecture, model, head))
     ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=model.dtype)
     write_tensors(ours, our_weights(architecture, model, ours, head))
-    return copy_runtime_state(model, ours)
+    copy_runtime_state(model, ours)
+    return ours
 
 
-def to_native(model: PreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
+def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
     """Return a transformers model of a native architecture with the weights of ours, which computes the same.
 
     Biases that only the native model has are zeros. Where its sinusoidal table has the columns of ours in another
@@ -60,7 +62,8 @@ def to_native(model: PreTrainedModel, architecture: str | None = None) -> PreTra
     ours = convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
     native = chosen.native_model(found.config, head, model.dtype)
     write_tensors(native, native_weights(chosen, ours, native, head))
-    return copy_runtime_state(model, native)
+    copy_runtime_state(model, native)
+    return native
 
 
 def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
@@ -154,9 +157,9 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     return model
 
 
-def copy_runtime_state(source: PreTrainedModel, target: PreTrainedModel) -> PreTrainedModel:
-    """Give a model the device, mode and generation config of another, and return it."""
+def copy_runtime_state(source: PreTrainedModel, target: PreTrainedModel) -> None:
+    """Give a model the device, mode and generation config of another."""
     if target.can_generate() and getattr(source, "generation_config", None) is not None:
         target.generation_config = copy.deepcopy(source.generation_config)
-    device: torch.device = source.device
-    return target.to(device).train(source.training)
+    torch.nn.Module.to(target, source.device)
+    target.train(source.training)

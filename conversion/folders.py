@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import transformers
@@ -14,9 +14,13 @@ from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKE
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.modeling import AUTO_CLASSES
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .convert import architecture_of, from_native, to_native
+from .tokens import ordinary_tokens, start_token
 from .training_settings import lost_from_native, lost_to_native
+
+Model = TypeVar("Model", bound=PreTrainedModel)
 
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
 LENGTH = 12  # tokens of the random texts
@@ -24,7 +28,7 @@ HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions sh
 
 
 class Conversion(NamedTuple):
-    """What a conversion did."""
+    """The result of a conversion."""
 
     source: str
     target: str
@@ -41,7 +45,7 @@ def convert_folder(
 
     Args:
         source: A folder or Hub id.
-        destination: A folder that does not exist yet, or is empty.
+        destination: A new or empty folder.
         to: The native architecture to convert one of our models to. Default: the one that fits.
         back: Convert a native model into ours instead.
         revision: Branch, tag or commit of a Hub id.
@@ -50,38 +54,38 @@ def convert_folder(
         The classes, and the relative error of the logits on random input.
 
     Raises:
-        ValueError: For a source that cannot be read or converted, a destination that is taken, logits that differ.
+        ValueError: The source cannot be read or converted, the destination is not empty, or the logits differ.
     """
     with new_folder(destination) as folder:
         origin = saved_folder(source, revision, "SRC")
         carried = carried_files(origin)
-        model = from_native(origin) if back else load_ours(origin)
-        converted = model if back else to_native(model, to)
-        reference = load_any(origin) if back else model
-        error = logit_error(converted, reference)
-        limit = TOLERANCE if reference.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
+        ours = from_native(origin) if back else load_ours(origin)
+        native = load_native_folder(origin) if back else to_native(ours, to)
+        before, after = (native, ours) if back else (ours, native)
+        error = logit_error(after, before)
+        limit = TOLERANCE if before.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
         if not error <= limit:
             raise ValueError(
-                f"{source}: the logits of the {type(converted).__name__} differ by {error:.1e} from those of the "
-                f"{type(reference).__name__} (allowed {limit:.0e}): nothing was written"
+                f"{source}: the logits of the {type(after).__name__} differ by {error:.1e} from those of the "
+                f"{type(before).__name__} (allowed {limit:.0e}): nothing was written"
             )
-        converted.save_pretrained(folder)
-        names = carry(carried, folder, converted)
-        add_to_card(carried.get(CARD), folder, source, type(reference).__name__, type(converted).__name__)
-    size, lost = converted.num_parameters(), lost_settings(reference, converted)
-    return Conversion(type(reference).__name__, type(converted).__name__, size, error, names, lost)
+        after.save_pretrained(folder)
+        names = carry(carried, folder, after)
+        add_to_card(carried.get(CARD), folder, source, type(before).__name__, type(after).__name__)
+    lost = lost_settings(ours, native, back)
+    return Conversion(type(before).__name__, type(after).__name__, after.num_parameters(), error, names, lost)
 
 
-def lost_settings(source: PreTrainedModel, made: PreTrainedModel) -> list[str]:
-    """Return the settings of training that a conversion has changed."""
-    to_native = isinstance(source.config, BlockConfig)
-    native = made if to_native else source
+def lost_settings(ours: VanillaPreTrainedModel, native: PreTrainedModel, back: bool = False) -> list[str]:
+    """Return the settings of training that a conversion to native, or `back`, has changed."""
     architecture = architecture_of(native.config)
-    lost = lost_to_native if to_native else lost_from_native
-    return lost(architecture, source.config, made.config, architecture.head_of(type(native).__name__))
+    head = architecture.head_of(type(native).__name__)
+    if back:
+        return lost_from_native(architecture, native.config, ours.config, head)
+    return lost_to_native(architecture, ours.config, native.config, head)
 
 
-def load_ours(folder: Path) -> PreTrainedModel:
+def load_ours(folder: Path) -> VanillaPreTrainedModel:
     """Return one of our models with the head that it was saved with.
 
     Raises:
@@ -89,7 +93,9 @@ def load_ours(folder: Path) -> PreTrainedModel:
     """
     config = open_config(folder)
     if not isinstance(config, BlockConfig):
-        raise ValueError(f"{folder}: model_type={config.model_type!r} is native already; use --from to make it ours")
+        raise ValueError(
+            f"{folder}: model_type={config.model_type!r} is native already; use --from to convert it to ours"
+        )
     classes = {cls.__name__: cls for models in AUTO_CLASSES.values() for cls in models}
     name = next(iter(config.architectures or []), None)
     if name not in classes:
@@ -99,7 +105,7 @@ def load_ours(folder: Path) -> PreTrainedModel:
     return load(classes[name], folder)
 
 
-def load_any(folder: Path) -> PreTrainedModel:
+def load_native_folder(folder: Path) -> PreTrainedModel:
     """Return the native model of a folder with the head that it was saved with."""
     architectures = open_config(folder).architectures
     if not architectures:
@@ -107,11 +113,11 @@ def load_any(folder: Path) -> PreTrainedModel:
     return load(getattr(transformers, architectures[0]), folder)
 
 
-def load(model_class: type[PreTrainedModel], folder: Path) -> PreTrainedModel:
-    """Load weights of which none is missing, none left over and none damaged.
+def load(model_class: type[Model], folder: Path) -> Model:
+    """Return the model of a folder.
 
     Raises:
-        ValueError: That is not so.
+        ValueError: Weights are missing, left over or damaged.
     """
     model, report = open_model(model_class, folder, f"SRC {folder}", output_loading_info=True)
     for what in ("missing_keys", "unexpected_keys"):
@@ -130,7 +136,7 @@ def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
 
 
 def first_output(outputs: Any) -> torch.Tensor:
-    """Return what a model is there for."""
+    """Return the logits of a model's outputs, or its states."""
     for name in ("logits", "prediction_logits", "last_hidden_state"):
         if getattr(outputs, name, None) is not None:
             return getattr(outputs, name)
@@ -151,31 +157,23 @@ def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     if config.is_encoder_decoder:
         vocabulary = getattr(config, "decoder_vocab_size", None) or config.vocab_size
         inputs["decoder_input_ids"] = random_words(config, vocabulary, batch, length)
-        start = getattr(getattr(model, "generation_config", None), "decoder_start_token_id", None)
-        start = config.decoder_start_token_id if start is None else start
+        start = start_token(config, getattr(model, "generation_config", None))
         if start is not None:
             inputs["decoder_input_ids"][:, 0] = start
     return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
 def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: int) -> torch.Tensor:
-    """Return tokens (B, T) that are not special, as far as there are some."""
-    special = {token for name in ("pad", "bos", "eos") for token in ids_of(getattr(config, f"{name}_token_id", None))}
-    words = torch.tensor([token for token in range(vocabulary) if token not in special] or list(range(vocabulary)))
+    """Return random tokens (B, T), none of them special."""
+    words = torch.tensor(ordinary_tokens(config, vocabulary))
     return words[torch.randint(len(words), (batch, length), generator=torch.Generator().manual_seed(vocabulary))]
-
-
-def ids_of(token: int | list[int] | None) -> list[int]:
-    """Return the ids that a special token's field names."""
-    return token if isinstance(token, list) else [] if token is None else [token]
 
 
 def carried_files(origin: Path) -> dict[str, Path]:
     """Return the files of tokenizers, templates, license and card, by their path in a model's folder.
 
     Raises:
-        ValueError: One of them or a config is a link that leads out of the folder, to what nobody may have meant to
-            pass on.
+        ValueError: One of them or a config is a link out of the folder, to a file that may be private.
     """
     root = origin.resolve()
     # In the Hub's cache all files are links to here
@@ -196,7 +194,7 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     """Copy tokenizers, templates and license; return the names of files and folders.
 
     Raises:
-        ValueError: A tokenizer makes tokens that the model has no row for.
+        ValueError: A tokenizer has tokens that the embedding table has no row for.
     """
     names = [name for name in files if name != CARD]
     for name in names:
@@ -227,7 +225,7 @@ def tokens_made(path: Path) -> int:
 
 
 def add_to_card(card: Path | None, folder: Path, source: str, was: str, made: str) -> None:
-    """Copy the model card, if there is one, and add what this folder is."""
+    """Copy the model card, if there is one, with a note on the conversion."""
     if card is not None:
         text = card.read_text(encoding="utf-8").rstrip("\n")
         note = f"Converted by vanillaformer from the {was} in `{Path(source).name}`: a {made} that computes the same."

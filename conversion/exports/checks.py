@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .engine import Engine, start_token
+from ..tokens import ordinary_tokens, start_token
+from .engine import Engine
 
 LENGTHS = (11, 1, 5, 2)  # of the rows, which are one batch to the engine
 NEW_TOKENS = 12
@@ -48,17 +49,14 @@ def plain(model: Any) -> Any:
 
 
 def random_rows(config: Any, new_tokens: int = 0) -> list[list[int]]:
-    """Return rows of random tokens, none of them special, with room for `new_tokens` behind them."""
-    names = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
-    special = {token for name in names for token in np.atleast_1d(getattr(config, name, None))}
-    words = [token for token in range(config.vocab_size) if token not in special] or list(range(config.vocab_size))
+    """Return rows of random tokens, none of them special, with room for `new_tokens` after them."""
+    words = ordinary_tokens(config, config.vocab_size)
     generator = torch.Generator().manual_seed(0)
     longest = max(1, config.max_position_embeddings - new_tokens)
     lengths = [min(length, longest) for length in LENGTHS]
     return [[words[i] for i in torch.randint(len(words), (n,), generator=generator)] for n in lengths]
 
 
-# ---------------------------------------------------------------------------------------------- generation
 def check_generation(model: Any, engine: Engine, exact: bool) -> str:
     new_tokens = max(1, min(NEW_TOKENS, model.config.max_position_embeddings // 2))
     prompts = random_rows(model.config, new_tokens)
@@ -140,7 +138,6 @@ def score(model: Any, prompt: list[int], made: list[int]) -> list[float]:
     return [logits[place, token].item() for place, token in enumerate(made)]
 
 
-# ------------------------------------------------------------------------------------------------- logits
 def check_logits(model: Any, engine: Engine, exact: bool) -> str:
     rows = random_rows(model.config)
     logits = torch.from_numpy(engine.classify(rows))

@@ -12,6 +12,8 @@ from transformers import GenerationConfig
 from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
+from ..tokens import start_token, token_ids
+
 Rows = Sequence[Sequence[int]]
 
 
@@ -121,8 +123,7 @@ class Engine:
     def end_tokens(self) -> list[int]:
         """Return the tokens that end a text."""
         end = self.generation_config.eos_token_id
-        end = self.config.eos_token_id if end is None else end
-        return [] if end is None else end if isinstance(end, list) else [end]
+        return token_ids(self.config.eos_token_id if end is None else end)
 
     def start_token(self) -> Any:
         """Return the token that a translation starts from."""
@@ -247,9 +248,3 @@ class StatesOfEngine(torch.nn.Module):
     ) -> Any:
         states = torch.from_numpy(self.states(*unpadded(input_ids, attention_mask, token_type_ids)))
         return SimpleNamespace(last_hidden_state=states, past_key_values=None, hidden_states=None, attentions=None)
-
-
-def start_token(config: Any, generation_config: GenerationConfig | None) -> Any:
-    """Return the token that a translation starts from: the generation config's, or else the model config's."""
-    start = getattr(generation_config, "decoder_start_token_id", None)
-    return getattr(config, "decoder_start_token_id", None) if start is None else start

@@ -27,12 +27,13 @@ from vanillaformer.modeling import (
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
 )
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .fields import LABELS, Field, Values
 from .tensors import Table
 
 # Our classes by config and head
-OUR_CLASSES: dict[type[BlockConfig], dict[str, type[PreTrainedModel]]] = {
+OUR_CLASSES: dict[type[BlockConfig], dict[str, type[VanillaPreTrainedModel]]] = {
     VanillaDecoderConfig: {
         "base": VanillaDecoderModel,
         "lm": VanillaDecoderForCausalLM,

@@ -121,7 +121,7 @@ def differences(expected: dict[str, Any], actual: dict[str, Any]) -> dict[str, t
 
 def canonical_native_value(config: PreTrainedConfig, name: str) -> Any:
     """Return the value of a native field in one spelling."""
-    value = getattr(config, name, None)
+    value: Any = getattr(config, name, None)
     if name == "n_inner" and value is None:
         return 4 * config.n_embd
     if name == "local_attention":

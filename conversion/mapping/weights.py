@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architecture import Architecture, Part
 from .dimensions import reordered
@@ -129,7 +130,9 @@ def write_tensors(model: nn.Module, values: Tensors) -> None:
         tensors[name].data = copied.to(tensors[name].dtype)
 
 
-def our_weights(architecture: Architecture, native: PreTrainedModel, ours: PreTrainedModel, head: str) -> Tensors:
+def our_weights(
+    architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
+) -> Tensors:
     """Return the weights of a native model for a new one of ours.
 
     Raises:
@@ -144,7 +147,9 @@ def our_weights(architecture: Architecture, native: PreTrainedModel, ours: PreTr
     return to_our_values(links, tensors_of(native), ours.config, set(tensors_of(ours)))
 
 
-def native_weights(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> Tensors:
+def native_weights(
+    architecture: Architecture, ours: VanillaPreTrainedModel, native: PreTrainedModel, head: str
+) -> Tensors:
     """Return the weights of our model for a new native one, with copies for its tensors that nothing reads.
 
     Raises:
@@ -156,7 +161,9 @@ def native_weights(architecture: Architecture, ours: PreTrainedModel, native: Pr
     return weights | {name: values[source] for name, source in unused.items() if name in natives and source in values}
 
 
-def model_links(architecture: Architecture, ours: PreTrainedModel, native: PreTrainedModel, head: str) -> list[Link]:
+def model_links(
+    architecture: Architecture, ours: VanillaPreTrainedModel, native: PreTrainedModel, head: str
+) -> list[Link]:
     """Return the links between the tensors of two models with a head.
 
     Raises:
@@ -206,7 +213,7 @@ def fields_from_weights(architecture: Architecture, model: PreTrainedModel, head
     return fields | architecture.read(model)
 
 
-def convert_weights(model: PreTrainedModel, config: BlockConfig) -> PreTrainedModel:
+def convert_weights(model: VanillaPreTrainedModel, config: BlockConfig) -> VanillaPreTrainedModel:
     """Return our model with a config of `fitting.fit`: the same function, with more tensors or reordered ones."""
     old = model.config
     values = tensors_of(model)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
 
 from vanillaformer.hub.weights import one_line
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from ..mapping.fields import Values
 from ..mapping.tensors import Tensors
@@ -47,7 +47,7 @@ def from_state_dict(
     prefix: str = "",
     causal: bool | None = None,
     **options: Any,
-) -> PreTrainedModel:
+) -> VanillaPreTrainedModel:
     """Return our model with the weights in a state dict, which computes the same.
 
     A `torch.nn.Transformer` becomes a `VanillaEncoderDecoderModel`, an `nn.TransformerEncoder` a `VanillaEncoderModel`
@@ -124,7 +124,7 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
     for name, value in reading.told.items():
         if name in options and options[name] != value:
             raise ValueError(f"{name}={options[name]!r}, but the {source} state dict has {name}={value!r}")
-    config_class = reading.model_class.config_class
+    config_class: Any = reading.model_class.config_class
     known = set(config_class.__dataclass_fields__) | {"rope_parameters"}
     fields = {name: value for name, value in (reading.assumed | reading.told).items() if name in known}
     if options.get("position_embedding_type", "rotary") != "rotary":
@@ -140,7 +140,7 @@ def dtype_of(state: Tensors) -> torch.dtype:
     return next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
 
 
-def filled(reading: Reading, ours: PreTrainedModel, state: Tensors, source: str) -> PreTrainedModel:
+def filled(reading: Reading, ours: VanillaPreTrainedModel, state: Tensors, source: str) -> VanillaPreTrainedModel:
     """Give our model the weights.
 
     Raises:

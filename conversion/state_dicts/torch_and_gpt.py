@@ -9,7 +9,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import torch
-from transformers import PreTrainedModel
 
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
@@ -17,6 +16,7 @@ from vanillaformer.modeling import (
     VanillaEncoderDecoderModel,
     VanillaEncoderModel,
 )
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from ..architectures import gpt2
 from ..mapping.fields import Values
@@ -42,7 +42,7 @@ class Reading:
         filled: Tensors that it has not, and which add nothing.
     """
 
-    model_class: type[PreTrainedModel]
+    model_class: type[VanillaPreTrainedModel]
     links: list[Link]
     told: Values
     assumed: Values

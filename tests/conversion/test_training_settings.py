@@ -41,7 +41,7 @@ def test_rates_that_a_native_config_does_not_have_are_named(name):
 def test_rates_that_ours_does_not_have_are_named():
     config = GPT2Config(vocab_size=40, n_embd=16, n_layer=1, n_head=2, embd_pdrop=0.0, resid_pdrop=0.3, **ENDS)
     native = GPT2LMHeadModel(config)
-    assert lost_settings(native, from_native(native)) == ["embd_pdrop=0.0 (now 0.3)"]
+    assert lost_settings(from_native(native), native, back=True) == ["embd_pdrop=0.0 (now 0.3)"]
 
 
 def test_the_program_says_what_is_lost(tmp_path, capsys):

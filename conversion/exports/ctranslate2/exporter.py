@@ -11,8 +11,8 @@ from vanillaformer.configuration import layer_types
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
+from ...tokens import start_token
 from ..arrays import array
-from ..engine import start_token
 from ..exporter import Exporter, ExportJob
 from ..rules import CLASSIFIERS, Rule, only, rope_entries, scales_by_length
 from .engine import HEAD, CTranslate2Engine
@@ -118,7 +118,7 @@ class CTranslate2Exporter(Exporter):
         spec.validate()
         quantize(ctranslate2.specs.model_spec, spec, job.quantization)
         spec.save(str(job.folder))
-        if isinstance(model, CLASSIFIERS):
+        if type(model) in CLASSIFIERS:
             head = {name: value for name, value in model.state_dict().items() if not name.startswith("model.")}
             save_file({name: torch.from_numpy(array(value)) for name, value in head.items()}, job.folder / HEAD)
 
@@ -176,7 +176,7 @@ def build_spec(
         target = vocabulary(tokenizer, config.vocab_size)
         if MODEL_KINDS[config.model_type] == "encoder":
             spec = specs.TransformerEncoderModelSpec(builder.encoder(model.model))
-        elif isinstance(model, CLASSIFIERS):
+        elif type(model) in CLASSIFIERS:
             spec = specs.TransformerDecoderModelSpec(builder.decoder(model.model, identity(config.hidden_size)))
         else:
             spec = specs.TransformerDecoderModelSpec(

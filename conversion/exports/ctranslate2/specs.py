@@ -69,10 +69,10 @@ class SpecBuilder:
     def linear(self, *modules: nn.Linear) -> Any:
         """Return the spec of a linear map, or of several with one input as one."""
         spec = self.specs.common_spec.LinearSpec()
-        spec.weight = array(torch.cat([module.weight for module in modules]))
+        spec.weight = array(torch.cat(tuple(module.weight for module in modules)))
         if any(module.bias is not None for module in modules):
-            biases = [m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules]
-            spec.bias = array(torch.cat(biases))
+            biases = (m.weight.new_zeros(m.out_features) if m.bias is None else m.bias for m in modules)
+            spec.bias = array(torch.cat(tuple(biases)))
         return spec
 
     def fill_attention(self, spec: Any, module: Any, linear: list[Any]) -> None:

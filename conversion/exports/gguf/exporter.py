@@ -112,7 +112,6 @@ def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
             raise ValueError(f"{path}: field {key} is {found.get(key)!r:.80}, not {value!r:.80}")
     read = {tensor.name: tensor for tensor in reader.tensors}
     for key in read.keys() | tensors.keys():
-        values, kind = tensors.get(key, (None, None))
-        same = key in read and read[key].tensor_type == kind and np.array_equal(read[key].data, values)
-        if not same:
+        values, kind = tensors.get(key, (np.empty(0), None))
+        if key not in read or read[key].tensor_type != kind or not np.array_equal(read[key].data, values):
             raise ValueError(f"{path}: tensor {key} is not what was written")

@@ -65,7 +65,8 @@ class OnnxEngine(Engine):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             if search.seed is not None:
                 torch.manual_seed(search.seed)
-            sequences = GraphModel(self).generate(ids, attention_mask=mask, generation_config=settings)
+            model: Any = GraphModel(self)  # not one of the classes that transformers declares to generate
+            sequences = model.generate(ids, attention_mask=mask, generation_config=settings)
         known = 1 if self.kind == "encoder_decoder" else ids.shape[1]
         return [until(row, end) for row in sequences[:, known:].tolist()]
 
@@ -123,17 +124,18 @@ class GraphModel(PreTrainedModel, GenerationMixin):
     def get_encoder(self, modality: str | None = None) -> Any:
         return self.encoder
 
-    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
+    def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> bool:
         """Prepare no cache: the prefill graph returns one."""
+        return False
 
     def forward(
         self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        input_ids: Any = None,
+        attention_mask: Any = None,
         position_ids: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         decoder_input_ids: torch.Tensor | None = None,
-        encoder_outputs: BaseModelOutput | None = None,
+        encoder_outputs: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Return the logits (B, T, V) of the tokens after those in the cache, and the cache with them."""
@@ -153,7 +155,8 @@ class GraphModel(PreTrainedModel, GenerationMixin):
         past = {} if past_key_values is None else named_tensors(past_key_values)
         graph = "prefill" if past_key_values is None else "decode"
         made = self.engine.run(graph, **{name: value.contiguous() for name, value in (inputs | past).items()})
-        return Seq2SeqLMOutput(logits=made.pop("logits"), past_key_values=cache_of(made))
+        cache: Any = cache_of(made)  # annotated for encoder-decoders; `generate` takes it from decoders too
+        return Seq2SeqLMOutput(logits=made.pop("logits"), past_key_values=cache)
 
 
 class GraphEncoder(nn.Module):
@@ -166,7 +169,8 @@ class GraphEncoder(nn.Module):
         self.engine = engine
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> BaseModelOutput:
-        return BaseModelOutput(**self.engine.run("encoder", input_ids=input_ids, attention_mask=attention_mask))
+        states = self.engine.run("encoder", input_ids=input_ids, attention_mask=attention_mask)["last_hidden_state"]
+        return BaseModelOutput(last_hidden_state=states)
 
 
 def named_tensors(cache: Cache) -> dict[str, torch.Tensor]:

@@ -99,10 +99,10 @@ def trace_graph(model: Any, inputs: dict[str, Any], axes: dict[str, Any], quanti
         config = OnnxConfig(dynamic_shapes=axes, quantizer=quantizer)
         graph, _ = OnnxExporter().export_program(model, inputs, config)
     outputs = graph.graph.outputs
-    for value in [value for value in outputs if value.name.endswith("encoder_last_hidden_state")]:
-        outputs.remove(value)  # which went in
+    for value in [value for value in outputs if str(value.name).endswith("encoder_last_hidden_state")]:
+        outputs.remove(value)  # it is an input too
     for value in (*graph.graph.inputs, *outputs):
-        value.name = name_of(value.name, is_input=value.is_graph_input(), is_step="decoder_input_ids" in inputs)
+        value.name = name_of(str(value.name), is_input=value.is_graph_input(), is_step="decoder_input_ids" in inputs)
     return graph
 
 
