@@ -49,7 +49,7 @@ def seconds(variant: str, options: Options) -> float:
         for module in [module for module in model.modules() if isinstance(module, Dropout)]:
             module.__class__ = nn.Dropout  # type: ignore[assignment]
     ids = torch.randint(4, 6000, (128, 16))
-    batch = {"input_ids": ids, "labels": ids, "labelled_only": True, "return_logits": False, "label_smoothing": 0.1}
+    batch = {"input_ids": ids, "labels": ids, "labeled_only": True, "return_logits": False, "label_smoothing": 0.1}
     optimizer = torch.optim.AdamW(model.parameters())
     for step in range(options.steps + 3):
         if step == 3:

@@ -1,4 +1,4 @@
-"""Makes transformers' Auto classes know the three model types."""
+"""Registration of the three model types with transformers' Auto classes."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
 
 
 def register() -> None:
-    """Register configs and models; `import vanillaformer` calls this."""
+    """Register all configs and models; `import vanillaformer` calls this."""
     for config_class in (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig):
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for auto_class, model_classes in AUTO_CLASSES.items():

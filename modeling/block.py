@@ -79,7 +79,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
         """Return the output of cross-attention for the stream `x`."""
         return self.cross_attn(self.cross_attn_residual.before(x), **kwargs)[0]
 
-    def forward(  # type: ignore[override]  # it needs the encoder's output besides
+    def forward(  # type: ignore[override]  # a third argument is required
         self,
         hidden_states: torch.Tensor,
         position_bias: torch.Tensor | None,
@@ -143,7 +143,7 @@ class ParallelCrossAttentionBlock(CrossAttentionBlock):
         super().__init__(config, layer_idx, is_causal)
         self.norm = share_norm(self, config)
 
-    def forward(  # type: ignore[override]  # it needs the encoder's output besides
+    def forward(  # type: ignore[override]  # a third argument is required
         self,
         hidden_states: torch.Tensor,
         position_bias: torch.Tensor | None,

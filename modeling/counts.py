@@ -1,4 +1,4 @@
-"""How many parameters a config's model has and what a forward pass costs; the model is made without memory."""
+"""Parameters and FLOPs of a config's language model, counted on torch's meta device: no memory, no computation."""
 
 import copy
 from collections import Counter
@@ -52,7 +52,7 @@ def count_flops(
     """Return the floating-point operations of one forward pass by part, of the model with its language-model head.
 
     `torch.utils.flop_counter` counts them: a multiplication and an addition are two; only matrix products count, and
-    all T · S scores of attention whatever the mask. A training step costs three times as much.
+    all T · S attention scores, masked ones included. A training step costs three times as much.
 
     Args:
         config: The model's config.

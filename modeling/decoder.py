@@ -90,8 +90,8 @@ class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, 
     accepts_loss_kwargs = False  # its loss is a mean: Trainer divides it when it accumulates gradients
 
     def __init__(self, config: VanillaDecoderConfig):
-        # Not `super()`: transformers' mixin makes the inner model by `AutoModel`, which does not know the saved copies
-        # of this code that load without the package
+        # Not `super()`: the mixin makes the inner model by `AutoModel`, with which the copy of this code in a saved
+        # model's folder is not registered
         VanillaPreTrainedModel.__init__(self, config)
         self.num_labels = cast(int, config.num_labels)
         self.model = VanillaDecoderModel(config)

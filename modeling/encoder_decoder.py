@@ -56,7 +56,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         pad_to_multiple_of: int | None = None,
         mean_resizing: bool = True,
     ) -> nn.Embedding:
-        """Resize the vocabulary of the source, and that of the target where they share a table."""
+        """Resize the vocabulary of the source, and that of the target if they share a table."""
         if self.config.share_encoder_decoder_embeddings:
             self.config.decoder_vocab_size = None
             return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
@@ -94,7 +94,7 @@ class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
         return decoder.embed_tokens
 
     def tied_weights(self) -> dict[str, str]:
-        """Return the tied parameters, each with the one that it is, by the config."""
+        """Return the names of tied parameters, each with the name of its source."""
         raise NotImplementedError
 
 

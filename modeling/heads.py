@@ -32,7 +32,7 @@ def cap_logits(logits: torch.Tensor, scale: float, cap: float) -> torch.Tensor:
 def build_logits_transform(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function applied to the output layer's logits: scale, soft cap, or identity."""
     scale = 1.0 if config.logit_scale is None else config.logit_scale
-    if getattr(config, "scale_decoder_outputs", False):
+    if config.is_encoder_decoder and config.scale_decoder_outputs:
         scale *= config.hidden_size**-0.5
     if config.final_logit_softcapping is not None:
         return partial(cap_logits, scale=scale, cap=config.final_logit_softcapping)
@@ -44,7 +44,7 @@ class LMHeadMixin:
 
     Three keyword arguments of every language model's `forward` are for training, where most logits are not needed:
 
-    - `labelled_only`: compute logits only for the positions with a label, in order, as (N, V).
+    - `labeled_only`: compute logits only for the positions with a label, in order, as (N, V).
     - `return_logits=False`: return only the loss.
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
@@ -66,7 +66,7 @@ class LMHeadMixin:
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
         *,
-        labelled_only: bool = False,
+        labeled_only: bool = False,
         return_logits: bool = True,
         label_smoothing: float = 0.0,
         shift_labels: torch.Tensor | None = None,
@@ -80,11 +80,11 @@ class LMHeadMixin:
             return None, self.logits(hidden_states)
         shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next_token else {}
         targets = shifted.get("shift_labels", self.targets(labels)).view(labels.shape)
-        if labelled_only:
-            labelled = targets != IGNORE_INDEX  # (B, T)
-            hidden_states, targets = hidden_states[labelled], targets[labelled]
+        if labeled_only:
+            labeled = targets != IGNORE_INDEX  # (B, T)
+            hidden_states, targets = hidden_states[labeled], targets[labeled]
         logits = self.logits(hidden_states)
-        if labelled_only or label_smoothing:
+        if labeled_only or label_smoothing:
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
         else:
             sizes = {"vocab_size": logits.shape[-1]} | shifted

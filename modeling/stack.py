@@ -127,7 +127,7 @@ class Stack(VanillaPreTrainedModel):
         for layer, layer_type, position_bias in zip(self.layer_drop(self.layers), self.layer_types, biases):
             hidden_states = layer(
                 hidden_states,
-                position_bias,  # positional, as the encoder's states: gradient checkpointing differentiates these only
+                position_bias,  # positional, because gradient checkpointing differentiates only these
                 *encoder_hidden_states,
                 attention_mask=masks[layer_type],
                 position_embeddings=position_embeddings.get(layer_type),
@@ -286,8 +286,9 @@ class CrossDecoderStack(Stack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D)."""
         if use_cache and past_key_values is None:
-            # cross-attention has no sliding window
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache())
+            past_key_values = EncoderDecoderCache(  # cross-attention has no sliding window
+                DynamicCache(config=self.config), DynamicCache()
+            )
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, past_length=past_length)
         if isinstance(past_key_values, EncoderDecoderCache) and encoder_hidden_states is not None:

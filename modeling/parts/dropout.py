@@ -1,4 +1,4 @@
-"""Dropout that costs nothing where there is none, and little on a CPU."""
+"""Dropout that costs nothing at rate 0 and little on a CPU."""
 
 from collections.abc import Callable
 from typing import Any

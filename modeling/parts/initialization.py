@@ -1,4 +1,4 @@
-"""How fresh weights are drawn; `INITIALIZATIONS` is the list of choices."""
+"""Initialization schemes; `INITIALIZATIONS` is the list of choices, `initialize` has the table of formulas."""
 
 from collections.abc import Callable
 from typing import Any

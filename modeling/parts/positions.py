@@ -1,4 +1,4 @@
-"""How a stack knows the order of its tokens; `POSITIONS` is the list of choices.
+"""Position schemes, which tell a stack the order of its tokens; `POSITIONS` is the list of choices.
 
 A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `position_embeddings`
 computes cosines and sines, `build_rotate` chooses the function that rotates queries and keys by them, `bias` computes
@@ -20,10 +20,10 @@ from transformers.utils import is_torchdynamo_compiling
 from vanillaformer.configuration import BlockConfig, ConfigView, layer_types
 
 PositionEmbeddings = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines, each (B or 1, 1, T, K), or less than K where only a part of each head is rotated."""
+"""Cosines and sines, each (B or 1, 1, T, K), less than K if only a part of each head is rotated."""
 
 Rotate = Callable[[torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
-"""Queries (B, H, T, K), keys (B, G, T, K) and maybe `PositionEmbeddings` → rotated queries and keys."""
+"""Queries (B, H, T, K), keys (B, G, T, K), `PositionEmbeddings` or `None` → rotated queries and keys."""
 
 
 def no_rotation(q: torch.Tensor, k: torch.Tensor, position_embeddings: Any) -> tuple[torch.Tensor, torch.Tensor]:

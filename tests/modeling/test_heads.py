@@ -252,7 +252,7 @@ def test_labels_shifted_by_the_caller_are_scored_whatever_else_is_asked_for(kind
     # as for a part of a row, whose last token is followed by one that `labels` does not have
     shifted = torch.cat([labels[:, 1:], labels[:, :1]], dim=1)
     expected = model(**inputs, labels=labels, shift_labels=shifted).loss
-    assert_close(model(**inputs, labels=labels, shift_labels=shifted, labelled_only=True).loss, expected, "loss")
+    assert_close(model(**inputs, labels=labels, shift_labels=shifted, labeled_only=True).loss, expected, "loss")
     alone = model(**inputs, labels=labels).loss
     if kind == "decoder":
         logits = model(**inputs).logits

@@ -72,8 +72,8 @@ def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsil
 def test_loss_is_the_same_whichever_logits_are_returned(kind, epsilon) -> None:
     model, inputs = toy(kind), batch(kind)
     outputs = [
-        model(**inputs, labelled_only=labelled_only, return_logits=return_logits, label_smoothing=epsilon)
-        for labelled_only, return_logits in ((False, True), (True, True), (True, False), (False, False))
+        model(**inputs, labeled_only=labeled_only, return_logits=return_logits, label_smoothing=epsilon)
+        for labeled_only, return_logits in ((False, True), (True, True), (True, False), (False, False))
     ]
     for output in outputs[1:]:
         assert_near(output.loss, outputs[0].loss)

@@ -127,7 +127,7 @@ def training_loss(
             loss = loss + lm_loss_weight * share * language_model_loss(model, outputs["hidden_states"][-1], inputs)
     else:
         options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
-        outputs = model(**inputs, **options, labelled_only=True, return_logits=bool(r_drop))
+        outputs = model(**inputs, **options, labeled_only=True, return_logits=bool(r_drop))
         loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
     return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
 

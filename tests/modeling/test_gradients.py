@@ -1,4 +1,4 @@
-"""What training needs: gradients, checkpointing, compilation, accumulation, adapters, other vocabularies."""
+"""Gradients, checkpointing, compilation, accumulation, adapters and other vocabularies, as training needs them."""
 
 import copy
 from typing import Any, get_args
