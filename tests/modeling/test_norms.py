@@ -14,6 +14,17 @@ from vanillaformer.modeling.parts.norms import NORMS, UNIT_OFFSET_NORMS, LayerNo
 from .toys import KINDS, assert_close, sharpen, toy_config
 
 
+def divided_by_root_mean_square(x: torch.Tensor, eps: float) -> torch.Tensor:
+    return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+
+
+# What each norm computes of its input and epsilon, without weight and bias
+FORMULAS = {
+    "layer_norm": lambda x, eps: divided_by_root_mean_square(x - x.mean(-1, keepdim=True), eps),
+    "rms_norm": divided_by_root_mean_square,
+}
+
+
 def states() -> torch.Tensor:
     return 3 * torch.randn(2, 5, 24, dtype=torch.float64) + 1
 
@@ -67,8 +78,7 @@ def test_weight_and_bias_can_be_there_or_not(norm, weight, bias):
     fields = {"norm_weight": weight != "none", "norm_unit_offset": weight == "1 + weight", "norm_bias": bias}
     built, x = sharpen(build_norm(toy_config("decoder", norm=norm, norm_eps=0.1, **fields))).double(), states()
     assert (built.weight is not None, built.bias is not None) == (weight != "none", bias)
-    expected = (x - x.mean(-1, keepdim=True)) if norm == "layer_norm" else x
-    expected = expected / (expected.pow(2).mean(-1, keepdim=True) + 0.1).sqrt()
+    expected = FORMULAS[norm](x, 0.1)
     expected = {"weight": lambda: built.weight * expected, "1 + weight": lambda: (1 + built.weight) * expected}.get(
         weight, lambda: expected
     )()
