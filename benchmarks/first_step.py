@@ -5,7 +5,7 @@ tokenizer, which is trained beforehand; imports are not in the times:
 
     python -m benchmarks.first_step corpus.txt
 
-Ours are the steps of `vanillaformer-train-language-model`: reading and checking the file, the validation part, texts
+Ours are the steps of `vanillaformer train-language-model`: reading and checking the file, the validation part, texts
 that occur in both, tokens, blocks and the report on them. run_clm.py's are `load_dataset("text")` and two batched
 `map`: the tokenizer, then `group_texts`.
 """
@@ -26,7 +26,7 @@ from datasets import load_dataset
 from transformers import AutoTokenizer
 
 from vanillaformer.tokenization import train
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.preprocessing.statistics import token_counts
 from vanillaformer.training.preprocessing.tokenizing import causal_blocks
@@ -36,7 +36,7 @@ BLOCK = 128
 
 def ours(file: str, tokenizer: Any) -> int:
     """Return how many blocks of training data our steps make."""
-    texts = load_data(DataArguments(train_file=file, sample_by="line"), "language_model").splits
+    texts = load_data(LanguageModelDataArguments(train_file=file, sample_by="line"), "language_model").splits
     rows = causal_blocks(texts, tokenizer, block_size=BLOCK)
     token_counts(rows["train"], "input_ids", len(tokenizer))
     return len(rows["train"])

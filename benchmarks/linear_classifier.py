@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import ClassifierDataArguments
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.parsing import parse
 
@@ -37,7 +37,7 @@ def texts_of(rows: Dataset, last_words: int | None) -> list[str]:
 
 def main() -> None:
     """Train, and print the accuracy on the held-out splits."""
-    data, linear = parse((DataArguments, LinearArguments), description=__doc__)
+    data, linear = parse((ClassifierDataArguments, LinearArguments), description=__doc__)
     rows = load_data(data, "classification").splits
     features = TfidfVectorizer(ngram_range=(1, linear.ngrams), min_df=2, sublinear_tf=True)
     model = make_pipeline(features, LinearSVC(C=linear.c, random_state=0))

@@ -25,60 +25,84 @@ LIMITS: dict[str, Limit] = {
     "seed": SEED,
 }
 SAMPLING = ("temperature", "top_k", "top_p")
+FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sampling", "Chat", "Machine"
 
 
 @dataclass
 class GenerateArguments:
     """Which model to use, on what, and how."""
 
-    model_name_or_path: str = field(metadata={"help": "Folder or Hub id of the model.", "aliases": ["--model"]})
-    revision: str | None = field(default=None, metadata={"help": "Hub: branch, tag or commit of the model."})
-    text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on."})
-    input_file: str | None = field(default=None, metadata={"help": "Work on the lines of this file (UTF-8)."})
-    output_file: str | None = field(default=None, metadata={"help": "Write here (default: standard output)."})
-    batch_size: int = field(default=32, metadata={"help": "Texts at a time."})
-    num_beams: int | None = field(default=None, metadata={"help": "Beams (default: the model's)."})
+    HELP_GROUP = "Model"
+
+    model_name_or_path: str = field(metadata={"help": "Model (folder or Hub id)", "aliases": ["--model"]})
+    revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub"})
+    text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
+    input_file: str | None = field(
+        default=None, metadata={"help": "File whose lines are the texts (UTF-8)", "group": FILES}
+    )
+    output_file: str | None = field(
+        default=None, metadata={"help": "File to write to (default: standard output)", "group": FILES}
+    )
+    batch_size: int = field(default=32, metadata={"help": "Texts per batch", "group": MACHINE})
+    num_beams: int | None = field(
+        default=None, metadata={"help": "Beam search: number of beams (default: the model's)", "group": SEARCH}
+    )
     do_sample: bool = field(
         default=False,
-        metadata={"help": "Sample tokens at random; --temperature, --top_k and --top_p imply it (default: search)."},
+        metadata={"help": "Sample tokens; implied by --temperature, --top_k and --top_p", "group": SAMPLING_GROUP},
     )
     temperature: float | None = field(
-        default=None, metadata={"help": "Sampling: probabilities are flatter above 1, sharper below 1."}
+        default=None, metadata={"help": "Temperature: above 1 more varied, below 1 less", "group": SAMPLING_GROUP}
     )
     top_k: int | None = field(
-        default=None, metadata={"help": "Sampling: only among this many most likely tokens; 0 for all."}
+        default=None,
+        metadata={"help": "Number of most likely tokens to draw from; 0 for all", "group": SAMPLING_GROUP},
     )
     top_p: float | None = field(
-        default=None, metadata={"help": "Sampling: only among the most likely tokens of this total probability."}
+        default=None,
+        metadata={"help": "Total probability of the most likely tokens to draw from", "group": SAMPLING_GROUP},
     )
-    max_new_tokens: int | None = field(default=None, metadata={"help": "Longest output (default: the model's)."})
-    seed: int = field(default=42, metadata={"help": "Seed of the sampling."})
-    device: str | None = field(default=None, metadata={"help": "cpu, cuda, ... (default: a GPU if there is one)."})
-    bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16."})
+    max_new_tokens: int | None = field(
+        default=None,
+        metadata={"help": "Maximum length of an output in tokens (default: the model's)", "group": SEARCH},
+    )
+    seed: int = field(default=42, metadata={"help": "Seed of the sampling", "group": SAMPLING_GROUP})
+    device: str | None = field(
+        default=None, metadata={"help": "Device: cpu, cuda, ... (default: a GPU if there is one)", "group": MACHINE}
+    )
+    bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16", "group": MACHINE})
     engine: str | None = field(
-        default=None, metadata={"help": "torch, ctranslate2, ... (default: what the model was exported for)."}
+        default=None,
+        metadata={"help": "Engine: torch, ctranslate2, ... (default: that of the export)", "group": MACHINE},
     )
     length_penalty: float | None = field(
         default=None,
-        metadata={"help": "Beams: a score is divided by length to this power; above 0 for longer output."},
+        metadata={"help": "Beam search: exponent of the length; above 0 for longer output", "group": SEARCH},
     )
     early_stopping: bool | None = field(
-        default=None, metadata={"help": "Beams: stop as soon as --num_beams outputs are complete."}
+        default=None,
+        metadata={"help": "Beam search: stop as soon as --num_beams outputs are complete", "group": SEARCH},
     )
     repetition_penalty: float | None = field(
-        default=None, metadata={"help": "Above 1: makes tokens that were there already less likely."}
+        default=None, metadata={"help": "Penalty of tokens that occurred already; above 1", "group": SEARCH}
     )
     chat: bool = field(
         default=False,
         metadata={
-            "help": "Talk with a model of dialogues (--turns_column): a line of input is a turn; /reset forgets the "
-            "dialogue, /quit ends it. Samples, unless --num_beams is given."
+            "help": "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "
+            "dialogue, /quit ends it. Samples unless --num_beams is given",
+            "group": CHAT,
         },
     )
-    max_history: int | None = field(default=None, metadata={"help": "--chat: turns kept (default: all that fit)."})
-    candidates: int = field(default=1, metadata={"help": "--chat: replies drawn for --rerank_model to choose from."})
+    max_history: int | None = field(
+        default=None, metadata={"help": "Maximum number of turns seen (default: all that fit)", "group": CHAT}
+    )
+    candidates: int = field(
+        default=1, metadata={"help": "Number of replies that --rerank_model chooses from", "group": CHAT}
+    )
     rerank_model: str | None = field(
-        default=None, metadata={"help": "--chat: model trained with --reverse_turns, which chooses the reply (MMI)."}
+        default=None,
+        metadata={"help": "Model trained with --reverse_turns that chooses the reply (MMI)", "group": CHAT},
     )
 
     def options(self) -> dict[str, Any]:

@@ -1,6 +1,11 @@
 """Train an encoder-decoder to translate, from scratch or from a saved model.
 
-Without arguments: a small model on the embedded corpus (dates, times, numbers and amounts, English to German).
+Without arguments: a small model on embedded data (dates, times, numbers and amounts, English to German).
+
+Examples:
+  vanillaformer train-translation --preset transformer-base --train_file pairs.csv --max_steps 20000
+  vanillaformer train-translation --set norm=rms_norm norm_placement=pre --tokens_per_batch 25000
+  vanillaformer train-translation settings.yaml --output_dir runs/second --learning_rate 5e-4
 """
 
 from collections.abc import Sequence
@@ -9,82 +14,75 @@ from typing import Any
 from transformers import DataCollatorForSeq2Seq
 
 from vanillaformer.scripts.console import program
-from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
 from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.data.arguments import DataArguments
-from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
-from vanillaformer.training.models import build_model, check_preset, set_generation
-from vanillaformer.training.parsing import parse
-from vanillaformer.training.preprocessing.batching import order_seed
-from vanillaformer.training.preprocessing.statistics import describe_data
+from vanillaformer.training.models import set_generation
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import encode_pairs, translation_rows
-from vanillaformer.training.run import already_finished, announce, prepare_tokenizers, start, train_and_save
-from vanillaformer.training.run_folder.fingerprints import fingerprints
+from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.run import (
+    already_finished,
+    describe_rows,
+    new_model,
+    open_data,
+    prepare_tokenizers,
+    start,
+    train_and_save,
+)
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.trainer import TranslationTrainer
-from vanillaformer.training.training_arguments import TranslationTrainingArguments
-
-ARGUMENTS = (ModelArguments, DataArguments, TokenizerArguments, TranslationTrainingArguments)
 
 
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
-    model_arguments, data, tokenizer, settings = parse(ARGUMENTS, argv, description=__doc__)
-    arguments = settings, model_arguments, data, tokenizer
-    check_preset("translation", model_arguments)
-    longest = max(data.max_source_length, data.max_target_length)
-    with start("train_translation", argv, *arguments, task="translation", length=longest) as run:
-        return _train(run, *arguments)
+    args = parse_arguments("train-translation", argv, __doc__)
+    data_args: Any = args.data_args
+    length = max(data_args.max_source_length, data_args.max_target_length)
+    with start("train_translation", argv, args, task="translation", length=length) as run:
+        return _train(run, args, length)
 
 
-def _train(
-    run: Run,
-    settings: TranslationTrainingArguments,
-    model_arguments: ModelArguments,
-    data: DataArguments,
-    tokenizer: TokenizerArguments,
-) -> Run:
-    loaded = load_data(data, "translation", order_seed(settings))
-    texts, stream = loaded.splits, loaded.stream
-    example = texts["validation"][0]["source"]
-    run.check_data(fingerprints(texts))
-    if run.finished and not run.new_test:
-        return already_finished(run, "translation", settings, data, example=example)
-    kind = check_preset("translation", model_arguments)
-    columns = TextColumn(texts["train"], "source"), TextColumn(texts["train"], "target")
-    source, target = prepare_tokenizers(run, settings, model_arguments, tokenizer, kind, *columns)
-    lengths: dict[str, Any] = {
-        "max_source_length": data.max_source_length,
-        "max_target_length": data.max_target_length,
-    }
-    handling: dict[str, Any] = {"num_proc": data.preprocessing_num_workers, "long_texts": data.long_texts}
-    with settings.main_process_first(desc="tokenising"):  # the others find what it has kept
-        rows = translation_rows(texts, source, target, **lengths, **handling)
-    run.details["data"] = describe_data(rows, (source, target), settings, loaded.stats, sample=stream is not None)
-    train_rows: Any = rows["train"]
-    if stream is not None:
-        train_rows = StreamedRows(stream, encode_pairs(source, target, *lengths.values()), long_texts=data.long_texts)
-        del rows["train"]
-    options: dict[str, Any] = {"length": max(lengths.values()), "trained": run.folder if run.finished else None}
-    model = build_model("translation", model_arguments, source, target, seed=settings.seed, **options)
-    set_generation(model, "translation", length=data.max_target_length, **settings.search())
-    scoring: dict[str, Any] = {"bleu_tokenize": data.bleu_tokenize, "bleu_lowercase": data.bleu_lowercase}
-    scores = translation_metrics(target, **scoring)
-    if settings.predict_with_generate:
+def _train(run: Run, args: Arguments, length: int) -> Run:
+    data_args: Any = args.data_args
+    training_args = args.training_args
+    data = open_data(run, "translation", args)
+    example = data.splits["validation"][0]["source"]
+    if run.complete:
+        return already_finished(run, "translation", args, example=example)
+    columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]
+    source, target = prepare_tokenizers(run, "translation", args, *columns)
+    lengths = data_args.max_source_length, data_args.max_target_length
+    with training_args.main_process_first(desc="tokenizing"):  # the others find what it has kept
+        rows = translation_rows(
+            data.splits,
+            source,
+            target,
+            max_source_length=lengths[0],
+            max_target_length=lengths[1],
+            num_proc=data_args.preprocessing_num_workers,
+            long_texts=data_args.long_texts,
+        )
+    stream = None
+    if data.stream is not None:
+        encode = encode_pairs(source, target, *lengths)
+        stream = StreamedRows(data.stream, encode, long_texts=data_args.long_texts)
+    train_rows = describe_rows(run, args, data, rows, (source, target), stream)
+    model = new_model(run, "translation", args, source, target, length=length)
+    set_generation(model, "translation", length=lengths[1], **training_args.search())
+    scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
+    if training_args.predict_with_generate:
         run.details["signatures"] = sacrebleu_signatures(**scoring)
     trainer = TranslationTrainer(
         model=model,
-        args=settings,
+        args=training_args,
         train_dataset=train_rows,
         eval_dataset=rows["validation"],
         data_collator=DataCollatorForSeq2Seq(source, model=model),
-        compute_metrics=scores if settings.predict_with_generate else None,
+        compute_metrics=translation_metrics(target, **scoring) if training_args.predict_with_generate else None,
     )
-    options = {"example": example, "tokenizers": (source, target), "num_beams": settings.num_beams}
-    train_and_save(run, "translation", trainer, data, rows, **options)
-    return announce(run, "translation", data, example=example)
+    tokenizers = source, target
+    beams = training_args.num_beams
+    return train_and_save(run, "translation", args, trainer, rows, tokenizers, example=example, num_beams=beams)
 
 
 @program

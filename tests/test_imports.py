@@ -41,11 +41,13 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"limits", "arrow_files", "progress", "machine", "parsing", "tasks"},
+    {"limits", "arrow_files", "progress", "machine", "help_page", "tasks"},
+    {"parsing"},
     {"arguments", "data", "run_folder"},
     {"models", "preprocessing", "metrics"},
     {"trainer"},
     {"training_arguments", "evaluation"},
+    {"programs"},
     {"cards"},
     {"finishing"},
     {"run"},

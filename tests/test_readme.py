@@ -14,7 +14,12 @@ from vanillaformer import PRESETS, BlockConfig
 from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.tokenization.options import TokenizerAlgorithm
-from vanillaformer.training.training_arguments import TOPICS
+from vanillaformer.training.trainer.losses import (
+    LanguageModelLossArguments,
+    ScheduledSamplingArguments,
+    TokenDropoutArguments,
+)
+from vanillaformer.training.training_arguments import ARGUMENT_GROUPS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -49,8 +54,15 @@ def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
     assert not missing
 
 
+TECHNIQUES = (
+    *filter(dataclasses.is_dataclass, ARGUMENT_GROUPS),
+    *(ScheduledSamplingArguments, TokenDropoutArguments, LanguageModelLossArguments),
+)
+
+
 @pytest.mark.parametrize(
-    "field", [field.name for topic in filter(dataclasses.is_dataclass, TOPICS) for field in dataclasses.fields(topic)]
+    "field",
+    dict.fromkeys(field.name for group in TECHNIQUES for field in dataclasses.fields(group)),
 )
 def test_every_technique_is_in_the_page_on_training(field):
     assert f"--{field}" in TRAINING

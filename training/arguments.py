@@ -5,7 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from vanillaformer.configuration.options import OPTIONS
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
@@ -17,27 +16,23 @@ from .parsing import yaml_value
 class TokenizerArguments:
     """Which tokenizer to load, or how to train one on the training split."""
 
+    HELP_GROUP = "Tokenizer"
+
     tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Load this tokenizer (folder or Hub id) in place of training one."}
+        default=None, metadata={"help": "Tokenizer to load (folder or Hub id); without it one is trained"}
     )
-    tokenizer_algorithm: TokenizerAlgorithm = field(
-        default="byte_level_bpe", metadata={"help": "Algorithm of the tokenizer to train."}
-    )
-    tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Largest vocabulary of a trained tokenizer."})
+    tokenizer_algorithm: TokenizerAlgorithm = field(default="byte_level_bpe", metadata={"help": "Algorithm"})
+    tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
     tokenizer_min_frequency: int | None = field(
-        default=None, metadata={"help": "Trained tokenizer: how often a piece must occur (default: the algorithm's)."}
+        default=None, metadata={"help": "Minimum frequency of a piece (default: the algorithm's)"}
     )
-    joint_vocabulary: bool = field(
-        default=True, metadata={"help": "Translation: one vocabulary for both sides (otherwise one each)."}
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Trained tokenizer: lower-case the text."})
-    split_digits: bool = field(default=False, metadata={"help": "Trained tokenizer: every digit is its own token."})
+    lowercase: bool = field(default=False, metadata={"help": "Lowercase the text"})
+    split_digits: bool = field(default=False, metadata={"help": "Make each digit a token of its own"})
     strip_punctuation: bool = field(
-        default=False, metadata={"help": "Tokenizer of words: leave out punctuation and other symbols."}
+        default=False, metadata={"help": "Word tokenizers: drop punctuation and other symbols"}
     )
     extra_special_tokens: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Trained tokenizer: placeholders and tags in the texts, never split and kept in outputs."},
+        default_factory=list, metadata={"help": "Placeholders and tags that are never split, and kept in outputs"}
     )
 
     def __post_init__(self) -> None:
@@ -57,30 +52,40 @@ class TokenizerArguments:
 
 
 @dataclass
+class TranslationTokenizerArguments(TokenizerArguments):
+    """The tokenizers of source and target."""
+
+    joint_vocabulary: bool = field(
+        default=True, metadata={"help": "Train one vocabulary for both languages", "group": "Tokenizer"}
+    )
+
+
+@dataclass
 class ModelArguments:
     """Which model to build, or to start from."""
 
-    preset: str | None = field(default=None, metadata={"help": "Name of the configuration to start from."})
+    HELP_GROUP = "Model"
+
+    preset: str | None = field(default=None, metadata={"help": "Configuration of a new model"})
     overrides: list[str] = field(
         default_factory=list,
         metadata={
             "aliases": ["--set"],
             "action": "extend",
-            "help": "Configuration fields to change: --set hidden_size=256 norm=rms_norm. Values are read as YAML. "
-            f"Options: {'; '.join(f'{option}: ' + ', '.join(choices) for option, choices in OPTIONS.items())}.",
+            "help": "Fields of the configuration: --set hidden_size=256 norm=rms_norm",
         },
     )
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Start from the weights of this saved model (folder or Hub id)."}
+        default=None, metadata={"help": "Saved model to start from (folder or Hub id)"}
     )
     model_revision: str | None = field(
-        default=None, metadata={"help": "Hub: branch, tag or commit of --model_name_or_path."}
+        default=None, metadata={"help": "Branch, tag or commit of --model_name_or_path on the Hub"}
     )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, flash_attention_2, ..."}
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
-        default="float32", metadata={"help": "Type of the model's weights."}
+        default="float32", metadata={"help": "Data type of the weights"}
     )
 
     @cached_property

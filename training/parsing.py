@@ -1,5 +1,6 @@
-"""Reading dataclasses of settings from the command line and from files."""
+"""Reading dataclasses of arguments from the command line and from files."""
 
+import argparse
 import dataclasses
 import difflib
 import json
@@ -16,6 +17,8 @@ from transformers.hf_argparser import string_to_bool
 
 from vanillaformer.hub.errors import without_tokens
 
+from .help_page import HelpPage
+
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
@@ -24,15 +27,43 @@ BOOL = "tag:yaml.org,2002:bool"
 
 
 class Parser(HfArgumentParser):
-    """A parser that reads on and off as it does yes and no, and whose messages hold no token."""
+    """A parser that reads on and off as it does yes and no, with a short help page, and no token in its messages.
+
+    Args:
+        types: The dataclasses to fill.
+        page: What `--help` prints.
+        **options: For `ArgumentParser`.
+    """
+
+    def __init__(self, types: Sequence[Any], page: HelpPage, **options: Any):
+        self.page = page
+        super().__init__(types, **options)
+        self.add_argument("--help-all", action=_HelpAll)
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         if options.get("type") is string_to_bool:
             options["type"] = _truth
-        return super().add_argument(*names, **options)
+        options.pop("group", None)  # of the help page
+        action = super().add_argument(*names, **options)
+        self.page.add(action)
+        return action
+
+    def format_help(self, everything: bool = False) -> str:
+        return self.page.text(self.format_usage(), self.description or "", everything)
 
     def error(self, message: str) -> NoReturn:
         super().error(without_tokens(message))
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help page with transformers' options."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any):
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: Any, *details: Any) -> None:
+        print(parser.format_help(everything=True))
+        parser.exit()
 
 
 def parse(
@@ -41,6 +72,9 @@ def parse(
     *,
     defaults: Mapping[str, Any] | None = None,
     description: str | None = None,
+    notes: Mapping[str, str] | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
+    elsewhere: Mapping[str, Sequence[type]] | None = None,
 ) -> tuple[Any, ...]:
     """Read dataclasses from the command line, or from a file with the command line having the last word.
 
@@ -51,6 +85,9 @@ def parse(
         argv: The arguments; `sys.argv[1:]` when None.
         defaults: A script's own defaults for some fields, by name.
         description: Shown by `--help`.
+        notes: What else `--help` says of an option, by its field.
+        names: Lists of names that `--help` ends with, by title.
+        elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
 
     Returns:
         One instance per type, in the same order.
@@ -62,24 +99,58 @@ def parse(
     """
     types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
     words = list(sys.argv[1:] if argv is None else argv)
+    program = Path(sys.argv[0]).name
     usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
-    parser = Parser(types, usage=usage, description=description, allow_abbrev=False)
-    names = _names(types)
-    parser.set_defaults(**{_known(name, names, "defaults"): value for name, value in (defaults or {}).items()})
+    page = HelpPage(types, notes or {}, names or {})
+    parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
+    known = Names(types, elsewhere or {})
+    parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     if words and words[0].endswith(SUFFIXES):
-        settings = _by_field(_settings(Path(words[0])), names, words[0])
+        settings = _by_field(_settings(Path(words[0])), known, words[0])
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
         words = _as_words(settings) + words[1:]
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
-        nearest = _nearest(unknown[0], [f"--{name}" for name in names])
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{nearest}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(unknown[0])}")
     return tuple(filled)
 
 
-def _names(types: Iterable[type]) -> dict[str, str]:
+class Names:
+    """The names that options are given by.
+
+    Args:
+        types: The dataclasses of the program.
+        elsewhere: Those of other programs, by program.
+    """
+
+    def __init__(self, types: Iterable[type], elsewhere: Mapping[str, Iterable[type]]):
+        self.fields = _fields_by_name(types)
+        self.elsewhere = {program: _fields_by_name(others) for program, others in elsewhere.items()}
+
+    def field(self, key: Any, where: str) -> str:
+        """Return the field that a name stands for.
+
+        Raises:
+            ValueError: There is none.
+        """
+        name = str(key).replace("-", "_")
+        if name not in self.fields:
+            raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
+        return self.fields[name]
+
+    def hint(self, given: str) -> str:
+        """Return which program has an option that this one lacks, or else which option has the nearest name."""
+        dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
+        programs = [program for program, names in self.elsewhere.items() if name.replace("-", "_") in names]
+        if programs:
+            return f": {dashes}{name} is an option of {' and '.join(programs)}"
+        close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)
+        return f"; did you mean {dashes + close[0]!r}?" if close else ""
+
+
+def _fields_by_name(types: Iterable[Any]) -> dict[str, str]:
     """Return the field each accepted name stands for: its own name, and its aliases without dashes."""
     names = {}
     for declared in (entry for kind in types for entry in dataclasses.fields(kind) if entry.init):
@@ -88,18 +159,11 @@ def _names(types: Iterable[type]) -> dict[str, str]:
     return names
 
 
-def _known(key: Any, names: Mapping[str, str], where: str) -> str:
-    name = str(key).replace("-", "_")
-    if name not in names:
-        raise ValueError(f"{where}: unknown key {key!r}{_nearest(name, names)}")
-    return names[name]
-
-
-def _by_field(settings: Mapping[str, Any], names: Mapping[str, str], where: str) -> dict[str, Any]:
+def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str, Any]:
     """Return settings by the names of the fields."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
-        name = _known(key, names, where)
+        name = names.field(key, where)
         if name in found:
             raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
         if name == "overrides" and isinstance(value, Mapping):
@@ -130,11 +194,6 @@ def _check_forms(settings: Mapping[str, Any], types: Iterable[Any], where: str) 
 
 def _truth(word: Any) -> bool:
     return SWITCHES[word.lower()] if isinstance(word, str) and word.lower() in SWITCHES else string_to_bool(word)
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _settings(path: Path) -> dict[str, Any]:

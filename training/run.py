@@ -11,26 +11,31 @@ from typing import Any
 import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.hub.reporting import optional, report
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
-from .arguments import ModelArguments, TokenizerArguments
+from .arguments import TokenizerArguments
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
-from .data.arguments import DataArguments
+from .data.arguments import COLUMNS, DataArguments
 from .data.corpora import embedded_corpus
+from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
 from .evaluation.plots import loss_curve
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .finishing import finish, searches_otherwise
 from .machine import free_core_threads, use_machine_well
-from .models import check_model
-from .preprocessing.statistics import shortfalls
+from .models import build_model, check_model, check_preset
+from .preprocessing.batching import order_seed
+from .preprocessing.statistics import describe_data, shortfalls
+from .preprocessing.streamed_rows import StreamedRows
+from .programs import Arguments
 from .progress import Advance, stage
 from .run_folder.files import SAVING, locked
+from .run_folder.fingerprints import fingerprints
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
 from .tasks import TASKS, TaskName
@@ -43,33 +48,20 @@ from .trainer.trainer import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
-# Details that stand among the scores in all_results.json.
-MORE = {"signatures", "classes", "confusion_matrix"}
+# Details that stand among the scores in all_results.json
+EXTRA_METRICS = {"signatures", "classes", "confusion_matrix"}
 
 
 @contextmanager
-def start(
-    program: str,
-    argv: Sequence[str] | None,
-    training: Any,
-    model: ModelArguments,
-    data: DataArguments,
-    tokenizer: TokenizerArguments,
-    *,
-    task: TaskName,
-    length: int,
-) -> Iterator[Run]:
+def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: TaskName, length: int) -> Iterator[Run]:
     """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
 
     What a signal or an error ends leaves a folder that the same command can continue.
 
     Args:
         program: Name of the program.
-        argv: Its arguments.
-        training: Training arguments.
-        model: Model arguments.
-        data: Data arguments.
-        tokenizer: Tokenizer arguments.
+        argv: Its command line.
+        args: Its arguments.
         task: What the model does.
         length: The longest row in tokens.
 
@@ -77,28 +69,33 @@ def start(
         ValueError: The folder holds another run, or is another process's, or an option cannot be what it is.
         SystemExit: A signal ended it, with the exit status 128 + its number.
     """
+    model_args, data_args, tokenizer_args, training_args = args
+    check_preset(task, model_args)
     use_machine_well()
-    if training.disable_tqdm:
+    if training_args.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
-    card_example(data, task)  # before anything is done
-    groups = {"model": model, "data": data, "tokenizer": tokenizer}
-    settings = compared_settings(program, training, groups)
-    run = Run(Path(training.output_dir), command_line(program, argv), settings)
-    run.defaults = default_settings({**groups, "training": training})
-    if data.streaming:
-        check_streaming(data, training)
-    first = training.process_index == 0
+    card_example(data_args, task)  # before anything is done
+    groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
+    run = Run(
+        Path(training_args.output_dir),
+        command_line(program, argv),
+        compared_settings(program, training_args, groups),
+        defaults=default_settings({**groups, "training": training_args}),
+    )
+    if data_args.streaming:
+        check_streaming(data_args, training_args)
+    first = training_args.process_index == 0
     with run.stopping.handling(), locked(run.folder) if first else nullcontext():
         try:
-            _open(run, training, model, task, length)
+            _open(run, args, task, length)
             yield run
         except BaseException as error:
             if first and run.folder.is_dir():
                 recover(run.folder)
             if not isinstance(error, KeyboardInterrupt) or not run.stopping.number:
                 raise
-            without = " without --overwrite_output_dir" if training.overwrite_output_dir else ""
+            without = " without --overwrite_output_dir" if training_args.overwrite_output_dir else ""
             report(
                 f"Stopped by {Signals(run.stopping.number).name}: {kept(run.folder)}; the same command{without} "
                 "resumes the run."
@@ -106,57 +103,59 @@ def start(
             raise SystemExit(128 + run.stopping.number) from None
 
 
-def _open(run: Run, training: Any, model: ModelArguments, task: TaskName, length: int) -> None:
-    resume = training.resume_from_checkpoint
-    with training.main_process_first(local=False, desc="looking at the run's folder"):
-        if training.process_index == 0 and run.folder.is_dir():
+def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
+    training_args = args.training_args
+    resume = training_args.resume_from_checkpoint
+    with training_args.main_process_first(local=False, desc="looking at the run's folder"):
+        if training_args.process_index == 0 and run.folder.is_dir():
             recover(run.folder)
         open_folder(
             run,
-            overwrite=training.overwrite_output_dir,
+            overwrite=training_args.overwrite_output_dir,
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
         if not run.finished:
-            check_model(task, model, length=length)  # a saved one is fetched and looked through
-        if training.should_save and not run.finished:
+            check_model(task, args.model_args, length=length)  # a saved one is fetched and looked through
+        if training_args.should_save and not run.finished:
             make_writable(run.folder)
-        if training.should_save and training.push_to_hub:
-            check_pushing(training)
+        if training_args.should_save and training_args.push_to_hub:
+            check_pushing(training_args)
     if run.finished:
-        run.new_search = searches_otherwise(run.folder, training)
+        run.new_search = searches_otherwise(run.folder, training_args)
     else:
-        report(f"Run {run.folder}: " + (f"going on from {run.checkpoint}" if run.checkpoint else "from the beginning"))
+        report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
 
 
-def prepare_tokenizers(
-    run: Run,
-    training: Any,
-    model: ModelArguments,
-    tokenizer: TokenizerArguments,
-    kind: ModelKind,
-    *columns: Iterable[str],
-) -> Pair:
+def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
+    """Return the data of a task, which has to be that of the run in the folder if there is one."""
+    kind: Any = task if task in COLUMNS else "language_model"
+    data = load_data(args.data_args, kind, order_seed(args.training_args))
+    run.check_data(fingerprints(data.splits))
+    return data
+
+
+def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iterable[str]) -> Pair:
     """Return the tokenizers of source and target (one, twice, for one column).
 
     A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
 
     Args:
         run: The run.
-        training: Its training arguments.
-        model: Its model arguments.
-        tokenizer: Which tokenizer to load or train.
-        kind: The kind of model, which decides the special tokens.
+        task: What the model does, which decides the special tokens.
+        args: The arguments.
         *columns: The training texts: one column, or source and target.
     """
+    model_args, _, tokenizer_args, training_args = args
     folder = run.checkpoint or run.folder
     if run.checkpoint is None and not run.finished:
         folder = run.folder / SAVING / "tokenizer"  # where all processes find it, and no model's files are
-        with training.main_process_first(local=False, desc="tokenizer"):
-            if training.should_save:
-                origin = tokenizer.tokenizer_name_or_path or model.saved
-                pair = _loaded(origin, tokenizer) if origin else _trained(tokenizer, kind, columns)
-                if model.saved and tokenizer.tokenizer_name_or_path:
-                    names = tokenizer.tokenizer_name_or_path, model.saved, str(model.model_name_or_path)
+        with training_args.main_process_first(local=False, desc="tokenizer"):
+            if training_args.should_save:
+                origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
+                kind = check_preset(task, model_args)
+                pair = _loaded(origin, tokenizer_args) if origin else _trained(tokenizer_args, kind, columns)
+                if model_args.saved and tokenizer_args.tokenizer_name_or_path:
+                    names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
                     warn_of_other_tokenizers(pair, *names)
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
@@ -184,36 +183,79 @@ def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str
         )
 
 
+def describe_rows(
+    run: Run, args: Arguments, data: TaskData, rows: Any, tokenizers: Pair, stream: StreamedRows | None
+) -> Any:
+    """Report and note statistics of the tokenized rows; return what to train on.
+
+    Args:
+        run: The run.
+        args: The arguments.
+        data: The data.
+        rows: Its tokenized splits, of which `train` goes if there is a stream.
+        tokenizers: The tokenizers of source and target.
+        stream: With --streaming, the rows to train on.
+    """
+    sample = stream is not None
+    run.details["data"] = describe_data(rows, tokenizers, args.training_args, data.stats, sample=sample)
+    if stream is None:
+        return rows["train"]
+    del rows["train"]  # the first rows of the stream
+    return stream
+
+
+def new_model(
+    run: Run,
+    task: TaskName,
+    args: Arguments,
+    *tokenizers: PreTrainedTokenizerBase,
+    length: int,
+    labels: list[str] | None = None,
+) -> PreTrainedModel:
+    """Return the model to train, that of the folder if the run is finished.
+
+    Args:
+        run: The run.
+        task: What it does.
+        args: The arguments.
+        *tokenizers: The tokenizer, or those of source and target.
+        length: The longest row in tokens.
+        labels: Names of the classes.
+    """
+    sizes: dict[str, Any] = {"length": length, "labels": labels, "trained": run.folder if run.finished else None}
+    return build_model(task, args.model_args, *tokenizers, seed=args.training_args.seed, **sizes)
+
+
 def train_and_save(
     run: Run,
     task: TaskName,
+    args: Arguments,
     trainer: RunTrainer,
-    data: DataArguments,
     rows: DatasetDict,
+    tokenizers: Pair,
     *,
     example: str,
-    tokenizers: Pair,
     **test_options: Any,
 ) -> Run:
-    """Train (or resume), save the best model, score it, and leave predictions, pictures, card and record behind.
+    """Train (or resume), save the best model, score it, and write predictions, pictures, card and record.
 
     A run that is finished is not trained, but its test data scored.
 
     Args:
         run: The run.
         task: What the model does.
+        args: The arguments.
         trainer: The trainer, ready to train.
-        data: The data arguments, for the card.
-        rows: Tokenised splits; the test split, if there is one, is scored at the end.
-        example: An input from the data.
+        rows: Tokenized splits; the test split, if there is one, is scored at the end.
         tokenizers: The tokenizers of source and target.
+        example: An input from the data.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     if tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
-    _describe(trainer, data_name(data, task), sizes)
+    _report_sizes(trainer, data_name(args.data_args, task), sizes)
     add_callbacks(run, trainer)
     if run.finished:
         rows = DatasetDict(test=rows["test"])
@@ -221,14 +263,14 @@ def train_and_save(
         _train(run, trainer)
     score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
-    details = {name: run.details[name] for name in MORE & run.details.keys()}
+    details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     trainer.save_metrics("all", run.metrics | details, combined=False)
     if trainer.is_world_process_zero():
         if not run.finished:
             with optional("loss_curve.png"):
                 loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
-        finish(run, task, trainer.args, data, source=data_name(data, task), example=example)
-    return run
+        finish(run, task, args, source=data_name(args.data_args, task), example=example)
+    return print_summary(run, task, args.data_args, example=example)
 
 
 def add_callbacks(run: Run, trainer: RunTrainer) -> None:
@@ -258,16 +300,16 @@ def _train(run: Run, trainer: RunTrainer) -> None:
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def already_finished(run: Run, task: TaskName, training: Any, data: DataArguments, *, example: str) -> Run:
+def already_finished(run: Run, task: TaskName, args: Arguments, *, example: str) -> Run:
     """Do what a command asks of a finished run that needs no scores: its search, its card, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
-    if training.process_index == 0:
-        finish(run, task, training, data, source=data_name(data, task), example=example)
-    return announce(run, task, data, example=example)
+    if args.training_args.process_index == 0:
+        finish(run, task, args, source=data_name(args.data_args, task), example=example)
+    return print_summary(run, task, args.data_args, example=example)
 
 
-def announce(run: Run, task: TaskName, data: DataArguments, *, example: str) -> Run:
-    """Print how good the model of a finished run is, where it lies, and how to load it."""
+def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example: str) -> Run:
+    """Print the scores of a finished run, where its model is, and how to load it."""
     for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
             report(f"{split.capitalize()}: {scores}")
@@ -277,7 +319,7 @@ def announce(run: Run, task: TaskName, data: DataArguments, *, example: str) -> 
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
-    text = terminal_example(data, task, example)
+    text = terminal_example(data_args, task, example)
     report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")
     report(
         f"The model is in {run.folder}: after `import vanillaformer`, load it with "
@@ -298,34 +340,34 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
     return shlex.join(["vanillaformer", program.replace("_", "-"), *words])
 
 
-def data_name(data: DataArguments, task: TaskName) -> str:
-    """Return where the data is from, in words."""
-    if data.train_file is not None:
-        names = [Path(name).name for name in data.train_file]
+def data_name(data_args: DataArguments, task: TaskName) -> str:
+    """Return the name of the data: its files, its id on the Hub, or what embedded data is made of."""
+    if data_args.train_file is not None:
+        names = [Path(name).name for name in data_args.train_file]
         return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
-    if data.dataset != "embedded":
-        return " ".join(filter(None, (data.dataset, data.dataset_config)))
-    return embedded_corpus(data, task).name
+    if data_args.dataset != "embedded":
+        return " ".join(filter(None, (data_args.dataset, data_args.dataset_config)))
+    return embedded_corpus(data_args, task).name
 
 
 # ----------------------------------------------------------------------------------------------------- details
-def _loaded(origin: str | Path, arguments: TokenizerArguments) -> Pair:
+def _loaded(origin: str | Path, tokenizer_args: TokenizerArguments) -> Pair:
     try:
         return load_pair(origin, trust_remote_code=False)
     except (OSError, ValueError) as error:
-        if arguments.tokenizer_name_or_path is None:
+        if tokenizer_args.tokenizer_name_or_path is None:
             raise
         here = "" if Path(origin).is_dir() else " is not a directory, nor can it be fetched from the Hub"
         raise ValueError(f"--tokenizer_name_or_path {origin}{here}: {error}") from error
 
 
-def _trained(arguments: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
-    options = arguments.training_options()
+def _trained(tokenizer_args: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
+    options = tokenizer_args.training_options()
     total = sum(len(column) for column in columns if isinstance(column, Sized))
     with stage("Training the tokenizer", total or None) as advance:
         texts = [_counted(column, advance) for column in columns]
         if len(texts) == 2:
-            return train_pair(*texts, joint=arguments.joint_vocabulary, kind=kind, **options)
+            return train_pair(*texts, joint=getattr(tokenizer_args, "joint_vocabulary", True), kind=kind, **options)
         tokenizer = train(texts[0], kind=kind, **options)
         return tokenizer, tokenizer
 
@@ -342,7 +384,7 @@ def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> s
     return f"{pieces!r}{' ...' if len(ids) > count else ''}"
 
 
-def _describe(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
+def _report_sizes(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
     """Print what is trained on what."""
     model: Any = trainer.model
     report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))

@@ -1,4 +1,4 @@
-"""Settings of the training programs: transformers' own, with defaults for models trained from scratch."""
+"""Training arguments of the programs: transformers' own, with defaults for models trained from scratch."""
 
 import json
 import sys
@@ -20,11 +20,16 @@ from .tasks import Objective, TaskName
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
-from .trainer.losses import LossArguments
+from .trainer.losses import (
+    LanguageModelLossArguments,
+    LossArguments,
+    ScheduledSamplingArguments,
+    TokenDropoutArguments,
+)
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments
 from .trainer.sharding import ShardingArguments
 
-TOPICS = (
+ARGUMENT_GROUPS = (
     *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
     AdaptationArguments,
 )
@@ -51,13 +56,60 @@ STRATEGIES = {
 JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
 
 AS_EVALUATION = "as_evaluation"
+SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 """Schedules that follow the score of --metric_for_best_model."""
 
 
-def best_of(task: TaskName) -> str:
+OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
+EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
+BEAMS = "Beam search"
+# Those fields of transformers' own that `--help` shows, by group
+TRANSFORMERS_HELP = {
+    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume from (default: the last one of the run)"},
+    TRAINING: {
+        "max_steps": "Optimizer steps; -1 for --num_train_epochs",
+        "gradient_accumulation_steps": "Batches per optimizer step",
+        "seed": "Seed of weights, batches and dropout",
+    },
+    LOSS: {
+        "label_smoothing_factor": "Label smoothing",
+    },
+    OPTIMIZER: {
+        "lr_scheduler_type": "Schedule: linear, cosine, inverse_sqrt, constant, ...",
+        "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
+        "adam_beta1": "Decay of Adam's first moment",
+        "adam_epsilon": "Epsilon of Adam",
+        "max_grad_norm": "Maximum gradient norm; 0 for no clipping",
+    },
+    LOGGING: {
+        "report_to": "Trackers: tensorboard, wandb, mlflow, ..., all",
+        "run_name": "Name of the run in the tracker",
+    },
+    CARD: {
+        "push_to_hub": "Push the model to the Hub while training and at the end",
+        "hub_model_id": "Repository: user/name (default: the name of the output folder)",
+        "hub_private_repo": "Make a new repository private",
+        "hub_strategy": "Pushes while training",
+        "hub_token": "Token for the push (default: that of hf auth login)",
+    },
+    MACHINE: {
+        "bf16": "Mixed precision in bfloat16",
+        "fp16": "Mixed precision in float16 (accelerators only)",
+        "gradient_checkpointing": "Recompute activations in the backward pass to save memory",
+        "torch_compile": "Compile the model with torch.compile",
+        "use_cpu": "Train on the CPU",
+        "dataloader_num_workers": "Number of processes that prepare batches",
+        "fsdp": "Shard the model over processes (FSDP); options in --fsdp_config",
+        "deepspeed": "DeepSpeed configuration file",
+    },
+}
+
+
+def best_checkpoint_help(*tasks: TaskName) -> str:
     """Return the help text of --metric_for_best_model."""
-    return f"Score that chooses the best checkpoint, with equal scores the loss: {', '.join(ranking_names(task))}."
+    names = dict.fromkeys(name for task in tasks for name in ranking_names(task))
+    return f"Score of the best checkpoint: {', '.join(names)}"
 
 
 @dataclass
@@ -76,52 +128,66 @@ class RunDefaults(
     they fit a run of any length; saving follows evaluation, because the best checkpoint is kept.
     """
 
+    HELP_GROUP = TRAINING
+    TRANSFORMERS_HELP = TRANSFORMERS_HELP
+
     output_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the run. An unfinished run in it is continued."}
+        default=None, metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT}
     )
     overwrite_output_dir: bool = field(
         default=False,
-        metadata={"help": "Replace the run in the folder, which is deleted at the new one's first checkpoint."},
+        metadata={"help": "Replace the run in the folder", "group": OUTPUT},
     )
     license: str | None = field(
-        default=None, metadata={"help": "License of the model, for its card: apache-2.0, mit, cc-by-4.0, ..."}
+        default=None, metadata={"help": "License of the model: apache-2.0, mit, cc-by-4.0, ...", "group": CARD}
     )
-    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
-    per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per step and process."})
-    per_device_eval_batch_size: int = field(default=128, metadata={"help": "Rows per evaluation step and process."})
-    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate."})
+    num_train_epochs: float = field(default=3.0, metadata={"help": "Number of passes over the training data"})
+    per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per batch and process"})
+    per_device_eval_batch_size: int = field(
+        default=128, metadata={"help": "Rows per batch and process in evaluation", "group": EVALUATION}
+    )
+    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
     warmup_steps: float = field(
-        default=0.05, metadata={"help": "Steps of linear warm-up; below 1 a fraction of all steps."}
+        default=0.05, metadata={"help": "Warm-up steps; below 1 a fraction of all", "group": OPTIMIZER}
     )
-    weight_decay: float = field(default=0.01, metadata={"help": "Decoupled weight decay of the matrices."})
-    adam_beta2: float = field(default=0.98, metadata={"help": "Decay of Adam's second moment (Vaswani et al. 2017)."})
-    logging_steps: float = field(default=0.02, metadata={"help": "Log so often; below 1 a fraction of all steps."})
-    eval_strategy: str = field(default="steps", metadata={"help": "When to evaluate: steps, epoch or no."})
+    weight_decay: float = field(
+        default=0.01, metadata={"help": "Decoupled weight decay of the matrices", "group": OPTIMIZER}
+    )
+    adam_beta2: float = field(default=0.98, metadata={"help": "Decay of Adam's second moment", "group": OPTIMIZER})
+    logging_steps: float = field(
+        default=0.02,
+        metadata={"help": "Logging interval in steps; below 1 a fraction", "group": LOGGING},
+    )
+    eval_strategy: str = field(
+        default="steps", metadata={"help": "Time of evaluation: steps, epoch or no", "group": EVALUATION}
+    )
     eval_steps: float | None = field(
         default=None,
         metadata={
-            "help": "Steps between evaluations; below 1 a fraction of all steps (default: --save_steps, or 0.1)."
+            "help": "Evaluation interval in steps; below 1 a fraction of all steps (default: --save_steps, or 0.1)",
+            "group": EVALUATION,
         },
     )
     save_strategy: str = field(
         default=AS_EVALUATION,
-        metadata={
-            "help": f"When to save: steps, epoch, best, no or {AS_EVALUATION}. With no the last weights become the "
-            "model, not the best."
-        },
+        metadata={"help": f"Time of checkpoints: steps, epoch, best, no or {AS_EVALUATION}", "group": EVALUATION},
     )
     save_steps: float = field(
-        default=0, metadata={"help": "Steps between checkpoints; below 1 a fraction of all steps, 0 for --eval_steps."}
+        default=0,
+        metadata={"help": "Checkpoint interval, in the same way; 0 for --eval_steps", "group": EVALUATION},
     )
     save_total_limit: int | None = field(
-        default=2, metadata={"help": "Checkpoints kept: the best and the last at least."}
+        default=2,
+        metadata={"help": "Maximum number of checkpoints kept", "group": EVALUATION},
     )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "Keep the best checkpoint, not the last."})
+    load_best_model_at_end: bool = field(
+        default=True, metadata={"help": "Save the best checkpoint, not the last", "group": EVALUATION}
+    )
     use_cache: bool = field(
-        default=True, metadata={"help": "Written to the saved configuration; training itself never fills a cache."}
+        default=True, metadata={"help": "use_cache of the saved config; training uses no cache", "group": OUTPUT}
     )
     disable_tqdm: bool | None = field(
-        default=None, metadata={"help": "No progress bars (default: only on a terminal)."}
+        default=None, metadata={"help": "No progress bars (default: none off a terminal)", "group": LOGGING}
     )
 
     def __post_init__(self) -> None:
@@ -131,8 +197,8 @@ class RunDefaults(
             check_json(name, getattr(self, name))
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
-        for topic in TOPICS:
-            topic.check(self)
+        for group in ARGUMENT_GROUPS:
+            group.check(self)
         if self.bf16 and not torch.accelerator.is_available():  # type: ignore[attr-defined]
             self.use_cpu = True  # transformers wants to be told
         optimizer = self.optim
@@ -219,33 +285,40 @@ class RunDefaults(
 
 
 @dataclass
-class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
-    """Settings of `train_translation`."""
+class TranslationTrainingArguments(
+    ScheduledSamplingArguments, TokenDropoutArguments, RunDefaults, Seq2SeqTrainingArguments
+):
+    """Training arguments of `train-translation`."""
 
-    output_dir: str | None = field(default="runs/translation", metadata={"help": "Folder of the run."})
-    metric_for_best_model: str | None = field(default="bleu", metadata={"help": best_of("translation")})
-    predict_with_generate: bool = field(default=True, metadata={"help": "Translate the validation data to score it."})
-    generation_num_beams: int | None = field(
-        default=1, metadata={"help": "Beams while training (the saved model and the test use --num_beams)."}
+    HELP_GROUP = BEAMS
+
+    output_dir: str | None = field(
+        default="runs/translation",
+        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
     )
-    num_beams: int = field(default=4, metadata={"help": "Beams of the saved model."})
+    metric_for_best_model: str | None = field(
+        default="bleu", metadata={"help": best_checkpoint_help("translation"), "group": EVALUATION}
+    )
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Translate the validation data to score it", "group": EVALUATION}
+    )
+    generation_num_beams: int | None = field(
+        default=1, metadata={"help": "Beam search: number of beams in evaluations"}
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beam search: number of beams in test and use"})
     length_penalty: float = field(
         default=1.0,
-        metadata={
-            "help": "Beams, saved with the model: scores are divided by length to this power; more for longer output."
-        },
+        metadata={"help": "Beam search: exponent of the length"},
     )
     early_stopping: bool = field(
-        default=False,
-        metadata={"help": "Beams, saved with the model: stop as soon as as many outputs are complete as there are."},
+        default=False, metadata={"help": "Beam search: stop as soon as num_beams outputs are complete"}
     )
     train_sampling_strategy: str = field(
         default="group_by_length",
-        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},
     )
 
     def __post_init__(self) -> None:
-        _check_no_classifier(self)
         beams = ("num_beams", "generation_num_beams", "generation_max_length")
         check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
         if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
@@ -267,39 +340,32 @@ class TranslationTrainingArguments(RunDefaults, Seq2SeqTrainingArguments):
 
 
 @dataclass
-class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
-    """Settings of `train_language_model`."""
+class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):
+    """Training arguments of `train-language-model`."""
+
+    HELP_GROUP = TRAINING
 
     objective: Objective = field(
         default="causal",
-        metadata={
-            "help": "causal: predict the next token; masked: predict hidden tokens; mlm+nsp: predict hidden tokens "
-            "and whether the second segment of a pair follows the first (BERT)."
-        },
+        metadata={"help": "Prediction of the next token, of hidden tokens, or as BERT also of the next segment"},
     )
     mlm_probability: float = field(
-        default=0.15, metadata={"help": "masked and mlm+nsp: part of the tokens to predict."}
+        default=0.15, metadata={"help": "Fraction of hidden tokens, for masked and mlm+nsp"}
     )
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the training data."})
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per step and process."})
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Number of passes over the training data"})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
     metric_for_best_model: str | None = field(
         default="loss",
-        metadata={
-            "help": f"{best_of('masked')} causal also: perplexity_per_character, perplexity_per_byte, bits_per_byte; "
-            "mlm+nsp also: next_sentence_accuracy."
-        },
+        metadata={"help": best_checkpoint_help("causal", "masked", "mlm+nsp"), "group": EVALUATION},
     )
 
     def __post_init__(self) -> None:
-        _check_no_classifier(self)
         if not 0 < self.mlm_probability < 1:
             raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
         if self.scheduled_sampling != "none" and self.objective != "causal":
             raise ValueError(
                 f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
             )
-        if self.token_dropout:
-            raise ValueError(f"--token_dropout {self.token_dropout}: a language model predicts every token it reads")
         if self.output_dir is None:
             self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
         self.choose_by(self.objective)
@@ -307,27 +373,26 @@ class LanguageModelTrainingArguments(RunDefaults, TrainingArguments):
 
 
 @dataclass
-class ClassifierTrainingArguments(RunDefaults, TrainingArguments):
-    """Settings of `train_classifier`."""
+class ClassifierTrainingArguments(TokenDropoutArguments, LanguageModelLossArguments, RunDefaults, TrainingArguments):
+    """Training arguments of `train-classifier`."""
 
-    output_dir: str | None = field(default="runs/classifier", metadata={"help": "Folder of the run."})
-    metric_for_best_model: str | None = field(default="accuracy", metadata={"help": best_of("classification")})
+    HELP_GROUP = TRAINING
+
+    output_dir: str | None = field(
+        default="runs/classifier",
+        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
+    )
+    metric_for_best_model: str | None = field(
+        default="accuracy", metadata={"help": best_checkpoint_help("classification"), "group": EVALUATION}
+    )
     train_sampling_strategy: str = field(
         default="group_by_length",
-        metadata={"help": "How rows are put into batches.", "choices": ["random", "sequential", "group_by_length"]},
+        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)},
     )
 
     def __post_init__(self) -> None:
-        if self.scheduled_sampling != "none":
-            raise ValueError(f"--scheduled_sampling {self.scheduled_sampling}: a classifier feeds itself no tokens")
         self.choose_by("classification")
         super().__post_init__()
-
-
-def _check_no_classifier(arguments: LossArguments) -> None:
-    """Raise ValueError for what only a classifier's training has."""
-    if arguments.lm_loss_weight:
-        raise ValueError(f"--lm_loss_weight {arguments.lm_loss_weight}: only train_classifier has a second loss")
 
 
 def check_json(name: str, value: Any) -> None:

@@ -45,8 +45,6 @@ def test_packed_run_that_is_killed(job: str, tmp_path: Path) -> None:
         ("causal", ["--packing", "--block_stride", "8"], "--block_stride .* not for --packing"),
         ("mlm+nsp", ["--block_stride", "8"], "--block_stride .* not for --objective mlm"),
         ("causal", ["--block_stride", "33"], "block_stride=33: from 1 to the 32 tokens"),
-        ("classification", ["--packing"], "--packing is for language models"),
-        ("translation", ["--block_stride", "8"], "--block_stride is for language models"),
         ("translation", ["--test_fraction", "0.1"], "there is test data already"),
         (
             "causal",

@@ -6,17 +6,11 @@ from pathlib import Path
 import pytest
 
 from vanillaformer.configuration import preset
-from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training.models import check_preset
-from vanillaformer.training.parsing import parse
+from vanillaformer.training.programs import TASKS_OF, parse_arguments
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
-PROGRAMS = {
-    "train-translation": (train_translation, "translation"),
-    "train-language-model": (train_language_model, None),
-    "train-classifier": (train_classifier, "classification"),
-}
 
 
 def test_there_are_recipes() -> None:
@@ -28,9 +22,10 @@ def test_recipe(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     named = re.search(rf"^#\s+vanillaformer (train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
     assert named, "say in a comment which command runs it"
-    program, job = PROGRAMS[named[1]]
-    model, _, _, settings = parse(program.ARGUMENTS, [str(path)])
-    check_preset(job or settings.objective, model)
-    if model.model_name_or_path is None:
-        assert preset(model.preset, **model.config_overrides())
+    args = parse_arguments(named[1], [str(path)])
+    task = getattr(args.training_args, "objective", TASKS_OF[named[1]][0])
+    assert task in TASKS_OF[named[1]]
+    check_preset(task, args.model_args)
+    if args.model_args.model_name_or_path is None:
+        assert preset(args.model_args.preset, **args.model_args.config_overrides())
     assert path.name in (ROOT / "docs" / "experiments.md").read_text(encoding="utf-8")

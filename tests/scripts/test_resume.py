@@ -26,7 +26,7 @@ def test_killed_and_resumed_equals_uninterrupted(job: str, trained, tmp_path: Pa
     assert not (tmp_path / "model.safetensors").exists()
     assert (tmp_path / "checkpoint-2" / "trainer_state.json").exists()
     train(job, tmp_path)
-    assert f"going on from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
+    assert f"resuming from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
     for part in ("", "checkpoint-4", "checkpoint-6"):
         assert_equal_weights(whole / part, tmp_path / part)
     assert losses(tmp_path)[3:] == losses(whole)[3:]
@@ -40,7 +40,7 @@ def test_killed_while_it_saves(files: int, trained, tmp_path: Path, capfd) -> No
     assert unfinished.exists()
     assert not is_complete(unfinished)
     train("causal", tmp_path)
-    assert f"going on from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
+    assert f"resuming from {tmp_path / 'checkpoint-2'}" in capfd.readouterr().out
     for part in ("", "checkpoint-4", "checkpoint-6"):
         assert_equal_weights(trained("causal") / part, tmp_path / part)
 

@@ -65,7 +65,7 @@ def test_stopped_between_checkpoints(trained, tmp_path: Path, monkeypatch, capfd
         f"Stopped by SIGINT: the last checkpoint is {tmp_path / 'checkpoint-3'}; the same command resumes the run."
     )
     stop(monkeypatch, SendSignals(4, signal.SIGTERM), 143, "causal", tmp_path)
-    assert f"going on from {tmp_path / 'checkpoint-3'}" in capfd.readouterr().out
+    assert f"resuming from {tmp_path / 'checkpoint-3'}" in capfd.readouterr().out
     assert sorted(checkpoints(tmp_path)) == [2, 4, 5]
     train("causal", tmp_path)
     assert_equal_weights(trained("causal"), tmp_path)

@@ -7,13 +7,13 @@ import yaml
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer import tokenization
-from vanillaformer.configuration.options import OPTIONS
-from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.arguments import ModelArguments, TranslationTokenizerArguments
+from vanillaformer.training.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.parsing import parse
+from vanillaformer.training.programs import ARGUMENTS
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
-OURS = (ModelArguments, DataArguments, TokenizerArguments)
+OURS = (ModelArguments, LanguageModelDataArguments, TranslationTokenizerArguments)
 
 
 def model(*words: str) -> ModelArguments:
@@ -35,14 +35,17 @@ def test_command_line_fills_every_dataclass():
 
 
 @pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])
-def test_no_field_is_also_one_of_transformers(theirs):
-    own = [entry.name for kind in OURS for entry in dataclasses.fields(kind)]
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_no_field_is_also_one_of_transformers(program, theirs):
+    own = [entry.name for kind in ARGUMENTS[program][:-1] for entry in dataclasses.fields(kind)]
     assert len(own) == len(set(own))
     assert not set(own) & {entry.name for entry in dataclasses.fields(theirs)}
 
 
-def test_every_field_has_help():
-    missing = [entry.name for kind in OURS for entry in dataclasses.fields(kind) if not entry.metadata.get("help")]
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_every_field_has_help(program):
+    kinds = ARGUMENTS[program]
+    missing = [entry.name for kind in kinds for entry in dataclasses.fields(kind) if not entry.metadata.get("help")]
     assert missing == []
 
 
@@ -143,7 +146,7 @@ def test_bad_files(tmp_path, name, text, message):
 def test_files_that_mean_nothing(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=message):
-        parse((ModelArguments, DataArguments), [str(tmp_path / name)])
+        parse((ModelArguments, LanguageModelDataArguments), [str(tmp_path / name)])
 
 
 def test_a_file_that_is_not_utf8(tmp_path):
@@ -156,7 +159,9 @@ def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
     text = "save_strategy: no\neval_strategy: no\nbf16: off\nuse_cpu: on\npacking: yes\n"
     text += "set: {attention_bias: off, tie: true}\n"
     (tmp_path / "a.yaml").write_text("\ufeff" + text)
-    one, data, training = parse((ModelArguments, DataArguments, TrainingArguments), [str(tmp_path / "a.yaml")])
+    one, data, training = parse(
+        (ModelArguments, LanguageModelDataArguments, TrainingArguments), [str(tmp_path / "a.yaml")]
+    )
     assert (training.save_strategy, training.eval_strategy) == ("no", "no")
     assert (training.bf16, training.use_cpu, data.packing) == (False, True, True)
     assert one.config_overrides() == {"attention_bias": False, "tie": True}
@@ -164,11 +169,11 @@ def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
 
 def test_items_of_a_list_may_begin_with_dashes(tmp_path):
     path = written(tmp_path / "a.yaml", {"extra_special_tokens": ["--x", "-y", 3], "report_to": ["none"]})
-    tokenizer, training = parse((TokenizerArguments, TrainingArguments), [path])
+    tokenizer, training = parse((TranslationTokenizerArguments, TrainingArguments), [path])
     assert tokenizer.extra_special_tokens == ["--x", "-y", "3"]
     assert training.report_to == []
     (tokenizer,) = parse(
-        TokenizerArguments,
+        TranslationTokenizerArguments,
         [written(tmp_path / "b.yaml", {"extra_special_tokens": ["--x"]}), "--extra_special_tokens", "z"],
     )
     assert tokenizer.extra_special_tokens == ["z"]
@@ -210,13 +215,13 @@ def test_bad_command_line(words, message, capsys):
 def test_bad_value_in_a_file_is_not_let_through(tmp_path, capsys):
     path = written(tmp_path / "a.yaml", {"block_size": "many"})
     with pytest.raises(SystemExit):
-        parse(DataArguments, [path])
+        parse(LanguageModelDataArguments, [path])
     assert "invalid int value: 'many'" in capsys.readouterr().err
 
 
 def test_tokenizer_arguments_are_those_of_train():
     words = ["--tokenizer_algorithm", "word", "--tokenizer_vocab_size", "40", "--lowercase"]
-    (arguments,) = parse(TokenizerArguments, words)
+    (arguments,) = parse(TranslationTokenizerArguments, words)
     tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
     assert len(tokenizer) <= 40
     assert tokenizer.tokenize("HOUSE") == ["house"]
@@ -226,9 +231,3 @@ def test_tokenizer_arguments_are_those_of_train():
 def test_options_of_beam_search_need_beams(name):
     with pytest.raises(ValueError, match=f"--{name} .* --num_beams must be more than 1"):
         TranslationTrainingArguments(use_cpu=True, num_beams=1, **{name: 2 if name == "length_penalty" else True})
-
-
-def test_the_help_of_set_lists_every_value_of_every_option():
-    text = ModelArguments.__dataclass_fields__["overrides"].metadata["help"]
-    for option, choices in OPTIONS.items():
-        assert f"{option}: {', '.join(choices)}" in text

@@ -5,13 +5,13 @@ import json
 import pytest
 from test_data import classes, hub, load, write
 
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DATA_ARGUMENTS
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 
 
 def skipping(task, **options):
-    data = load_data(DataArguments(bad_rows="skip", **options), task)
+    data = load_data(DATA_ARGUMENTS[task](bad_rows="skip", **options), task)
     return data.splits, data.stats
 
 

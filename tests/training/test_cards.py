@@ -21,7 +21,7 @@ from vanillaformer.training.cards.facts import CardFacts
 from vanillaformer.training.cards.sections import card_variables
 from vanillaformer.training.cards.sources import Source, data_source
 from vanillaformer.training.cards.usage import loading_code
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.training.tasks import TASKS
 
 METRICS = {
@@ -293,7 +293,7 @@ def test_short_numbers(number: float, text: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- sources
 def test_embedded_sources() -> None:
-    pairs = data_source(DataArguments(target_locale="pt_BR"), "translation", "name")
+    pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation", "name")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
     names = data_source(DataArguments(), "classification", "name")
     assert names.license == "Unicode License v3"

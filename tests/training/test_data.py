@@ -5,7 +5,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.training.data import sources
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DATA_ARGUMENTS, DataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 
@@ -30,7 +30,7 @@ def write(path, rows):
 
 
 def load(task, **options):
-    return load_data(DataArguments(**options), task).splits
+    return load_data(DATA_ARGUMENTS[task](**options), task).splits
 
 
 @pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
@@ -197,7 +197,8 @@ def test_bad_labels(tmp_path, train, validation, message):
     [("translation", ["source", "target"]), ("language_model", ["text"]), ("classification", ["text", "label"])],
 )
 def test_embedded_data(task, columns):
-    dataset = load(task, embedded_size=300, max_train_samples=5)
+    size = {"embedded_size": 300} if task == "translation" else {}
+    dataset = load(task, **size, max_train_samples=5)
     assert list(dataset) == ["train", "validation", "test"]
     assert all(rows.column_names == columns for rows in dataset.values())
     assert len(dataset["train"]) == 5

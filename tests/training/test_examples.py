@@ -3,7 +3,7 @@
 import pytest
 
 from vanillaformer.training.cards.examples import card_example, opening, terminal_example
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DataArguments, LanguageModelDataArguments
 from vanillaformer.training.tasks import MASK, TASKS
 
 OWN = {"train_file": "own.csv"}
@@ -39,7 +39,7 @@ def test_terminal_shows_the_beginning_of_a_row() -> None:
 
 
 def test_dialogues_are_for_chatting() -> None:
-    data = DataArguments(**OWN, turns_column="turns")
+    data = LanguageModelDataArguments(**OWN, turns_column="turns")
     assert terminal_example(data, "causal", ROW) is None
     assert card_example(data, "causal", ROW) == "Hello, how are you?"
 

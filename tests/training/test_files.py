@@ -11,7 +11,7 @@ from test_data import load, write
 from test_streaming import open_stream
 
 from vanillaformer.training.data import files
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.parsing import parse
@@ -63,7 +63,7 @@ def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if "tsv" in suffix else text)
     options = {"train_file": path, "validation_file": path, "bad_rows": "skip"}
-    data = load_data(DataArguments(**options), "classification")
+    data = load_data(ClassifierDataArguments(**options), "classification")
     assert list(data.splits["train"]["text"]) == ["one", "three", "five"]
     assert data.stats["train"]["bad rows left out"] == 2
     assert "2 of 5 rows are bad and left out, first row 2: it has 3 cells" in capsys.readouterr().out

@@ -10,6 +10,8 @@ from transformers.trainer_pt_utils import LabelSmoother
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
 from vanillaformer.training.trainer.losses import (
     LossArguments,
+    ScheduledSamplingArguments,
+    TokenDropoutArguments,
     check_language_model_loss,
     gold_probability,
     symmetric_divergence,
@@ -190,7 +192,8 @@ def test_without_dropout_r_drop_is_the_plain_loss(kind) -> None:
 # ------------------------------------------------------------------------------------------------ scheduled sampling
 def test_gold_probability_falls_as_in_the_paper() -> None:
     def at(kind: Any, k: float, step: int, floor: float = 0.0) -> float:
-        arguments = LossArguments(scheduled_sampling=kind, scheduled_sampling_k=k, scheduled_sampling_floor=floor)
+        decay = {"scheduled_sampling_k": k, "scheduled_sampling_floor": floor}
+        arguments = ScheduledSamplingArguments(scheduled_sampling=kind, **decay)
         arguments.check()
         return gold_probability(arguments, step)
 
@@ -229,15 +232,23 @@ def test_share_of_own_predictions_is_the_probability() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("kind", "fields", "message"),
     [
-        ({"r_drop": -1.0}, "--r_drop -1.0"),
-        ({"scheduled_sampling": "linear"}, "--scheduled_sampling_k 0.0: linear needs a number of steps"),
-        ({"scheduled_sampling": "exponential", "scheduled_sampling_k": 2.0}, "--scheduled_sampling_k 2.0"),
-        ({"token_dropout": 1.0}, "--token_dropout 1.0"),
-        ({"scheduled_sampling_floor": 1.5}, "--scheduled_sampling_floor 1.5"),
+        (LossArguments, {"r_drop": -1.0}, "--r_drop -1.0"),
+        (
+            ScheduledSamplingArguments,
+            {"scheduled_sampling": "linear"},
+            "--scheduled_sampling_k 0.0: linear needs a number of steps",
+        ),
+        (
+            ScheduledSamplingArguments,
+            {"scheduled_sampling": "exponential", "scheduled_sampling_k": 2.0},
+            "--scheduled_sampling_k 2.0",
+        ),
+        (TokenDropoutArguments, {"token_dropout": 1.0}, "--token_dropout 1.0"),
+        (ScheduledSamplingArguments, {"scheduled_sampling_floor": 1.5}, "--scheduled_sampling_floor 1.5"),
     ],
 )
-def test_numbers_out_of_range_are_refused(fields, message) -> None:
+def test_numbers_out_of_range_are_refused(kind, fields, message) -> None:
     with pytest.raises(ValueError, match=message):
-        LossArguments(**fields).check()
+        kind(**fields).check()

@@ -3,7 +3,12 @@
 import pytest
 
 from vanillaformer.training.arguments import TokenizerArguments
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import (
+    ClassifierDataArguments,
+    DataArguments,
+    LanguageModelDataArguments,
+    TranslationDataArguments,
+)
 from vanillaformer.training.parsing import parse
 from vanillaformer.training.training_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
 
@@ -84,19 +89,19 @@ def test_beams_of_a_translator(name) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("kind", "words", "message"),
     [
-        ("--block_size 0", "--block_size 0: it must be at least 1"),
-        ("--max_length -1", "--max_length -1: it must be at least 1"),
-        ("--max_source_length 0", "--max_source_length 0: it must be at least 1"),
-        ("--embedded_size 99", "--embedded_size 99: it must be at least 100"),
-        ("--preprocessing_num_workers 0", "--preprocessing_num_workers 0: it must be at least 1"),
-        ("--validation_fraction 1.5", "--validation_fraction 1.5: it must lie between 0 and 1"),
+        (LanguageModelDataArguments, "--block_size 0", "--block_size 0: it must be at least 1"),
+        (ClassifierDataArguments, "--max_length -1", "--max_length -1: it must be at least 1"),
+        (TranslationDataArguments, "--max_source_length 0", "--max_source_length 0: it must be at least 1"),
+        (TranslationDataArguments, "--embedded_size 99", "--embedded_size 99: it must be at least 100"),
+        (DataArguments, "--preprocessing_num_workers 0", "--preprocessing_num_workers 0: it must be at least 1"),
+        (DataArguments, "--validation_fraction 1.5", "--validation_fraction 1.5: it must lie between 0 and 1"),
     ],
 )
-def test_numbers_about_data(words, message) -> None:
+def test_numbers_about_data(kind, words, message) -> None:
     with pytest.raises(ValueError, match=message):
-        parse(DataArguments, words.split())
+        parse(kind, words.split())
 
 
 @pytest.mark.parametrize("name", ["tokenizer_vocab_size", "tokenizer_min_frequency"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import TranslationDataArguments
 from vanillaformer.training.run_folder.settings import (
     NOT_COMPARED,
     changed_settings,
@@ -22,7 +22,7 @@ from vanillaformer.training.training_arguments import (
 )
 
 PROGRAMS = (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments)
-GROUPS = {"model": ModelArguments(), "data": DataArguments(), "tokenizer": TokenizerArguments()}
+GROUPS = {"model": ModelArguments(), "data": TranslationDataArguments(), "tokenizer": TokenizerArguments()}
 
 
 def settings(kind=TranslationTrainingArguments, groups=GROUPS, **given) -> dict:
@@ -61,7 +61,9 @@ def test_paths_are_compared_as_what_they_lead_to(tmp_path: Path, monkeypatch) ->
     monkeypatch.chdir(tmp_path)
 
     def changes(new: str, old: str = "d/c.csv") -> str:
-        one, other = (settings(groups=GROUPS | {"data": DataArguments(train_file=name)}) for name in (old, new))
+        one, other = (
+            settings(groups=GROUPS | {"data": TranslationDataArguments(train_file=name)}) for name in (old, new)
+        )
         return listed(changed_settings(one, other, {}))
 
     for same in ("./d/c.csv", "d/../d/c.csv", str(tmp_path / "d" / "c.csv")):

@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.training.run import command_line, data_name
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 from vanillaformer.training.training_arguments import (
@@ -33,7 +33,7 @@ def test_command_line_keeps_secrets(words: list[str]) -> None:
 def test_data_name() -> None:
     assert data_name(DataArguments(train_file="/a/b/pairs.csv"), "translation") == "pairs.csv"
     assert data_name(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation") == "wmt14 de-en"
-    assert data_name(DataArguments(), "translation") == "Unicode CLDR formats, en to de"
+    assert data_name(TranslationDataArguments(), "translation") == "Unicode CLDR formats, en to de"
 
 
 def test_lines() -> None:

@@ -4,7 +4,7 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from test_data import hub, load, write
 
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import ClassifierDataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 
@@ -241,7 +241,7 @@ def leaking(tmp_path):
 
 
 def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
-    data = load_data(DataArguments(**leaking(tmp_path)), "classification")
+    data = load_data(ClassifierDataArguments(**leaking(tmp_path)), "classification")
     dataset, stats = data.splits, data.stats
     assert len(dataset["train"]) == 5
     out = capsys.readouterr().out
@@ -252,7 +252,7 @@ def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
 
 
 def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys):
-    data = load_data(DataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification")
+    data = load_data(ClassifierDataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification")
     dataset, stats = data.splits, data.stats
     assert list(dataset["train"]["text"]) == ["a", "c"]
     assert [len(dataset[split]) for split in ("validation", "test")] == [3, 2]

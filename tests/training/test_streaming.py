@@ -9,7 +9,12 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from test_data import write
 
 from vanillaformer.training.data import opening, sources
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import (
+    DATA_ARGUMENTS,
+    ClassifierDataArguments,
+    LanguageModelDataArguments,
+    TranslationDataArguments,
+)
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.data.streaming import check_streaming
@@ -28,7 +33,7 @@ TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
 
 def open_stream(task, seed=0, **options):
     options = {"streaming_buffer": 0, **options}
-    data = load_data(DataArguments(streaming=True, **options), task, seed)
+    data = load_data(DATA_ARGUMENTS[task](streaming=True, **options), task, seed)
     return data.splits, data.stream
 
 
@@ -49,7 +54,7 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
     rows = [{"en": text, "de": text[::-1], "n": n} for n, text in enumerate(TEXTS)]
     path = write(tmp_path / f"a.{extension}", rows)
     options = {"train_file": path, "validation_file": path, "source_column": "en", "target_column": "de"}
-    dataset = load_data(DataArguments(**options), "translation").splits
+    dataset = load_data(TranslationDataArguments(**options), "translation").splits
     pair = translator_tokenizer, decoder_tokenizer
     loaded = translation_rows(dataset, *pair, max_source_length=20, max_target_length=9)
     texts, stream = open_stream("translation", **options)
@@ -62,7 +67,7 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
 @pytest.mark.usefixtures("small_chunks")
 def test_classes(tmp_path, encoder_tokenizer):
     options = {"train_file": labelled(tmp_path), "validation_file": labelled(tmp_path, "b.jsonl", count=4)}
-    dataset = load_data(DataArguments(**options), "classification").splits
+    dataset = load_data(ClassifierDataArguments(**options), "classification").splits
     loaded = classification_rows(dataset, encoder_tokenizer, max_length=12)
     texts, stream = open_stream("classification", **options)
     assert label_names(texts) == label_names(dataset) == ["a", "b"]
@@ -81,7 +86,7 @@ def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder
     options = {"train_file": path, "validation_file": path}
     tokenizer, make = (encoder_tokenizer, masked_blocks) if masked else (decoder_tokenizer, causal_blocks)
     cut = {"block_size": block_size, "block_stride": stride}
-    loaded = make(load_data(DataArguments(**options), "language_model").splits, tokenizer, **cut)
+    loaded = make(load_data(LanguageModelDataArguments(**options), "language_model").splits, tokenizer, **cut)
     texts, stream = open_stream("language_model", **options)
     assert list(texts["validation"]["text"]) == TEXTS
     streamed = stream_blocks(stream, tokenizer, **cut, masked=masked)
@@ -277,7 +282,7 @@ def settings(**changes):
 )
 def test_what_streams_cannot_do(options, changes, message):
     with pytest.raises(ValueError, match=message):
-        check_streaming(DataArguments(streaming=True, **options), settings(**changes))
+        check_streaming(LanguageModelDataArguments(streaming=True, **options), settings(**changes))
 
 
 def test_embedded_data_is_no_stream():

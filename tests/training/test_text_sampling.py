@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vanillaformer.training.data import readers
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.data.opening import ReadOptions
 
@@ -32,7 +32,7 @@ def texts(path: Path, sample_by: str) -> list[str]:
     ],
 )
 def test_the_default_depends_on_the_objective(objective, options, expected, capsys) -> None:
-    arguments = DataArguments(**{"train_file": "a.txt", **options})
+    arguments = LanguageModelDataArguments(**{"train_file": "a.txt", **options})
     arguments.choose_sampling(objective)
     assert arguments.sample_by == expected
     assert arguments.read_options().sample_by == expected
@@ -42,7 +42,7 @@ def test_the_default_depends_on_the_objective(objective, options, expected, caps
 
 def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys) -> None:
     (tmp_path / "a.txt").write_text(POEM * 10)
-    arguments = DataArguments(train_file=str(tmp_path / "a.txt"), validation_fraction=0.1)
+    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "a.txt"), validation_fraction=0.1)
     arguments.choose_sampling("causal")
     data = load_data(arguments, "language_model").splits
     assert {split: len(rows) for split, rows in data.items()} == {"train": 1, "validation": 1}
@@ -53,7 +53,9 @@ def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys)
 def test_a_stream_sees_them_too(tmp_path: Path) -> None:
     text = "".join(f"line {number}\n\n" for number in range(1000))
     (tmp_path / "a.txt").write_text(text)
-    arguments = DataArguments(train_file=str(tmp_path / "a.txt"), streaming=True, max_validation_samples=2)
+    arguments = LanguageModelDataArguments(
+        train_file=str(tmp_path / "a.txt"), streaming=True, max_validation_samples=2
+    )
     arguments.choose_sampling("causal")
     data = load_data(arguments, "language_model").splits
     assert "".join([*data["validation"]["text"], *data["train"]["text"]]) == text

@@ -1,13 +1,12 @@
-"""Which data to train on: the options of all training programs."""
+"""The options on data: those of all training programs, and those of one task."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from vanillaformer.hub.reporting import report
 
 from ..limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
-from .dialogue import DialogueArguments
 from .opening import ReadOptions, format_of
 
 Task = Literal["translation", "language_model", "classification"]
@@ -19,198 +18,87 @@ COLUMNS: dict[Task, tuple[str, ...]] = {
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """The splits, each with what data sets on the Hub, or cells of a column, call it."""
 
+LongTexts = Literal["cut", "skip", "error"]
+
 DATA_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),
-    **dict.fromkeys(("max_source_length", "max_target_length", "max_length", "block_size"), POSITIVE_INT),
     **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
     "streaming_buffer": NOT_NEGATIVE,
-    "embedded_size": ("at least 100", lambda value: value >= 100),
 }
+CARD = "Model card and Hub"
 
 
 @dataclass
-class DataArguments(DialogueArguments):
+class DataArguments:
     """Which data to train on, and how much of it."""
+
+    HELP_GROUP = "Data"
+
+    # What only some tasks offer, as it is for all others
+    train_target_file = cast("list[str] | None", None)
+    validation_target_file = cast("list[str] | None", None)
+    test_target_file = cast("list[str] | None", None)
+    turns_column = cast("str | None", None)
+    packing = cast(bool, False)
+    sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
 
     dataset: str = field(
         default="embedded",
-        metadata={
-            "help": "`embedded` (made from installed packages, no download) or the id of a data set on the Hub. "
-            "Not used when --train_file is given."
-        },
+        metadata={"help": "Hub id, or embedded: made without a download"},
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set."})
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set"})
     train_file: list[str] | None = field(
         default=None,
         metadata={
-            "help": "Local training data: one or more files or patterns ('part-*.csv.gz'): .csv, .tsv, .json, .jsonl, "
-            ".txt, each also with .gz, or .parquet."
+            "help": "Local training files or patterns: .csv, .tsv, .json, .jsonl, .txt, each "
+            "also with .gz, or .parquet"
         },
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation data, same formats."})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Local test data, same formats."})
-    train_target_file: list[str] | None = field(
-        default=None,
-        metadata={"help": "Translation only: a .txt file parallel to a .txt --train_file, line by line."},
-    )
-    validation_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Translation only: the lines parallel to a .txt --validation_file."}
-    )
-    test_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Translation only: the lines parallel to a .txt --test_file."}
-    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation files"})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Local test files"})
     csv_separator: str | None = field(
         default=None,
-        metadata={
-            "help": "Character between the cells of .csv and .tsv files; \\t is a tab (default: a comma, in .tsv "
-            "files a tab)."
-        },
+        metadata={"help": "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)"},
     )
     csv_quoting: Literal["minimal", "none"] | None = field(
-        default=None,
-        metadata={
-            "help": "Cells of .csv and .tsv files: minimal, may be in quotation marks, which then are doubled inside; "
-            "none, marks are text (default: minimal, for .tsv files none)."
-        },
-    )
-    source_column: str = field(
-        default="source", metadata={"help": "Column of the source text; `translation.en` reaches into a struct."}
-    )
-    target_column: str = field(
-        default="target", metadata={"help": "Column of the target text; `translation.de` reaches into a struct."}
-    )
-    text_column: str = field(default="text", metadata={"help": "Column of the text (language model, classifier)."})
-    label_column: str = field(default="label", metadata={"help": "Column of the label (classifier): ids or names."})
-    sample_by: Literal["line", "paragraph", "passage", "document"] | None = field(
-        default=None,
-        metadata={
-            "help": "Language model: what one text of a .txt file is: a line, a paragraph (between blank lines), a "
-            "passage (lines of about 2,048 characters together) or the document (the whole file); all but line keep "
-            "line breaks. Default: document for --objective causal (with --streaming passage, with --packing line), "
-            "otherwise line. --objective mlm+nsp needs texts of several sentences."
-        },
+        default=None, metadata={"help": "Quotes of cells (default: minimal; in .tsv none)"}
     )
     split_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Column of --train_file, or of the Hub data set, that says which split a row belongs to: train, "
-            "validation (or valid, val, dev) or test."
-        },
+        default=None, metadata={"help": "Column with the split of each row: train, validation or test"}
     )
-    validation_fraction: float = field(
-        default=0.05, metadata={"help": "Part of the training data held out when there is no validation data."}
-    )
-    test_fraction: float = field(
-        default=0.0, metadata={"help": "Part of the training data held out for the test (default: none)."}
-    )
-    hold_out: Literal["random", "end"] = field(
-        default="random",
-        metadata={
-            "help": "What is held out: rows of distinct texts (sources) drawn at random, or the end: the last rows. "
-            "Of a single text (one .txt file) it is always the end: its last characters."
-        },
-    )
+    validation_fraction: float = field(default=0.05, metadata={"help": "Fraction held out for validation if needed"})
+    test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test"})
+    hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Part that is held out"})
     order_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "--hold_out end: the last rows in the order of this column, such as a date, or an id by which "
-            "rows of one origin stand together and are not held out from each other."
-        },
+        default=None, metadata={"help": "Column that orders the rows for --hold_out end, such as a date"}
     )
     drop_leaked_rows: bool = field(
-        default=False,
-        metadata={"help": "Leave out training rows whose text (source) also occurs in validation or test data."},
+        default=False, metadata={"help": "Drop training rows whose text is also in validation or test data"}
     )
-    bad_rows: Literal["error", "skip"] = field(
-        default="error",
-        metadata={
-            "help": "Rows without a text or a known label, or that cannot be read: the first is an error, or all are "
-            "left out and counted."
-        },
-    )
-    split_seed: int = field(
-        default=0,
-        metadata={"help": "Decides what is held out and what is kept by the caps; not moved by the seed of a run."},
-    )
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only so many training rows."})
-    max_validation_samples: int | None = field(default=None, metadata={"help": "Use only so many validation rows."})
-    max_test_samples: int | None = field(default=None, metadata={"help": "Use only so many test rows."})
-    embedded_size: int = field(
-        default=30_000, metadata={"help": "Embedded translation data: how many pairs, all splits together."}
-    )
-    source_locale: str = field(default="en", metadata={"help": "Embedded translation data: from this locale."})
-    target_locale: str = field(default="de", metadata={"help": "Embedded translation data: to this locale."})
-    max_source_length: int = field(default=128, metadata={"help": "Source tokens kept, special tokens included."})
-    max_target_length: int = field(default=128, metadata={"help": "Target tokens kept, special tokens included."})
-    max_length: int = field(default=128, metadata={"help": "Classifier: tokens kept, special tokens included."})
-    truncation_side: Literal["left", "right"] = field(
-        default="right",
-        metadata={
-            "help": "Classifier: where a text that is too long is cut; left keeps its end. Saved with the tokenizer."
-        },
-    )
-    block_size: int = field(default=128, metadata={"help": "Language model: tokens in one block."})
-    block_stride: int | None = field(
-        default=None,
-        metadata={
-            "help": "Language model: tokens from the start of one training block to that of the next; fewer than "
-            "--block_size, and an epoch shows each token in several contexts (default: blocks do not overlap)."
-        },
-    )
+    bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Bad rows: stop, or skip them"})
+    split_seed: int = field(default=0, metadata={"help": "Seed of the split, which --seed does not change"})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training rows"})
+    max_validation_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation rows"})
+    max_test_samples: int | None = field(default=None, metadata={"help": "Maximum number of test rows"})
     streaming: bool = field(
         default=False,
-        metadata={
-            "help": "Read the training data while training, again and again for --max_steps steps, in place of "
-            "loading it first. Without validation data its first rows are held out: --max_validation_samples, or 1000."
-        },
+        metadata={"help": "Read the data while training, for --max_steps steps"},
     )
-    streaming_buffer: int = field(
-        default=10_000,
-        metadata={"help": "--streaming: rows among which the next one is drawn; 0 keeps the order of the data."},
-    )
+    streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows in the shuffle buffer"})
     tokenizer_samples: int = field(
-        default=50_000,
-        metadata={"help": "--streaming: a tokenizer is trained, and labels are looked for, in so many first rows."},
+        default=50_000, metadata={"help": "Streaming: first rows, for tokenizer and labels"}
     )
-    packing: bool = field(
-        default=False,
-        metadata={
-            "help": "Language model: put whole texts into rows of --block_size, none of which sees another, in place "
-            "of cutting the stream of all texts."
-        },
-    )
-    long_texts: Literal["cut", "skip", "error"] = field(
-        default="cut",
-        metadata={
-            "help": "Texts of more tokens than --max_length, --max_source_length or --max_target_length, with "
-            "--packing than --block_size: cut them, leave their rows out, or stop. They are counted in any case."
-        },
-    )
-    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
-        default="13a", metadata={"help": "Translation: sacrebleu's tokenization; zh or char for Chinese, Japanese."}
-    )
-    bleu_lowercase: bool = field(
-        default=False,
-        metadata={
-            "help": "Translation: BLEU without regard to case; with --bleu_tokenize none, on tokenised text, the one "
-            "that many papers give."
-        },
-    )
+    long_texts: LongTexts = field(default="cut", metadata={"help": "Texts over the maximum length"})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes for tokenization (default: this one)."}
+        default=None, metadata={"help": "Processes for tokenization (default: 1)"}
     )
     data_license: str | None = field(
-        default=None, metadata={"help": "License of the data, for the model card (default: as far as it is known)."}
+        default=None, metadata={"help": "License of the data (default: the Hub data set's)", "group": CARD}
     )
-    data_description: str | None = field(
-        default=None, metadata={"help": "What the data is, in a sentence for the model card."}
-    )
+    data_description: str | None = field(default=None, metadata={"help": "One sentence on the data", "group": CARD})
     card_example: str | None = field(
         default=None,
-        metadata={
-            "help": "An input for the code in the model card, for masked models with a [MASK] (default: a neutral "
-            "text, of embedded data a row; rows of your data are not published)."
-        },
+        metadata={"help": "Example input, with [MASK] if masked (default: a neutral text)", "group": CARD},
     )
 
     @property
@@ -219,14 +107,10 @@ class DataArguments(DialogueArguments):
         return self.train_file is None and self.dataset == "embedded"
 
     def __post_init__(self) -> None:
-        """Take a single file for a list of one."""
+        """Take a single file for a list of one, and check numbers and fractions."""
         for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
             if isinstance(getattr(self, name), str | Path):
                 setattr(self, name, [str(getattr(self, name))])
-        self.check_numbers()
-
-    def check_numbers(self) -> None:
-        """Raise ValueError for numbers and fractions outside their limits."""
         check_limits(self, DATA_LIMITS)
         validation, test = self.validation_fraction, self.test_fraction
         if not 0 < validation < 1:
@@ -240,17 +124,6 @@ class DataArguments(DialogueArguments):
         if self.order_column is not None and self.hold_out != "end":
             raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
-    def choose_sampling(self, objective: str) -> None:
-        """Set what one text of a .txt file is for a language model, where the user has not."""
-        if self.sample_by is not None:
-            return
-        texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
-        self.sample_by = "line"
-        if texts and objective == "causal" and not self.packing:
-            self.sample_by = "passage" if self.streaming else "document"
-            what = "Passages of a .txt file are" if self.streaming else "Each .txt file is"
-            report(f"{what} one text, line breaks included; --sample_by line makes each line one.")
-
     def read_options(self) -> ReadOptions:
         """Return how text files are read.
 
@@ -261,3 +134,111 @@ class DataArguments(DialogueArguments):
         if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
             raise ValueError(f"--csv_separator {separator!r}: it must be one character, such as ; or \\t")
         return ReadOptions(separator, self.csv_quoting, self.sample_by or "line")
+
+
+@dataclass
+class TranslationDataArguments(DataArguments):
+    """The data of a translator: pairs of texts."""
+
+    HELP_GROUP = "Data"
+
+    train_target_file: list[str] | None = field(
+        default=None, metadata={"help": "Target lines of a .txt --train_file, line by line"}
+    )
+    validation_target_file: list[str] | None = field(
+        default=None, metadata={"help": "Target lines of a .txt --validation_file"}
+    )
+    test_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a .txt --test_file"})
+    source_column: str = field(
+        default="source", metadata={"help": "Column of the source text, such as translation.en"}
+    )
+    target_column: str = field(default="target", metadata={"help": "Column of the target text"})
+    embedded_size: int = field(default=30_000, metadata={"help": "Embedded data: number of pairs in all splits"})
+    source_locale: str = field(default="en", metadata={"help": "Embedded data: source locale"})
+    target_locale: str = field(default="de", metadata={"help": "Embedded data: target locale"})
+    max_source_length: int = field(default=128, metadata={"help": "Maximum source length in tokens"})
+    max_target_length: int = field(default=128, metadata={"help": "Maximum target length in tokens"})
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
+        default="13a", metadata={"help": "Tokenization for BLEU", "group": "Evaluation and checkpoints"}
+    )
+    bleu_lowercase: bool = field(
+        default=False, metadata={"help": "Case-insensitive BLEU", "group": "Evaluation and checkpoints"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, dict.fromkeys(("max_source_length", "max_target_length"), POSITIVE_INT))
+        check_limits(self, {"embedded_size": ("at least 100", lambda value: value >= 100)})
+
+
+@dataclass
+class LanguageModelDataArguments(DataArguments):
+    """The data of a language model: texts, or dialogues."""
+
+    HELP_GROUP = "Data"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text"})
+    sample_by: Literal["line", "paragraph", "passage", "document"] | None = field(
+        default=None,
+        metadata={
+            "help": "Unit of text in .txt files; a passage has about 2,048 characters (default: document for "
+            "--objective causal, but passage with --streaming and line with --packing; line for other objectives)"
+        },
+    )
+    block_size: int = field(default=128, metadata={"help": "Length of a block in tokens"})
+    block_stride: int | None = field(
+        default=None,
+        metadata={"help": "Tokens from block to block in training (default: --block_size)"},
+    )
+    packing: bool = field(
+        default=False, metadata={"help": "Pack whole texts into blocks, without attention between texts"}
+    )
+    turns_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of dialogues: lists of strings or of {role, content} messages; implies --packing"},
+    )
+    reverse_turns: bool = field(
+        default=False, metadata={"help": "Dialogues backwards, for the model that reranks replies (MMI)"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"block_size": POSITIVE_INT})
+        if self.reverse_turns and self.turns_column is None:
+            raise ValueError("--reverse_turns needs --turns_column")
+
+    def choose_sampling(self, objective: str) -> None:
+        """Set what one text of a .txt file is, where the user has not."""
+        if self.sample_by is not None:
+            return
+        texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
+        self.sample_by = "line"
+        if texts and objective == "causal" and not self.packing:
+            self.sample_by = "passage" if self.streaming else "document"
+            what = "Passages of a .txt file are" if self.streaming else "Each .txt file is"
+            report(f"{what} one text, line breaks included; --sample_by line makes each line one.")
+
+
+@dataclass
+class ClassifierDataArguments(DataArguments):
+    """The data of a classifier: texts with labels."""
+
+    HELP_GROUP = "Data"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text"})
+    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
+    max_length: int = field(default=128, metadata={"help": "Maximum length of a text in tokens"})
+    truncation_side: Literal["left", "right"] = field(
+        default="right", metadata={"help": "Side at which long texts are cut"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"max_length": POSITIVE_INT})
+
+
+DATA_ARGUMENTS: dict[Task, type[DataArguments]] = {
+    "translation": TranslationDataArguments,
+    "language_model": LanguageModelDataArguments,
+    "classification": ClassifierDataArguments,
+}

@@ -1,6 +1,5 @@
 """Dialogues as texts of a language model: turns, each ended by [SEP], and the matching chat template."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from datasets import DatasetDict
@@ -12,30 +11,6 @@ CHAT_TEMPLATE = (
     "{{ bos_token or '' }}{% for message in messages %}{{ message['content'].strip() }}" + SEPARATOR + "{% endfor %}"
     "{% if not add_generation_prompt %}{{ eos_token }}{% endif %}"
 )
-
-
-@dataclass
-class DialogueArguments:
-    """Whether the texts of a language model are dialogues."""
-
-    turns_column: str | None = field(
-        default=None,
-        metadata={
-            "help": "Language model: column of dialogues, each a list of turns: strings, or messages {role, content}. "
-            "Implies --packing, so that no dialogue sees another."
-        },
-    )
-    reverse_turns: bool = field(
-        default=False,
-        metadata={"help": "Dialogues from their last turn to the first: the model that reranks replies (MMI)."},
-    )
-
-    def check_dialogue(self, task: str) -> None:
-        """Raise ValueError for options that do not fit the task or each other."""
-        if self.turns_column is not None and task != "language_model":
-            raise ValueError(f"--turns_column {self.turns_column} is for language models")
-        if self.reverse_turns and self.turns_column is None:
-            raise ValueError("--reverse_turns needs --turns_column")
 
 
 def dialogue_text(turns: list[str]) -> str:

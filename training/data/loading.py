@@ -47,10 +47,6 @@ def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> Task
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
-    data_args.check_dialogue(task)
-    if task != "language_model" and (data_args.packing or data_args.block_stride is not None):
-        option = "--packing" if data_args.packing else "--block_stride"
-        raise ValueError(f"{option} is for language models: other tasks have one text in a row")
     sources, stream = find_sources(data_args, task), None
     if data_args.streaming:
         parts, stream = open_streams(sources, data_args, task)

@@ -20,13 +20,11 @@ POOL = 100  # batches whose rows are sorted together
 class BatchArguments:
     """How many tokens make a batch."""
 
+    HELP_GROUP = "Training"
+
     tokens_per_batch: int | None = field(
         default=None,
-        metadata={
-            "help": "Make batches of about so many tokens, source and target together, from rows of similar length "
-            "(Vaswani et al. 2017, section 5.1). This is the batch of one optimizer step: it is divided among the "
-            "processes and the accumulated steps. Takes the place of --per_device_train_batch_size."
-        },
+        metadata={"help": "Tokens per optimizer step, instead of a number of rows"},
     )
 
     def check(self) -> None:

@@ -72,6 +72,11 @@ class Run:
         text = json.dumps({key: getattr(self, key) for key in keys}, indent=2, ensure_ascii=False)
         write_text(self.folder / RECORD, text + "\n")
 
+    @property
+    def complete(self) -> bool:
+        """Whether there is nothing left to train or to score."""
+        return self.finished and not self.new_test
+
     def check_data(self, prints: Prints) -> None:
         """Note the fingerprints of the data.
 

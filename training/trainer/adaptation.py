@@ -23,25 +23,20 @@ NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
 class AdaptationArguments:
     """Which parameters are trained."""
 
+    HELP_GROUP = "Fine-tuning"
+
     freeze: list[str] = field(
         default_factory=list,
-        metadata={
-            "help": "Parameters that are not trained: parts of their names, or patterns of those, such as "
-            "embed_tokens, layers.0, encoder, layers.[0-3].*.bias."
-        },
+        metadata={"help": "Parameters to freeze: parts of names, such as embed_tokens"},
     )
     lora_rank: int = field(
         default=0,
-        metadata={
-            "help": "Train adapters of this rank beside the weights (LoRA, Hu et al. 2021), and new heads in full; "
-            "0 for none. The saved model has them merged in; they are in the folder adapter/ too. Needs peft."
-        },
+        metadata={"help": "LoRA: rank of adapters, merged when saved; 0 for none"},
     )
-    lora_alpha: int = field(default=16, metadata={"help": "LoRA: what the adapters count is this / rank."})
-    lora_dropout: float = field(default=0.0, metadata={"help": "LoRA: dropout on the adapters' inputs."})
+    lora_alpha: int = field(default=16, metadata={"help": "LoRA: adapters are scaled by this value / rank"})
+    lora_dropout: float = field(default=0.0, metadata={"help": "LoRA: dropout on the inputs of the adapters"})
     lora_targets: list[str] = field(
-        default_factory=lambda: ["q_proj", "v_proj"],
-        metadata={"help": "LoRA: names of the layers with adapters: q_proj k_proj v_proj o_proj up_proj down_proj."},
+        default_factory=lambda: ["q_proj", "v_proj"], metadata={"help": "LoRA: names of the layers with adapters"}
     )
 
     def check(self: Any) -> None:

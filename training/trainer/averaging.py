@@ -26,26 +26,13 @@ from .sharding import refuse_sharded
 class AveragingArguments:
     """Whether the finished model is the best one, or an average."""
 
-    average_checkpoints: int = field(
-        default=0,
-        metadata={
-            "help": "Evaluate, test and save the average of the weights of so many last checkpoints, in place of the "
-            "best one (Vaswani et al. 2017, section 6.1); 0 for none. Raises --save_total_limit as far as needed, and "
-            "sets --load_best_model_at_end False."
-        },
-    )
+    HELP_GROUP = "Evaluation and checkpoints"
 
-    ema_decay: float = field(
-        default=0.0,
-        metadata={
-            "help": "Evaluate and save an exponential moving average of the weights, of which each step keeps this "
-            "part (0.999; Polyak & Juditsky 1992); 0 for none. Training goes on with the weights themselves."
-        },
+    average_checkpoints: int = field(
+        default=0, metadata={"help": "Number of last checkpoints averaged into the model; 0 for none"}
     )
-    ema_warmup: bool = field(
-        default=True,
-        metadata={"help": "Let --ema_decay grow as (1 + t) / (10 + t) with the steps t, until it is reached."},
-    )
+    ema_decay: float = field(default=0.0, metadata={"help": "Decay of a moving average of the weights; 0 for none"})
+    ema_warmup: bool = field(default=True, metadata={"help": "Start with a lower --ema_decay"})
 
     def check(self: Any) -> None:
         """Make the settings that averages need; raise ValueError for those that they cannot work with."""

@@ -30,20 +30,16 @@ SKIPPED_IN_A_ROW = 10
 class GuardArguments:
     """When to stop."""
 
+    HELP_GROUP = "Evaluation and checkpoints"
+
     nan_loss: Literal["stop", "skip"] = field(
         default="stop",
-        metadata={
-            "help": "At a step whose loss or gradient is infinite or no number: stop before it changes the weights, "
-            f"or skip it. More than {SKIPPED_IN_A_ROW} such steps in a row stop the run too."
-        },
+        metadata={"help": "NaN or infinite loss: stop, or skip", "group": "Training"},
     )
-
     early_stopping_patience: int = field(
-        default=0, metadata={"help": "Stop after so many evaluations in a row without improvement; 0 for never."}
+        default=0, metadata={"help": "Early stopping: evaluations without improvement; 0 for never"}
     )
-    early_stopping_threshold: float = field(
-        default=0.0, metadata={"help": "Early stopping: what counts as an improvement has to be larger than this."}
-    )
+    early_stopping_threshold: float = field(default=0.0, metadata={"help": "Early stopping: minimum improvement"})
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""

@@ -6,7 +6,7 @@ Evaluation always uses the plain cross-entropy, so that losses and perplexities 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -23,48 +23,24 @@ GOLD_PROBABILITY: dict[str, Callable[[float, float], float]] = {
     "exponential": lambda step, k: k**step,
     "inverse_sigmoid": lambda step, k: k / (k + math.exp(min(step / k, 700.0))),
 }
-DECAY_HELP = "linear: 1 - step / k; exponential: k^step; inverse_sigmoid: k / (k + exp(step / k))"
 
 
 @dataclass
 class LossArguments:
-    """What is minimised in training besides the cross-entropy."""
+    """What is minimized in training in addition to the cross-entropy."""
+
+    HELP_GROUP = "Loss"
+
+    # What only some tasks offer, as it is for all others
+    scheduled_sampling = cast(Decay, "none")
+    scheduled_sampling_k = 0.0
+    scheduled_sampling_floor = 0.0
+    token_dropout = 0.0
+    lm_loss_weight = 0.0
 
     r_drop: float = field(
         default=0.0,
-        metadata={
-            "help": "R-Drop (Liang et al. 2021): every batch goes through the model twice, with other dropout, and "
-            "the divergence of the two predictions counts so much (1 to 5; 0 for none). Needs dropout."
-        },
-    )
-    scheduled_sampling: Decay = field(
-        default="none",
-        metadata={
-            "help": "Scheduled sampling in two passes (Bengio et al. 2015; Mihaylova and Martins 2019): a part of the "
-            f"decoder's inputs are its own predictions; how the part of gold tokens falls. {DECAY_HELP}"
-        },
-    )
-    scheduled_sampling_k: float = field(
-        default=0.0, metadata={"help": "The k of --scheduled_sampling: exponential below 1, the others in steps."}
-    )
-    scheduled_sampling_floor: float = field(
-        default=0.0, metadata={"help": "Scheduled sampling: the smallest part of gold tokens."}
-    )
-
-    lm_loss_weight: float = field(
-        default=0.0,
-        metadata={
-            "help": "Classifier made of a decoder: weight of the loss of its language model, on the same texts, "
-            "beside the classifier's (Radford et al. 2018, section 3.2, with 0.5)."
-        },
-    )
-
-    token_dropout: float = field(
-        default=0.0,
-        metadata={
-            "help": "Classifier, source of a translation: probability with which training hides a token from "
-            "attention and pooling (word dropout, Iyyer et al. 2015)."
-        },
+        metadata={"help": "R-Drop: weight of the divergence of two passes (1 to 5)"},
     )
 
     def check(self) -> None:
@@ -84,6 +60,39 @@ class LossArguments:
             raise ValueError(f"--scheduled_sampling_k {k}: exponential needs a number between 0 and 1, as 0.9999")
         if kind in ("linear", "inverse_sigmoid") and k < 1:
             raise ValueError(f"--scheduled_sampling_k {k}: {kind} needs a number of steps, at least 1")
+
+
+@dataclass
+class ScheduledSamplingArguments(LossArguments):
+    """How often a decoder is fed its own predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
+
+    HELP_GROUP = "Loss"
+
+    scheduled_sampling: Decay = field(default="none", metadata={"help": "Decay of gold decoder inputs"})
+    scheduled_sampling_k: float = field(
+        default=0.0, metadata={"help": "k of the decay: 1 - step/k, k^step or k/(k + exp(step/k))"}
+    )
+    scheduled_sampling_floor: float = field(default=0.0, metadata={"help": "Minimum probability of gold tokens"})
+
+
+@dataclass
+class TokenDropoutArguments(LossArguments):
+    """How often a token is hidden from attention and pooling (word dropout, Iyyer et al. 2015)."""
+
+    HELP_GROUP = "Loss"
+
+    token_dropout: float = field(default=0.0, metadata={"help": "Probability of hiding an input token (word dropout)"})
+
+
+@dataclass
+class LanguageModelLossArguments(LossArguments):
+    """How much the language model of a classifier counts (Radford et al. 2018, section 3.2)."""
+
+    HELP_GROUP = "Loss"
+
+    lm_loss_weight: float = field(
+        default=0.0, metadata={"help": "Decoders: weight of a language-model loss on the same texts (e.g. 0.5)"}
+    )
 
 
 def gold_probability(arguments: LossArguments, step: int) -> float:

@@ -25,22 +25,14 @@ Groups = list[dict[str, Any]]
 class OptimizerArguments:
     """Which optimizer trains the model."""
 
+    HELP_GROUP = "Optimizer"
+
     optim: str = field(
         default="adamw_torch",
-        metadata={
-            "help": "Optimizer: muon (Jordan et al. 2024: Muon for the matrices, AdamW for embeddings, norms, biases "
-            "and the output layer), radam (Liu et al. 2019), or any of transformers (adamw_torch, adafactor, ...). "
-            "Adam as in Vaswani et al. 2017 is adamw_torch with --weight_decay 0 --adam_epsilon 1e-9."
-        },
+        metadata={"help": "muon, radam or any of transformers"},
     )
-    muon_momentum: float = field(default=0.95, metadata={"help": "Muon: momentum of the matrices."})
-    muon_lr_factor: float = field(
-        default=1.0,
-        metadata={
-            "help": "Muon: learning rate of the matrices as a multiple of --learning_rate. At 1 their updates are as "
-            "large as AdamW's (Liu et al. 2025)."
-        },
-    )
+    muon_momentum: float = field(default=0.95, metadata={"help": "Muon: momentum of the matrices"})
+    muon_lr_factor: float = field(default=1.0, metadata={"help": "Muon: learning rate relative to --learning_rate"})
 
     def check(self) -> None:
         """Raise ValueError for an optimizer that there is not, or a number out of range."""

@@ -1,0 +1,113 @@
+"""The help pages: short, with one spelling of each option, and what another program's option is answered with."""
+
+import importlib
+import re
+
+import pytest
+
+from vanillaformer.configuration import PRESETS
+from vanillaformer.configuration.options import OPTIONS
+from vanillaformer.tokenization.options import MODEL_KINDS
+from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
+from vanillaformer.training.tasks import TASKS
+
+PROGRAMS = (*ARGUMENTS, "generate")
+OPTION = re.compile(r"^  (?:-h, )?(--\S+)", re.MULTILINE)
+
+
+@pytest.fixture
+def page(monkeypatch, capsys):
+    """Return a function that gives the help page of a program at 100 columns."""
+
+    def shown(program: str, option: str = "--help") -> str:
+        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setattr("sys.argv", [f"vanillaformer {program}"])
+        with pytest.raises(SystemExit) as ended:
+            importlib.import_module(f"vanillaformer.scripts.{program.replace('-', '_')}").main([option])
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    return shown
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_help_is_short(program: str, page) -> None:
+    lines = page(program).splitlines()
+    assert len(lines) < 200
+    assert max(map(len, lines)) <= 100
+    assert lines[0].startswith(f"usage: vanillaformer {program} ")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_options_stand_once_in_titled_groups_after_three_examples(program: str, page) -> None:
+    text = page(program)
+    names = OPTION.findall(text)
+    assert len(names) == len(set(names))
+    assert all("-" not in name.removeprefix("--") or name == "--help-all" for name in names), "one spelling"
+    assert len(re.findall(rf"^  vanillaformer {program} ", text, re.MULTILINE)) >= 3
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    assert titles[0] == "Examples"
+    assert len(titles) == len(set(titles)) >= 5
+
+
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_presets_and_configuration_fields_are_listed(program: str, page) -> None:
+    text, listed = page(program).split("Configuration fields for --set:")
+    kinds = {kind for task in TASKS_OF[program] for kind in TASKS[task].model_kinds}
+    for name, entry in PRESETS.items():
+        assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (
+            MODEL_KINDS[entry.config_class.model_type] in kinds
+        ), name
+    assert {"hidden_size", "norm_eps"} <= set(re.findall(r"\w+", listed))
+    own = {"classifier_pooling"} if kinds == {"decoder"} or kinds == {"encoder_decoder"} else set()
+    for option, choices in OPTIONS.items():
+        if option not in own | {"layer_types"}:
+            assert f"{option} ({', '.join(choices)})" in " ".join(listed.split())
+    assert ("encoder_hidden_size" in listed) == (program == "train-translation")
+
+
+@pytest.mark.parametrize("program", ARGUMENTS)
+def test_all_options_of_transformers_are_in_the_long_page(program: str, page) -> None:
+    short, everything = (set(OPTION.findall(page(program, option))) for option in ("--help", "--help-all"))
+    assert short < everything
+    assert {"--ddp_backend", "--dataloader_pin_memory"} <= everything - short
+
+
+def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
+    offered = {program: set(OPTION.findall(page(program))) for program in ARGUMENTS}
+    only = {
+        "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
+        "train-language-model": {"--block_size", "--packing", "--objective", "--turns_column", "--sample_by"},
+        "train-classifier": {"--label_column", "--max_length", "--truncation_side", "--lm_loss_weight"},
+    }
+    for program, names in only.items():
+        assert names <= offered[program]
+        assert not any(names & others for other, others in offered.items() if other != program)
+
+
+@pytest.mark.parametrize(
+    ("program", "option", "owner"),
+    [
+        ("train-translation", "--block_size", "vanillaformer train-language-model"),
+        ("train-translation", "--max-length", "vanillaformer train-classifier"),
+        (
+            "train-language-model",
+            "--token_dropout",
+            "vanillaformer train-translation and vanillaformer train-classifier",
+        ),
+        (
+            "train-classifier",
+            "--scheduled_sampling",
+            "vanillaformer train-translation and vanillaformer train-",
+        ),
+    ],
+)
+def test_an_option_of_another_program(program: str, option: str, owner: str, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_arguments(program, [f"{option}=8"])
+    assert ended.value.code == 2
+    assert f"unrecognized arguments: {option}=8: {option} is an option of {owner}" in capsys.readouterr().err
+    name = option.removeprefix("--")
+    (tmp_path / "a.yaml").write_text(f"{name}: 8\n")
+    with pytest.raises(ValueError, match=f"a.yaml: unknown key '{name}': {name.replace('-', '_')} is an option of"):
+        parse_arguments(program, [str(tmp_path / "a.yaml")])

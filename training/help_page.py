@@ -1,0 +1,141 @@
+"""The page that `--help` prints: options by group, one line each where it fits."""
+
+import argparse
+import dataclasses
+import shutil
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+INDENT = 32
+WIDTHS = (72, 100)
+FEW = 8
+"""Choices that are listed."""
+HELP, OTHERS = "Help", "Other options of transformers"
+# Groups in the order of the page; others follow
+GROUPS = (
+    *("Model", "Input and output", "Data", "Tokenizer", "Output", "Training", "Loss", "Optimizer", "Fine-tuning"),
+    *(
+        "Evaluation and checkpoints",
+        "Beam search",
+        "Search",
+        "Sampling",
+        "Chat",
+        "Logging",
+        "Model card and Hub",
+        "Machine",
+        HELP,
+    ),
+)
+
+
+class HelpPage:
+    """The options of dataclasses with their descriptions.
+
+    An option's group is in its field's metadata, or else the `HELP_GROUP` of the class that declares it. Of
+    transformers' own options the page shows those that a class names in `TRANSFORMERS_HELP`, others only if asked to.
+
+    Args:
+        types: The dataclasses.
+        notes: What else to say of an option, by its field.
+        names: Lists of names to end with, by title.
+    """
+
+    def __init__(self, types: Sequence[Any], notes: Mapping[str, str], names: Mapping[str, Sequence[str]]):
+        self.notes, self.names = notes, names
+        self.actions: dict[str, argparse.Action] = {}
+        self.described = {
+            "help": (HELP, "Show this page"),
+            "help_all": (HELP, "Show this page with all options of transformers"),
+        }
+        """Group and description of a field."""
+        for kind in types:
+            for entry in dataclasses.fields(kind):
+                if (group := entry.metadata.get("group") or declared_group(kind, entry.name)) is not None:
+                    self.described[entry.name] = group, entry.metadata.get("help", "")
+            for group, texts in getattr(kind, "TRANSFORMERS_HELP", {}).items():
+                self.described |= {name: (group, text) for name, text in texts.items()}
+
+    def add(self, action: argparse.Action) -> None:
+        """Note the first action of an option; further ones are for its negation (`--no_...`)."""
+        if action.option_strings:
+            self.actions.setdefault(action.dest, action)
+
+    def text(self, usage: str, description: str, everything: bool = False) -> str:
+        """Return the page.
+
+        Args:
+            usage: The line that it begins with.
+            description: What the program does, with examples.
+            everything: Whether to show all options of transformers.
+        """
+        width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
+        groups: dict[str, list[str]] = {group: [] for group in GROUPS}
+        for name, action in self.actions.items():
+            group, words = self.described.get(name, (OTHERS, action.help or ""))
+            if group != OTHERS or everything:
+                groups.setdefault(group, []).append(self.entry(name, action, words, width))
+        sections = [f"{title}:\n" + "\n".join(entries) for title, entries in groups.items() if entries]
+        for title, names in self.names.items():
+            lines = textwrap.wrap(", ".join(names), width, initial_indent="  ", subsequent_indent="  ")
+            sections.append("\n".join([f"{title}:", *lines]))
+        paragraphs = [
+            paragraph if "\n  " in paragraph else textwrap.fill(paragraph, width)  # examples stay as they are
+            for paragraph in description.strip().split("\n\n")
+        ]
+        return "\n\n".join([usage.strip(), *paragraphs, *sections]) + "\n"
+
+    def entry(self, name: str, action: argparse.Action, words: str, width: int) -> str:
+        """Return an option and its description, with its values and its default."""
+        option = f"  {shown_name(action)}"
+        words = " ".join([complete(" ".join(words.split()), action), *filter(None, [self.notes.get(name)])])
+        lines = textwrap.wrap(words, width - INDENT, break_on_hyphens=False) or [""]
+        first = f"{option:{INDENT}}{lines[0]}" if len(option) < INDENT else f"{option}\n{'':{INDENT}}{lines[0]}"
+        return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])
+
+
+def declared_group(kind: Any, name: str) -> str | None:
+    """Return the group of the options that the class declares which a field is of; None for a class without one."""
+    owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
+    return vars(owner).get("HELP_GROUP")
+
+
+def shown_name(action: argparse.Action) -> str:
+    """Return the one spelling of an option that the page shows: a short one where there is one."""
+    if "-h" in action.option_strings:
+        return "-h, --help"
+    first, *others = action.option_strings
+    aliases = [name for name in others if name.replace("-", "_") != first.replace("-", "_")]
+    return aliases[0] if aliases else first
+
+
+def complete(words: str, action: argparse.Action) -> str:
+    """Return a description with the values that an option can have, and its default where it does not say so."""
+    if action.required:
+        return f"{words} (required)"
+    choices = [str(choice) for choice in action.choices or ()]
+    details = [alternatives(choices)] if 0 < len(choices) <= FEW else []
+    default = action.default
+    if "(default: " in words:
+        return words.replace("(default: ", f"({'; '.join([*details, 'default: '])}", 1)
+    if default not in (None, "", False, argparse.SUPPRESS) and default != []:
+        details.append(f"default: {in_words(default)}")
+    return f"{words} ({'; '.join(details)})" if details else words
+
+
+def in_words(default: Any) -> str:
+    """Return a default value as it would be typed."""
+    if isinstance(default, list):
+        return " ".join(map(str, default))
+    return (
+        str(default).lower()
+        if isinstance(default, bool)
+        else f"{default:g}"
+        if isinstance(default, float)
+        else str(default)
+    )
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return names as "a, b or c"."""
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

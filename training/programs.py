@@ -1,0 +1,96 @@
+"""The training programs: the arguments of each, and how they are read."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import PRESETS
+from vanillaformer.configuration.options import OPTIONS
+from vanillaformer.tokenization import ModelKind
+from vanillaformer.tokenization.options import MODEL_KINDS
+
+from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerArguments
+from .data.arguments import DATA_ARGUMENTS, DataArguments
+from .parsing import parse
+from .tasks import TASKS, TaskName
+from .training_arguments import (
+    ClassifierTrainingArguments,
+    LanguageModelTrainingArguments,
+    TranslationTrainingArguments,
+)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a training program."""
+
+    model_args: ModelArguments
+    data_args: DataArguments
+    tokenizer_args: TokenizerArguments
+    training_args: Any
+
+
+ARGUMENTS: dict[str, tuple[type, ...]] = {
+    "train-translation": (
+        *(ModelArguments, DATA_ARGUMENTS["translation"], TranslationTokenizerArguments),
+        TranslationTrainingArguments,
+    ),
+    "train-language-model": (
+        *(ModelArguments, DATA_ARGUMENTS["language_model"], TokenizerArguments),
+        LanguageModelTrainingArguments,
+    ),
+    "train-classifier": (
+        *(ModelArguments, DATA_ARGUMENTS["classification"], TokenizerArguments),
+        ClassifierTrainingArguments,
+    ),
+}
+TASKS_OF: dict[str, tuple[TaskName, ...]] = {
+    "train-translation": ("translation",),
+    "train-language-model": ("causal", "masked", "mlm+nsp"),
+    "train-classifier": ("classification",),
+}
+
+
+def parse_arguments(program: str, argv: Sequence[str] | None = None, description: str | None = None) -> Arguments:
+    """Return the arguments of a training program, from the command line or a settings file.
+
+    Args:
+        program: Its name, as a subcommand of `vanillaformer`.
+        argv: The arguments; `sys.argv[1:]` when None.
+        description: Shown by `--help`.
+    """
+    kinds = tuple(dict.fromkeys(kind for task in TASKS_OF[program] for kind in TASKS[task].model_kinds))
+    found = parse(
+        ARGUMENTS[program],
+        argv,
+        description=description,
+        notes={"preset": preset_note(TASKS_OF[program], kinds)},
+        names={"Configuration fields for --set": config_fields(kinds)},
+        elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
+    )
+    return Arguments(*found)
+
+
+def preset_note(tasks: Sequence[TaskName], kinds: Sequence[ModelKind]) -> str:
+    """Return the presets of kinds of models, with those used when none is named."""
+    names = [
+        ", ".join(name for name, entry in PRESETS.items() if MODEL_KINDS[entry.config_class.model_type] == kind)
+        for kind in kinds
+    ]
+    used = dict.fromkeys(TASKS[task].preset for task in tasks)
+    return f"{'; '.join(names)} (default: {' or '.join(used)})"
+
+
+def config_fields(kinds: Sequence[ModelKind]) -> list[str]:
+    """Return the fields of the configurations of kinds of models with their options, but not those of all of HF's."""
+    classes = {entry.config_class for entry in PRESETS.values()}
+    known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
+    found = {
+        entry.name
+        for config_class in classes
+        if MODEL_KINDS[config_class.model_type] in kinds
+        for entry in dataclasses.fields(config_class)
+    }
+    names = sorted(name for name in found - known if not name.endswith(("_token_id", "vocab_size")))
+    return [f"{name} ({', '.join(OPTIONS[name])})" if name in OPTIONS else name for name in names]
