@@ -35,7 +35,7 @@ check: $(STAMP) ## Lint, format and types.
 	$(BIN)/ruff format --check .
 	MYPYPATH=src $(BIN)/mypy -p vanillaformer -m vanillaformer_cli
 
-docs: $(BASE) ## Write the API pages to build/docs, from the docstrings.
+docs: $(STAMP) ## Write the API pages to build/docs, from the docstrings.
 	$(PIP) -e '.[docs]'
 	$(BIN)/python docs/api/make.py build/docs
 
