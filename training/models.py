@@ -1,4 +1,4 @@
-"""Models for a task: from a preset, fitted to the tokenizers, or from saved weights."""
+"""Models for a task: new from a preset, or from saved weights."""
 
 import dataclasses
 import difflib
@@ -25,14 +25,13 @@ from .machine import warn_of_emulation
 from .tasks import TASKS, TaskName
 
 Fields = dict[str, Any]
-ORIGIN = "--model_name_or_path"
 
 
 def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
     """Return the kind of model that the arguments ask for.
 
     Raises:
-        ValueError: A preset that does not exist or does not fit the task, or one besides `model_name_or_path`.
+        ValueError: The preset does not exist, does not fit the task, or is given together with `model_name_or_path`.
     """
     if arguments.preset is not None and arguments.model_name_or_path is not None:
         raise ValueError(
@@ -48,16 +47,15 @@ def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
 
 
 def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> None:
-    """Check what is asked of a model's config before anything is loaded: all but what depends on the tokenizers.
+    """Check the config of a model before anything is loaded, except for what depends on the tokenizers.
 
     Args:
-        task: What the model is for.
+        task: The task of the model.
         arguments: Preset or saved model, and the fields to change.
-        length: The longest row in tokens, which has to fit.
+        length: Length of the longest row in tokens.
 
     Raises:
-        ValueError: For a field that does not exist or cannot have its value, a maximal length or token types that are
-            too few.
+        ValueError: A field does not exist or cannot have its value, or the model has too few positions or token types.
     """
     changes, path = arguments.config_overrides(), arguments.saved
     name = arguments.preset or TASKS[task].preset
@@ -81,20 +79,20 @@ def build_model(
     labels: list[str] | None = None,
     trained: Path | None = None,
 ) -> PreTrainedModel:
-    """Return the model for a task, new or from saved weights, whose vocabulary and special tokens are the tokenizers'.
+    """Return the model for a task, new or from saved weights, with the vocabulary of the tokenizers.
 
     Args:
-        task: What the model is for.
+        task: The task of the model.
         arguments: Preset or saved model, and the fields to change.
         tokenizer: The tokenizer (of the source).
         target_tokenizer: The tokenizer of the target (translation only).
-        length: The longest row in tokens, which has to fit.
+        length: Length of the longest row in tokens.
         seed: Seed of new weights.
         labels: Names of the classes (classification only).
-        trained: Folder of a finished run, whose model it is.
+        trained: Folder of a finished run, whose model is loaded.
 
     Raises:
-        ValueError: For what `check_model` refuses, or a vocabulary that is too small.
+        ValueError: As from `check_model`, or the vocabulary of the model is too small.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
@@ -111,8 +109,8 @@ def build_model(
         if getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizer.pad_token_id
         _check_sizes(config, tokenizer, target)
-        where = str(trained) if trained is not None else f"{ORIGIN} {arguments.model_name_or_path}"
-        return open_model(description.auto_class, path, where, config=config, **common)
+        source_name = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
+        return open_model(description.auto_class, path, source_name, config=config, **common)
     fields = TOKEN_FIELDS[check_preset(task, arguments)](tokenizer, target)
     config = preset(arguments.preset or description.preset, **(fields | changes | extra))
     _check_sizes(config, tokenizer, target)
@@ -121,18 +119,18 @@ def build_model(
 
 
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
-    """Give a model that generates the limits it is saved with: as long as it was trained for.
+    """Set the generation config that the model is saved with: outputs as long as in training.
 
     Args:
         model: The model.
-        task: What it does.
-        length: Tokens of the longest output it was trained for.
-        **search: How a translator searches: `num_beams`, `length_penalty`, `early_stopping`.
+        task: The task of the model.
+        length: Length of the longest output in training, in tokens.
+        **search: Search options of a translator: `num_beams`, `length_penalty`, `early_stopping`.
     """
     if not TASKS[task].generates:
         return
     if model.config.is_encoder_decoder:
-        model.generation_config.update(max_length=length + 1, **search)  # the start token comes on top
+        model.generation_config.update(max_length=length + 1, **search)  # and the start token
     else:
         model.generation_config.max_length = model.config.max_position_embeddings
 
@@ -168,7 +166,7 @@ TOKEN_FIELDS: dict[ModelKind, Any] = {
 
 # ----------------------------------------------------------------------------------------------------- checks
 def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
-    """Raise ValueError for a field the config does not have, which it would store and nobody would read."""
+    """Raise ValueError for a field that the config does not have: it would be stored and never read."""
     if isinstance(config, BlockConfig):
         config.refuse_unknown(changes)
         names = config.keywords()
@@ -182,7 +180,7 @@ def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
 
 
 def _check_sizes(config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError when tokens would lie outside the model's tables."""
+    """Raise ValueError if a tokenizer has more tokens than the model."""
     decoder_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     for name, size, tokenizer in (
         ("vocab_size", config.vocab_size, source),
@@ -193,7 +191,7 @@ def _check_sizes(config: PreTrainedConfig, source: PreTrainedTokenizerBase, targ
 
 
 def _check_length(config: PreTrainedConfig, length: int) -> None:
-    """Raise ValueError when positions would lie outside the model's table."""
+    """Raise ValueError if rows are longer than the model's table of positions."""
     limit = getattr(config, "max_position_embeddings", None)
     if limit is not None and length > limit:
         raise ValueError(
@@ -203,7 +201,7 @@ def _check_length(config: PreTrainedConfig, length: int) -> None:
 
 
 def _check_segments(config: PreTrainedConfig, task: TaskName) -> None:
-    """Raise ValueError when pairs of segments would have token types that the model has no vectors for."""
+    """Raise ValueError if the model has no token types for the two segments of a pair."""
     types = getattr(config, "type_vocab_size", 0)
     if "sentence_pairs" in TASKS[task].predicts and types < 2:
         raise ValueError(

@@ -45,7 +45,7 @@ def test_dialogues_are_for_chatting() -> None:
 
 
 @pytest.mark.parametrize(("text", "wanted"), [("汉字" * 60, "汉字" * 5), ("one two three", "one two"), ("one", "one")])
-def test_opening(text: str, wanted: str) -> None:
+def test_first_words(text: str, wanted: str) -> None:
     assert opening(text, 10) == wanted
 
 

@@ -1,4 +1,4 @@
-"""Inputs to try a model with: for the card, which anyone may read, and for the terminal of who has trained it."""
+"""Inputs to try a model with: one for the card, which is public, and one for the terminal."""
 
 from ..data.arguments import DataArguments
 from ..tasks import MASK, TASKS, TaskName

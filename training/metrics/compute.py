@@ -1,4 +1,4 @@
-"""The functions a Trainer calls: from token ids or logits to named scores."""
+"""The functions that a Trainer calls to turn token ids or logits into named scores."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
 
 
 def _per_text(total: float, characters: int, size: int) -> dict[str, float]:
-    """Return a sum of losses by the characters and bytes it is over; nothing where there are none."""
+    """Return a sum of losses divided by the characters and bytes of the text; nothing for an empty text."""
     if not characters:
         return {}
     return {
@@ -156,7 +156,7 @@ def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.T
 
 
 def _first(outputs: Any) -> Any:
-    """Return the logits (or ids) of a model that gives more than them."""
+    """Return the logits (or ids) of a model with several outputs."""
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 

@@ -1,4 +1,4 @@
-"""How many characters and bytes of text the tokens stand for that a language model predicts."""
+"""The number of characters and bytes in the tokens that a language model predicts."""
 
 from typing import Any
 
@@ -49,9 +49,9 @@ class TextSizes:
         """Return the sizes of one row, text by text."""
         borders = np.flatnonzero(np.isin(ids, self.special))
         sizes = np.zeros(2, dtype=np.int64)
-        for text, told in zip(np.split(ids, borders), np.split(predicted, borders)):
-            # Not the size of the predicted alone: decoders treat the first token of a text in a way of its own.
-            known = 0 if told.all() else self._size(text[~told])
+        for text, is_predicted in zip(np.split(ids, borders), np.split(predicted, borders)):
+            # Not only the size of the predicted tokens: decoders treat the first token of a text differently
+            known = 0 if is_predicted.all() else self._size(text[~is_predicted])
             sizes += self._size(text) - known
         return sizes
 
