@@ -36,7 +36,7 @@ BLOCK = 128
 
 def ours(file: str, tokenizer: Any) -> int:
     """Return how many blocks of training data our steps make."""
-    texts = load_data(LanguageModelDataArguments(train_file=file, sample_by="line"), "language_model").splits
+    texts = load_data(LanguageModelDataArguments(train_file=file, sample_by="line"), "causal").splits
     rows = causal_blocks(texts, tokenizer, block_size=BLOCK)
     token_counts(rows["train"], "input_ids", len(tokenizer))
     return len(rows["train"])

@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         TranslationTrainingArguments,
     ),
     "train-language-model": (
-        *(ModelArguments, DATA_ARGUMENTS["language_model"], TokenizerArguments),
+        *(ModelArguments, DATA_ARGUMENTS["causal"], TokenizerArguments),
         LanguageModelTrainingArguments,
     ),
     "train-classifier": (

@@ -20,7 +20,7 @@ from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, t
 from .arguments import TokenizerArguments
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
-from .data.arguments import COLUMNS, DataArguments
+from .data.arguments import DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
@@ -128,8 +128,7 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
 
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
     """Return the data of a task, which has to be that of the run in the folder if there is one."""
-    kind: Any = task if task in COLUMNS else "language_model"
-    data = load_data(args.data_args, kind, order_seed(args.training_args))
+    data = load_data(args.data_args, task, order_seed(args.training_args))
     run.check_data(fingerprints(data.splits))
     return data
 

@@ -33,6 +33,7 @@ class Task:
         preset: The preset of a new model where none is named.
         generates: Whether its models generate text.
         predicts: What its models predict, which decides their scores.
+        columns: The columns of its data.
         length_option: The option with the length of a row; of a pair, that of the target.
         pipeline_tag: Its name on the Hub.
         does: What a model does, for its card: "This model ...".
@@ -49,6 +50,7 @@ class Task:
     preset: str
     generates: bool = False
     predicts: tuple[Prediction, ...]
+    columns: tuple[str, ...]
     length_option: str
     pipeline_tag: str
     does: str
@@ -72,6 +74,7 @@ TASKS: dict[TaskName, Task] = {
         preset="transformer-tiny",
         generates=True,
         predicts=("texts",),
+        columns=("source", "target"),
         length_option="max_target_length",
         pipeline_tag="translation",
         does="turns a text into another one",
@@ -87,6 +90,7 @@ print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True)
         preset="gpt-tiny",
         generates=True,
         predicts=("tokens", "next_tokens"),
+        columns=("text",),
         length_option="block_size",
         pipeline_tag="text-generation",
         does="continues a text of the kind that it was trained on",
@@ -104,6 +108,7 @@ print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_s
         model_kinds=("encoder",),
         preset="bert-tiny",
         predicts=("tokens",),
+        columns=("text",),
         length_option="block_size",
         pipeline_tag="fill-mask",
         does="fills in the hidden tokens of a text; to be fine-tuned, a classifier can start from its weights",
@@ -122,6 +127,7 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         model_kinds=("encoder",),
         preset="bert-tiny",
         predicts=("tokens", "sentence_pairs"),
+        columns=("text",),
         length_option="block_size",
         pipeline_tag="fill-mask",
         does="fills in the hidden tokens of a text and tells whether one segment follows another; to be fine-tuned, "
@@ -142,6 +148,7 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         model_kinds=("encoder", "decoder"),
         preset="bert-tiny",
         predicts=("classes",),
+        columns=("text", "label"),
         length_option="max_length",
         pipeline_tag="text-classification",
         does="tells which of {count} classes a text belongs to ({names})",

@@ -123,7 +123,7 @@ def test_hub_labels_outside_the_classes(monkeypatch):
     [
         ("translation", [{"source": "", "target": "a"}], "a.jsonl has no rows"),
         ("classification", [{"text": "a", "label": None}] * 2, "column 'label' has no label"),
-        ("language_model", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
+        ("causal", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
     ],
 )
 def test_nothing_is_left(tmp_path, task, rows, message):
@@ -135,7 +135,7 @@ def test_nothing_is_left(tmp_path, task, rows, message):
 def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
     path = write(tmp_path / "a.jsonl", [{"text": text} for text in ("a", "", None, "b")])
     with pytest.raises(ValueError, match=r"a.jsonl, row 3: the text is empty \(1 such rows\)"):
-        load("language_model", train_file=path, validation_file=path)
-    dataset, stats = skipping("language_model", train_file=path, validation_file=path)
+        load("causal", train_file=path, validation_file=path)
+    dataset, stats = skipping("causal", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["a", "b"]
     assert stats["train"] == {"blank texts left out": 1, "bad rows left out": 1}

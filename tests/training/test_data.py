@@ -90,7 +90,7 @@ def test_parallel_text_files(tmp_path):
 @pytest.mark.parametrize(("sample_by", "count"), [("line", 4), ("paragraph", 2), ("document", 1)])
 def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
     path = write(tmp_path / "a.txt", ["one", "two", "", "three", "  ", "four"][: 5 if sample_by != "line" else 6])
-    dataset = load("language_model", train_file=path, validation_file=path, sample_by=sample_by)
+    dataset = load("causal", train_file=path, validation_file=path, sample_by=sample_by)
     assert len(dataset["train"]) == count
     if sample_by == "line":
         assert list(dataset["train"]["text"]) == ["one", "two", "three", "four"]
@@ -115,13 +115,13 @@ def test_validation_shares_no_source_with_training(tmp_path):
 def test_one_text_cannot_be_split(tmp_path):
     path = write(tmp_path / "a.txt", ["same", "same"])
     with pytest.raises(ValueError, match=r"1 distinct text: give --validation_file"):
-        load("language_model", train_file=path)
+        load("causal", train_file=path)
 
 
 def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
     path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
     options = {"train_file": path, "validation_file": path, "test_file": path, "max_train_samples": 10}
-    dataset = load("language_model", **options, max_validation_samples=500, max_test_samples=1)
+    dataset = load("causal", **options, max_validation_samples=500, max_test_samples=1)
     texts = list(dataset["train"]["text"])
     assert len(texts) == 10
     assert texts == sorted(texts) != [f"{n:03}" for n in range(10)]
@@ -194,7 +194,7 @@ def test_bad_labels(tmp_path, train, validation, message):
 # ---------------------------------------------------------------------------------------------------- embedded, Hub
 @pytest.mark.parametrize(
     ("task", "columns"),
-    [("translation", ["source", "target"]), ("language_model", ["text"]), ("classification", ["text", "label"])],
+    [("translation", ["source", "target"]), ("causal", ["text"]), ("classification", ["text", "label"])],
 )
 def test_embedded_data(task, columns):
     size = {"embedded_size": 300} if task == "translation" else {}
@@ -309,7 +309,7 @@ def test_text_files_have_no_labels(tmp_path):
 def test_nothing_but_blank_lines(tmp_path):
     path = write(tmp_path / "a.txt", ["", " "])
     with pytest.raises(ValueError, match=r"a.txt has no rows"):
-        load("language_model", train_file=path)
+        load("causal", train_file=path)
 
 
 def test_unknown_task():

@@ -61,7 +61,7 @@ def test_dialogues_from_files(form, kind, tmp_path):
     rows, path = Dataset.from_dict({kind: cells}), tmp_path / f"d.{form}"
     rows.to_json(path, force_ascii=False) if form == "jsonl" else rows.to_parquet(path)
     files = {f"{split}_file": str(path) for split in ("train", "validation")}
-    found = load_data(LanguageModelDataArguments(**files, turns_column=kind), "language_model").splits
+    found = load_data(LanguageModelDataArguments(**files, turns_column=kind), "causal").splits
     assert list(found["train"]["text"]) == ["[SEP]".join([*turns, ""]) for turns in DIALOGUES]
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 
@@ -70,9 +70,9 @@ def test_what_is_no_dialogue(tmp_path):
     Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
     arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
     with pytest.raises(ValueError, match=r"d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'"):
-        load_data(arguments, "language_model")
+        load_data(arguments, "causal")
     with pytest.raises(ValueError, match="--reverse_turns needs --turns_column"):
-        load_data(LanguageModelDataArguments(reverse_turns=True), "language_model")
+        load_data(LanguageModelDataArguments(reverse_turns=True), "causal")
 
 
 def test_a_separator_within_a_turn_is_none():

@@ -28,7 +28,7 @@ def put(path: Path, text: str, mark: str = "") -> str:
     return str(path)
 
 
-def texts(path, column="text", task="language_model", **options):
+def texts(path, column="text", task="causal", **options):
     """Return a column of the rows that loading gives; streaming gives the same."""
     options = {"train_file": path, "validation_file": path, **options}
     loaded = list(load(task, **options)["train"][column])
@@ -156,7 +156,7 @@ def test_several_files_and_patterns(tmp_path, suffix):
     names = [str(tmp_path / f"first.{suffix}"), str(tmp_path / f"part-*.{suffix}")]
     wanted = ["first 0", "first 1", "first 2", "part-10 0", "part-10 1", "part-2 0"]
     assert texts(names) == wanted
-    shuffled = open_stream("language_model", train_file=names, validation_file=names, streaming_buffer=4)[1]
+    shuffled = open_stream("causal", train_file=names, validation_file=names, streaming_buffer=4)[1]
     assert sorted(cells["text"] for cells in shuffled.rows()) == sorted(wanted)
 
 
@@ -164,9 +164,9 @@ def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
     good, bad = put(tmp_path / "a.csv", "text\none\n"), put(tmp_path / "b.csv", "text\none\ntwo,\n")
     options = {"train_file": [good, bad], "validation_file": good}
     with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
-        load("language_model", **options)
+        load("causal", **options)
     with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
-        list(open_stream("language_model", **options)[1].rows())
+        list(open_stream("causal", **options)[1].rows())
     train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
     late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
     with pytest.raises(ValueError, match=r"row 1 of .*1.csv: label 'c' does not occur in the training data"):
@@ -196,7 +196,7 @@ def test_files_that_cannot_be_used(tmp_path, names, message):
     for name in ("a.csv", "b.docx", "c.parquet.gz"):
         put(tmp_path / name, "text\none\n")
     with pytest.raises(ValueError, match=message):
-        load("language_model", train_file=[str(tmp_path / name) for name in names])
+        load("causal", train_file=[str(tmp_path / name) for name in names])
 
 
 def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
@@ -226,11 +226,11 @@ def test_what_a_card_calls_several_files():
 def test_separators(tmp_path):
     path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
     with pytest.raises(ValueError, match=r"its columns are: text;label; or is it --csv_separator ';'\?"):
-        load("language_model", train_file=path)
+        load("causal", train_file=path)
     assert texts(path, csv_separator=";") == ["one, two"]
     assert texts(put(tmp_path / "b.csv", "text\tlabel\none\ta\n"), csv_separator="\\t") == ["one"]
     with pytest.raises(ValueError, match=r"--csv_separator ';;': it must be one character"):
-        load("language_model", train_file=path, csv_separator=";;")
+        load("causal", train_file=path, csv_separator=";;")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv"])
@@ -238,7 +238,7 @@ def test_a_column_that_is_there_twice(tmp_path, suffix):
     text = "text,text,n,n\none,two,1,2\n"
     path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if suffix == "tsv" else text)
     with pytest.raises(ValueError, match=rf"a.{suffix} has 2 columns 'text' \(--text_column\): rename all but one"):
-        load("language_model", train_file=path, validation_file=path)
+        load("causal", train_file=path, validation_file=path)
 
 
 def test_texts_that_look_like_something_else(tmp_path):
@@ -252,7 +252,7 @@ def test_nothing_but_blank_lines_of_json(tmp_path):
     path = put(tmp_path / "a.jsonl", "\n  \n")
     for read in (load, open_stream):
         with pytest.raises(ValueError, match=r"a.jsonl has no rows"):
-            read("language_model", train_file=path, validation_file=path)
+            read("causal", train_file=path, validation_file=path)
 
 
 def test_lines_of_parallel_files(tmp_path):
@@ -270,7 +270,7 @@ def test_lines_of_parallel_files(tmp_path):
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
     (tmp_path / "a.csv").write_bytes(b"text\n" + b"good\n" * 9_000 + "M\xe4rz\n".encode("latin-1"))
     with pytest.raises(ValueError, match=r"a.csv is not UTF-8: line 9002: invalid continuation byte"):
-        load("language_model", train_file=str(tmp_path / "a.csv"))
+        load("causal", train_file=str(tmp_path / "a.csv"))
     assert "Failed to read" not in capfd.readouterr().err  # said once
 
 
@@ -288,5 +288,5 @@ def test_parquet_types(tmp_path):
 
 def test_large_files_report_what_is_read(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(files, "REPORTED_ROWS", 400)
-    load("language_model", train_file=put(tmp_path / "a.txt", "\n".join(map(str, range(1_000)))))
+    load("causal", train_file=put(tmp_path / "a.txt", "\n".join(map(str, range(1_000)))))
     assert "a.txt: 1,000 rows read." in capsys.readouterr().out

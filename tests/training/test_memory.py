@@ -38,7 +38,7 @@ texts = load_data(DataArguments(train_file=file), task).splits
 fingerprints(texts)
 tokenizer = train(TextColumn(texts["train"], "text"), kind="encoder", vocab_size=500)
 tokenizer.eos_token = "[SEP]"
-if task == "language_model":
+if task == "causal":
     rows = causal_blocks(texts, tokenizer, block_size=64)
 else:
     rows = classification_rows(texts, tokenizer, max_length=64)
@@ -57,13 +57,13 @@ NOISE = 24 * 2**20
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told apart by Linux only")
-@pytest.mark.parametrize("task", ["language_model", "classification"])
+@pytest.mark.parametrize("task", ["causal", "classification"])
 def test_four_times_the_data_takes_no_more_memory(task, tmp_path):
     rng, words = random.Random(0), [f"word{number}" for number in range(300)]
     lines = [f"{' '.join(rng.choices(words, k=25))} {number}" for number in range(10_000)]
     peaks, rows = [], []
     for times in (1, 4):
-        if task == "language_model":
+        if task == "causal":
             file = tmp_path / f"{times}.txt"
             file.write_text("\n".join(f"{line}{copy}" for copy in range(times) for line in lines))
         else:

@@ -33,7 +33,7 @@ def test_one_file_with_a_column_of_splits(tmp_path, extension):
 def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
     words = ["train"] * 20 + ["test"] * 5
     path = write(tmp_path / "a.parquet", rows_of(words))
-    dataset = load("language_model", train_file=path, split_column="split", validation_fraction=0.2)
+    dataset = load("causal", train_file=path, split_column="split", validation_fraction=0.2)
     assert {split: len(rows) for split, rows in dataset.items()} == {"train": 16, "validation": 4, "test": 5}
     assert list(dataset["test"]["text"]) == [f"text {n}" for n in range(20, 25)]
 
@@ -41,10 +41,10 @@ def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
 def test_hub_data_with_a_column_of_splits(monkeypatch):
     features = Features({"text": Value("string"), "part": ClassLabel(names=["valid", "train"])})
     rows = Dataset.from_dict({"text": ["a", "b", "c"], "part": [1, 0, 1]}, features=features)
-    dataset = load("language_model", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
+    dataset = load("causal", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
     assert {split: list(part["text"]) for split, part in dataset.items()} == {"train": ["a", "c"], "validation": ["b"]}
     with pytest.raises(ValueError, match=r"--split_column part: --dataset some/data plain has splits already: train"):
-        load("language_model", **hub(monkeypatch, DatasetDict(train=rows, test=rows)), split_column="part")
+        load("causal", **hub(monkeypatch, DatasetDict(train=rows, test=rows)), split_column="part")
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def test_bad_columns_of_splits(tmp_path, words, options, message):
     if options.get("test_file"):
         chosen["test_file"] = path
     with pytest.raises(ValueError, match=message):
-        load("language_model", **chosen)
+        load("causal", **chosen)
 
 
 def test_text_files_have_no_column_of_splits(tmp_path):
     with pytest.raises(ValueError, match=r"a .txt file has no columns"):
-        load("language_model", train_file=write(tmp_path / "a.txt", ["a"]), split_column="split")
+        load("causal", train_file=write(tmp_path / "a.txt", ["a"]), split_column="split")
 
 
 # ----------------------------------------------------------------------------------------------------- held out
@@ -180,7 +180,7 @@ def test_bad_fractions(tmp_path, options, message):
 def test_the_end_is_held_out(tmp_path, test_fraction):
     path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
     options = {"hold_out": "end", "validation_fraction": 0.1, "test_fraction": test_fraction}
-    dataset = load("language_model", train_file=path, **options)
+    dataset = load("causal", train_file=path, **options)
     texts = [text for rows in dataset.values() for text in rows["text"]]
     assert texts == [f"{n:03}" for n in range(100)]
     wanted = {"train": 90, "validation": 10} if not test_fraction else {"train": 70, "validation": 10, "test": 20}
@@ -191,14 +191,14 @@ def test_the_end_of_a_single_text(tmp_path, capsys):
     text = "".join(chr(97 + n % 26) for n in range(1003)) + "\n"
     (tmp_path / "a.txt").write_text(text)
     options = {"train_file": str(tmp_path / "a.txt"), "sample_by": "document", "hold_out": "end"}
-    dataset = load("language_model", **options, validation_fraction=0.1)
+    dataset = load("causal", **options, validation_fraction=0.1)
     count = int(len(text) * 0.9)
     assert [list(rows["text"]) for rows in dataset.values()] == [[text[:count]], [text[count:]]]
-    three = load("language_model", **options, validation_fraction=0.1, test_fraction=0.3)
+    three = load("causal", **options, validation_fraction=0.1, test_fraction=0.3)
     assert "".join(rows["text"][0] for rows in three.values()) == text
     assert len(three["test"]["text"][0]) == 302
     capsys.readouterr()
-    at_random = load("language_model", **options | {"hold_out": "random"}, validation_fraction=0.1)
+    at_random = load("causal", **options | {"hold_out": "random"}, validation_fraction=0.1)
     assert [list(rows["text"]) for rows in at_random.values()] == [[text[:count]], [text[count:]]]
     assert "The data is a single text: its last characters are held out (validation).\n" in capsys.readouterr().out
 
@@ -264,4 +264,4 @@ def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys
 def test_nothing_is_left_to_train_on(tmp_path):
     path = write(tmp_path / "a.txt", ["a", "b"])
     with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the training data"):
-        load("language_model", train_file=path, validation_file=path, drop_leaked_rows=True)
+        load("causal", train_file=path, validation_file=path, drop_leaked_rows=True)

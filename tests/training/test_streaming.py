@@ -86,8 +86,8 @@ def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder
     options = {"train_file": path, "validation_file": path}
     tokenizer, make = (encoder_tokenizer, masked_blocks) if masked else (decoder_tokenizer, causal_blocks)
     cut = {"block_size": block_size, "block_stride": stride}
-    loaded = make(load_data(LanguageModelDataArguments(**options), "language_model").splits, tokenizer, **cut)
-    texts, stream = open_stream("language_model", **options)
+    loaded = make(load_data(LanguageModelDataArguments(**options), "causal").splits, tokenizer, **cut)
+    texts, stream = open_stream("causal", **options)
     assert list(texts["validation"]["text"]) == TEXTS
     streamed = stream_blocks(stream, tokenizer, **cut, masked=masked)
     assert list(streamed.epoch_rows(0)) == list(loaded["train"])
@@ -144,29 +144,29 @@ def test_hub_data(monkeypatch):
 def test_first_rows_are_held_out(tmp_path, capsys):
     rows = ["", *TEXTS[:4], TEXTS[2], *TEXTS[4:20]]
     path = write(tmp_path / "a.txt", rows)
-    texts, stream = open_stream("language_model", train_file=path, max_validation_samples=3)
+    texts, stream = open_stream("causal", train_file=path, max_validation_samples=3)
     assert list(texts["validation"]["text"]) == TEXTS[:3]
     assert [row["text"] for row in stream.rows()] == TEXTS[3:20]  # the third once more would leak
     assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
     with pytest.raises(
         ValueError, match=r"a.txt: --streaming finds no rows for train beside the 21 held out: give a smaller --max_"
     ):
-        open_stream("language_model", train_file=path)
+        open_stream("causal", train_file=path)
 
 
 def test_leaked_rows_are_left_out_on_demand(tmp_path):
     train, validation = write(tmp_path / "a.txt", TEXTS), write(tmp_path / "b.txt", TEXTS[5:7])
     options = {"train_file": train, "validation_file": validation}
-    _, stream = open_stream("language_model", **options)
+    _, stream = open_stream("causal", **options)
     assert len(list(stream.rows())) == 40
-    _, stream = open_stream("language_model", **options, drop_leaked_rows=True)
+    _, stream = open_stream("causal", **options, drop_leaked_rows=True)
     assert [row["text"] for row in stream.rows()] == TEXTS[:5] + TEXTS[7:]
 
 
 def test_caps(tmp_path):
     path = write(tmp_path / "a.txt", TEXTS)
     caps = {"max_train_samples": 10, "max_validation_samples": 4, "tokenizer_samples": 6}
-    texts, stream = open_stream("language_model", train_file=path, validation_file=path, **caps)
+    texts, stream = open_stream("causal", train_file=path, validation_file=path, **caps)
     assert [len(part) for part in texts.values()] == [6, 4]
     assert [row["text"] for row in stream.rows()] == TEXTS[:10]
 
@@ -181,11 +181,11 @@ def test_order_depends_on_seed_and_epoch(tmp_path):
     options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
     orders = {}
     for seed in (0, 1):
-        _, stream = open_stream("language_model", seed=seed, **options)
+        _, stream = open_stream("causal", seed=seed, **options)
         orders |= {(seed, epoch): numbers(stream, epoch) for epoch in (0, 1)}
     assert all(sorted(order) == list(range(40)) for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) == 4
-    _, again = open_stream("language_model", seed=1, **options)
+    _, again = open_stream("causal", seed=1, **options)
     assert numbers(again, 1) == orders[1, 1]
 
 
@@ -193,7 +193,7 @@ def test_order_depends_on_seed_and_epoch(tmp_path):
 def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
     options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
-    _, stream = open_stream("language_model", **options)
+    _, stream = open_stream("causal", **options)
     rows = stream_blocks(stream, decoder_tokenizer, 16, masked=False)
     epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
@@ -204,7 +204,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
 @pytest.mark.usefixtures("small_chunks")
 def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
-    _, stream = open_stream("language_model", train_file=path, validation_file=path, streaming_buffer=16)
+    _, stream = open_stream("causal", train_file=path, validation_file=path, streaming_buffer=16)
     rows = stream_blocks(stream, decoder_tokenizer, 16, masked=False)
     shards = [IterableDatasetShard(rows, batch_size=4, num_processes=2, process_index=index) for index in (0, 1)]
     parts = [list(islice(shard, 40)) for shard in shards]
@@ -249,7 +249,7 @@ def test_long_texts(tmp_path, encoder_tokenizer):
 
 def test_no_rows(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS[:2])
-    _, stream = open_stream("language_model", train_file=path, validation_file=path)
+    _, stream = open_stream("causal", train_file=path, validation_file=path)
     stream.held_out = frozenset(TEXTS)
     with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
         next(iter(stream_blocks(stream, decoder_tokenizer, 16, masked=False)))
@@ -287,4 +287,4 @@ def test_what_streams_cannot_do(options, changes, message):
 
 def test_embedded_data_is_no_stream():
     with pytest.raises(ValueError, match="--streaming needs --train_file or a --dataset"):
-        open_stream("language_model")
+        open_stream("causal")

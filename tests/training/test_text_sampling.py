@@ -44,7 +44,7 @@ def test_a_language_model_sees_the_line_breaks_of_a_file(tmp_path: Path, capsys)
     (tmp_path / "a.txt").write_text(POEM * 10)
     arguments = LanguageModelDataArguments(train_file=str(tmp_path / "a.txt"), validation_fraction=0.1)
     arguments.choose_sampling("causal")
-    data = load_data(arguments, "language_model").splits
+    data = load_data(arguments, "causal").splits
     assert {split: len(rows) for split, rows in data.items()} == {"train": 1, "validation": 1}
     assert data["train"]["text"][0] + data["validation"]["text"][0] == POEM * 10
     assert "its last characters are held out (validation)" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_a_stream_sees_them_too(tmp_path: Path) -> None:
         train_file=str(tmp_path / "a.txt"), streaming=True, max_validation_samples=2
     )
     arguments.choose_sampling("causal")
-    data = load_data(arguments, "language_model").splits
+    data = load_data(arguments, "causal").splits
     assert "".join([*data["validation"]["text"], *data["train"]["text"]]) == text
     assert len(data["validation"]) == 2
     assert [len(text) for text in data["validation"]["text"]] == pytest.approx([readers.PASSAGE] * 2, abs=30)

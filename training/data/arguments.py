@@ -7,14 +7,10 @@ from typing import Literal, cast
 from vanillaformer.hub.reporting import report
 
 from ..limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
+from ..tasks import TASKS, TaskName
 from .opening import ReadOptions, format_of
 
-Task = Literal["translation", "language_model", "classification"]
-COLUMNS: dict[Task, tuple[str, ...]] = {
-    "translation": ("source", "target"),
-    "language_model": ("text",),
-    "classification": ("text", "label"),
-}
+COLUMNS: dict[TaskName, tuple[str, ...]] = {name: task.columns for name, task in TASKS.items()}
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """The splits, each with what data sets on the Hub, or cells of a column, call it."""
 
@@ -237,8 +233,10 @@ class ClassifierDataArguments(DataArguments):
         check_limits(self, {"max_length": POSITIVE_INT})
 
 
-DATA_ARGUMENTS: dict[Task, type[DataArguments]] = {
+DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "translation": TranslationDataArguments,
-    "language_model": LanguageModelDataArguments,
+    "causal": LanguageModelDataArguments,
+    "masked": LanguageModelDataArguments,
+    "mlm+nsp": LanguageModelDataArguments,
     "classification": ClassifierDataArguments,
 }

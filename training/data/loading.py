@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datasets import DatasetDict
 
 from ..progress import stage
-from .arguments import COLUMNS, SPLITS, DataArguments, Task
+from ..tasks import TaskName
+from .arguments import COLUMNS, SPLITS, DataArguments
 from .labels import encode_labels, label_names
 from .rows import DataStats, SplitRows, task_rows, text_columns
 from .sources import Source, find_sources
@@ -29,7 +30,7 @@ class TaskData:
 
 
 @stage("Reading the data")
-def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> TaskData:
+def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> TaskData:
     """Return the data of a task.
 
     translation: `source`, `target`. language_model: `text`. classification: `text`, `label` (a `ClassLabel`).
@@ -65,7 +66,7 @@ def load_data(data_args: DataArguments, task: Task, order_seed: int = 0) -> Task
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)
 
 
-def load_rows(sources: dict[str, Source], data_args: DataArguments, task: Task) -> dict[str, SplitRows]:
+def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
     """Return the usable rows of each split in the task's columns.
 
     Raises:

@@ -11,7 +11,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 from vanillaformer.hub.reporting import report
 
 from ..arrow_files import arrow_column, select_rows
-from .arguments import COLUMNS, Task
+from ..tasks import TASKS, TaskName
+from .arguments import COLUMNS
 from .json_files import needed_cells
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
 
@@ -136,7 +137,7 @@ def readable_rows(split: SplitRows) -> SplitRows:
     return split.with_rows(split.rows.remove_columns(read))
 
 
-def task_rows(split: SplitRows, columns: Mapping[str, str], task: Task) -> SplitRows:
+def task_rows(split: SplitRows, columns: Mapping[str, str], task: TaskName) -> SplitRows:
     """Return the rows in the task's columns, with a text in each; blank texts of a language model are dropped.
 
     Args:
@@ -152,11 +153,11 @@ def task_rows(split: SplitRows, columns: Mapping[str, str], task: Task) -> Split
     return usable_rows(split.with_rows(split.rows.select_columns([*names, *reserved]).rename_columns(names)), task)
 
 
-def usable_rows(split: SplitRows, task: Task) -> SplitRows:
+def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
     """Return the rows of the task's columns that have a text in each."""
     for column in COLUMNS[task]:
         if column != "label":
-            split = _with_texts(split, column, drop_blank=task == "language_model")
+            split = _with_texts(split, column, drop_blank=not TASKS[task].whole_texts)
     if not len(split.rows) and split.reported is None:
         raise ValueError(f"{split.name} has no rows")
     return split

@@ -7,7 +7,8 @@ import numpy as np
 from datasets import Dataset, load_dataset
 from datasets import IterableDataset as Stream
 
-from .arguments import COLUMNS, SPLITS, DataArguments, Task
+from ..tasks import TaskName
+from .arguments import COLUMNS, SPLITS, DataArguments
 from .corpora import embedded_corpus
 from .files import find_files, load_files, named, stream_files
 from .opening import ROW, Paths, format_of
@@ -30,7 +31,7 @@ class Source:
     more_columns: dict[str, str]
 
 
-def find_sources(data_args: DataArguments, task: Task) -> dict[str, Source]:
+def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     """Return the source of each split.
 
     Raises:
@@ -44,7 +45,7 @@ def find_sources(data_args: DataArguments, task: Task) -> dict[str, Source]:
     return _embedded(data_args, task) if data_args.is_embedded else _hub(data_args, task)
 
 
-def _embedded(data_args: DataArguments, task: Task) -> dict[str, Source]:
+def _embedded(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     for name in ("split_column", "order_column", "turns_column"):
         if getattr(data_args, name) is not None:
             raise ValueError(f"--{name} {getattr(data_args, name)} needs --train_file or a --dataset on the Hub")
@@ -55,7 +56,7 @@ def _embedded(data_args: DataArguments, task: Task) -> dict[str, Source]:
     return {split: Source(corpus.name, rows, columns, {}) for split, rows in corpus.load().items()}
 
 
-def _hub(data_args: DataArguments, task: Task) -> dict[str, Source]:
+def _hub(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     where = " ".join(filter(None, ("--dataset", data_args.dataset, data_args.dataset_config)))
     try:
         dataset = load_dataset(data_args.dataset, data_args.dataset_config, streaming=data_args.streaming)
@@ -79,7 +80,7 @@ def _hub(data_args: DataArguments, task: Task) -> dict[str, Source]:
     return sources
 
 
-def _local(data_args: DataArguments, task: Task) -> dict[str, Source]:
+def _local(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     columns, more = task_columns(data_args, task), _more_columns(data_args)
     read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
     return {
@@ -88,7 +89,7 @@ def _local(data_args: DataArguments, task: Task) -> dict[str, Source]:
     }
 
 
-def _files(data_args: DataArguments, task: Task) -> dict[str, list[Paths]]:
+def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
     """Return the files of each split, or its pairs of parallel ones, all of which exist and fit the task."""
     files: dict[str, list[Paths]] = {}
     for split in SPLITS:  # look at every file before reading any
@@ -106,7 +107,7 @@ def _files(data_args: DataArguments, task: Task) -> dict[str, list[Paths]]:
     return files
 
 
-def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: Task) -> None:
+def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskName) -> None:
     """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
     if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
         raise ValueError(f"--{split}_target_file is for translation from .txt files")
@@ -130,7 +131,7 @@ def _check_split_column(column: str, split: str, suffix: str) -> None:
         raise ValueError(f"--split_column {column}: a .txt file has no columns")
 
 
-def task_columns(data_args: DataArguments, task: Task) -> dict[str, str]:
+def task_columns(data_args: DataArguments, task: TaskName) -> dict[str, str]:
     """Return the names of the task's columns in the data, by the option that sets each."""
     if data_args.turns_column is not None:
         return {"turns_column": data_args.turns_column}

@@ -13,7 +13,8 @@ from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
-from .arguments import COLUMNS, DataArguments, Task
+from ..tasks import TaskName
+from .arguments import COLUMNS, DataArguments
 from .json_files import column_names, needed_cells
 from .labels import with_labels
 from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
@@ -74,7 +75,7 @@ class TextStream:
     name: str
     source: Stream
     columns: dict[str, str]
-    task: Task
+    task: TaskName
     skip_bad: bool = False
     buffer: int = 0
     seed: int = 0
@@ -164,7 +165,7 @@ class TextStream:
 
 
 def open_streams(
-    sources: dict[str, Source], data_args: DataArguments, task: Task
+    sources: dict[str, Source], data_args: DataArguments, task: TaskName
 ) -> tuple[dict[str, SplitRows], TextStream]:
     """Return rows of validation and test data, the first rows for training, and the stream of all of these.
 
