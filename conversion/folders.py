@@ -120,10 +120,12 @@ def load(model_class: type[Model], folder: Path) -> Model:
         ValueError: Weights are missing, left over or damaged.
     """
     model, report = open_model(model_class, folder, f"SRC {folder}", output_loading_info=True)
-    for what in ("missing_keys", "unexpected_keys"):
-        if report[what]:
-            names = ", ".join(sorted(report[what])[:5])
-            raise ValueError(f"{folder}: {what.replace('_', ' ')} in the weights of {model_class.__name__}: {names}")
+    for problem in ("missing_keys", "unexpected_keys"):
+        if report[problem]:
+            names = ", ".join(sorted(report[problem])[:5])
+            raise ValueError(
+                f"{folder}: {problem.replace('_', ' ')} in the weights of {model_class.__name__}: {names}"
+            )
     return model.eval()
 
 
@@ -203,12 +205,12 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     config = model.config
     target = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     for name, rows in (("tokenizer.json", config.vocab_size), ("target_tokenizer/tokenizer.json", target)):
-        if name in files and (made := tokens_made(files[name])) > rows:
-            raise ValueError(f"{files[name]} makes {made} tokens, but the model has vocab_size={rows}")
+        if name in files and (needed := embedding_rows(files[name])) > rows:
+            raise ValueError(f"{files[name]} makes {needed} tokens, but the model has vocab_size={rows}")
     return sorted({name.split("/")[0] for name in names})
 
 
-def tokens_made(path: Path) -> int:
+def embedding_rows(path: Path) -> int:
     """Return how many rows of an embedding table the tokens in a `tokenizer.json` need.
 
     Raises:
@@ -224,9 +226,11 @@ def tokens_made(path: Path) -> int:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
-def add_to_card(card: Path | None, folder: Path, source: str, was: str, made: str) -> None:
+def add_to_card(card: Path | None, folder: Path, source: str, before: str, after: str) -> None:
     """Copy the model card, if there is one, with a note on the conversion."""
     if card is not None:
         text = card.read_text(encoding="utf-8").rstrip("\n")
-        note = f"Converted by vanillaformer from the {was} in `{Path(source).name}`: a {made} that computes the same."
+        note = (
+            f"Converted by vanillaformer from the {before} in `{Path(source).name}`: a {after} that computes the same."
+        )
         (folder / CARD).write_text(f"{text}\n\n## Converted\n\n{note}\n", encoding="utf-8")

@@ -28,8 +28,7 @@ LANGUAGE_MODELS: dict[type[BlockConfig], Any] = {
 def targets(config: BlockConfig) -> dict[str, list[str]]:
     """Return, for the language model of a config, the architectures and the obstacles of each engine.
 
-    `native` holds names that `to_native` accepts; every other key is an engine with what stands in its way, nothing if
-    it takes the model.
+    `native` holds names that `to_native` accepts; every other key is an engine with its obstacles, if any.
     """
     model_class = LANGUAGE_MODELS[type(config)]
     engines = {name: exporter.obstacles(model_class, config) for name, exporter in EXPORTERS.items()}

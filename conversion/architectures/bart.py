@@ -56,7 +56,7 @@ def seq2seq_heads(name: str, head_class: str, head: Table) -> dict[str, Head]:
 
 
 def read_logits_bias(model: PreTrainedModel) -> Values:
-    """Return whether there is a bias: a buffer of zeros is none, for the native model does not train it."""
+    """Return whether there is a bias: a buffer of zeros is none, since the native model does not train it."""
     bias = getattr(model, "final_logits_bias", None)
     return {} if bias is None else {"lm_head_bias": bool(bias.any())}
 
@@ -73,7 +73,7 @@ LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
 
 
 def layer_drop_to_ours(config: PreTrainedConfig) -> Values:
-    # ours is the same on both sides; where theirs is not, it says something about their training alone
+    # ours is the same on both sides; different native rates only concern training
     rates = {getattr(config, name) or 0.0 for name in LAYER_DROPS}
     return {"layer_drop": rates.pop()} if len(rates) == 1 else {}
 
@@ -103,7 +103,7 @@ SEQ2SEQ: tuple[Field, ...] = (
     DERIVED_HEAD_DIM,
     constant(norm_eps=1e-5, attention_bias=True, initialization="normal"),
 )
-# The generation config says it, which is carried along
+# The generation config has it, and is copied
 NO_FORCED_END = native_constant(forced_eos_token_id=None)
 SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 

@@ -1,4 +1,4 @@
-"""BLOOM (BigScience 2022): ALiBi and a norm behind the embeddings."""
+"""BLOOM (BigScience 2022): ALiBi and a norm after the embeddings."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

@@ -1,4 +1,4 @@
-"""Command R (Cohere 2024): attention and feed-forward side by side behind one norm, and scaled logits."""
+"""Command R (Cohere 2024): attention and feed-forward in parallel after one norm, and scaled logits."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

@@ -16,7 +16,7 @@ from .llama import (
     decoder_heads,
 )
 
-# transformers takes "gelu" in a Gemma config for the approximation by tanh, and says so each time
+# transformers takes "gelu" in a Gemma config for the approximation by tanh, and warns each time
 ACTIVATION = Field(
     to_ours=lambda config: {"hidden_act": config.hidden_act},
     to_native=lambda config: {"hidden_act": "gelu_pytorch_tanh" if config.hidden_act == "gelu" else config.hidden_act},

@@ -32,7 +32,7 @@ SIZES = renamed(
     dropout=("resid_pdrop", "embd_pdrop"),
     attention_dropout="attn_pdrop",
 )
-# What GPT, GPT-2 and GPT-J leave open: the default is four times the model's width
+# GPT, GPT-2 and GPT-J may leave it open: the default is four times the model's width
 INNER_SIZE = Field(
     to_ours=lambda config: {"intermediate_size": config.n_inner or 4 * config.n_embd},
     to_native=lambda config: {"n_inner": config.intermediate_size},

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side, each behind its norm."""
+"""GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward in parallel, each after its norm."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

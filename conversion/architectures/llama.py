@@ -1,4 +1,4 @@
-"""Llama (Touvron et al. 2023), and what the many that follow it share."""
+"""Llama (Touvron et al. 2023), and what its many descendants share."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

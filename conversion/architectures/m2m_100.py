@@ -1,4 +1,4 @@
-"""M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered behind the padding's."""
+"""M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered after the padding's."""
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 

@@ -11,7 +11,7 @@ from .pegasus import POSITION_TABLES
 
 
 def vocabularies_to_ours(config: PreTrainedConfig) -> Values:
-    # without tied weights nothing is shared, whatever the other switch says
+    # without tied weights nothing is shared, whatever the other switch is
     shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
     return {
         "share_encoder_decoder_embeddings": shared,

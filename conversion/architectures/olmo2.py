@@ -1,4 +1,4 @@
-"""OLMo 2 (OLMo team 2025): the norms stand behind the sublayers, inside the residual connections."""
+"""OLMo 2 (OLMo team 2025): the norms are after the sublayers, inside the residual connections."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022): GPT-3's open twin, with ReLU and positions from row 2."""
+"""OPT (Zhang et al. 2022): an open GPT-3, with ReLU and positions from row 2."""
 
 from transformers import PreTrainedConfig
 

@@ -1,4 +1,4 @@
-"""Phi (Li et al. 2023): attention and feed-forward side by side behind one norm, partial rotary positions."""
+"""Phi (Li et al. 2023): attention and feed-forward in parallel after one norm, partial rotary positions."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 

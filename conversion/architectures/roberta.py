@@ -1,4 +1,4 @@
-"""RoBERTa (Liu et al. 2019): BERT whose positions are numbered behind the padding's."""
+"""RoBERTa (Liu et al. 2019): BERT whose positions are numbered after the padding's."""
 
 from vanillaformer.configuration import VanillaEncoderConfig
 

@@ -1,4 +1,4 @@
-"""Our models on other engines: exported, checked against the model they were made from, and run there.
+"""Our models on other engines: exported, checked against the original, and run there.
 
 `vanillaformer.hub.engines` is the table of engines, each with a folder of its name here. `exporter.py` has the steps
 that all exports share, `rules.py` their refusals, `engine.py` the requests that every engine answers, `checks.py` the
@@ -57,7 +57,7 @@ def export(
 
     Raises:
         ValueError: An unknown engine, a model that it cannot run (naming the fields that stand in the way), a folder
-            with something in it, or answers that differ from the model's; nothing is left behind.
+            with something in it, or answers that differ from the model's; then nothing is written.
         ImportError: The engine is not installed.
     """
     job = ExportJob(model, Path(folder), quantization or "float32", tokenizer, target_tokenizer)

@@ -1,4 +1,4 @@
-"""Whether an engine gives our model's answers: compared on random input before an export is called done."""
+"""The comparison of an engine with our model on random input, before an export counts as done."""
 
 import copy
 import math
@@ -24,12 +24,12 @@ ROUGH = 0.25  # mean difference of log-probabilities, or relative error of logit
 
 
 def check(model: Any, engine: Engine, exact: bool) -> str:
-    """Compare an engine with the model it was made from, and return what was found.
+    """Compare an engine with the exported model, and return the result in words.
 
     Args:
         model: The model; it is read in float32 on the CPU.
         engine: The engine.
-        exact: Whether the weights were kept, so that the answers must be the same.
+        exact: Whether the weights were not rounded, so that the answers must be the same.
 
     Raises:
         ValueError: The answers differ.
@@ -42,7 +42,7 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
 
 
 def plain(model: Any) -> Any:
-    """Return the model in float32 on the CPU, in eval mode: itself if it is so already."""
+    """Return the model in float32 on the CPU, in eval mode; a copy only if needed."""
     if not model.training and model.device.type == "cpu" and model.dtype == torch.float32:
         return model
     return copy.deepcopy(model).to("cpu", torch.float32).eval()
@@ -61,13 +61,15 @@ def check_generation(model: Any, engine: Engine, exact: bool) -> str:
     new_tokens = max(1, min(NEW_TOKENS, model.config.max_position_embeddings // 2))
     prompts = random_rows(model.config, new_tokens)
     ours = [greedy(model, prompt, new_tokens, engine) for prompt in prompts]
-    theirs = engine.generate(prompts, max_new_tokens=new_tokens)
-    losses = [lost(model, prompt, made, new_tokens, engine) for prompt, made in zip(prompts, theirs)]
+    answers = engine.generate(prompts, max_new_tokens=new_tokens)
+    losses = [
+        gaps_to_best(model, prompt, generated, new_tokens, engine) for prompt, generated in zip(prompts, answers)
+    ]
     if exact:
-        for prompt, one, other, row in zip(prompts, ours, theirs, losses):
+        for prompt, one, other, row in zip(prompts, ours, answers, losses):
             if max(row) > TIE:
                 raise ValueError(f"the engine continues {prompt} with {other}, our model with {one}")
-    report = share([loss for row in losses for loss in row], "greedy tokens", exact)
+    report = agreement([loss for row in losses for loss in row], "greedy tokens", exact)
     try:
         scores = [engine.score(prompts, ours), [score(model, *pair) for pair in zip(prompts, ours)]]
     except NotImplementedError:
@@ -82,8 +84,8 @@ def check_generation(model: Any, engine: Engine, exact: bool) -> str:
     return f"{report}, log-probabilities {error:.1e} apart on average"
 
 
-def share(losses: list[float], what: str, exact: bool) -> str:
-    """Say how many choices of an engine are our model's, given how much worse each is by our model.
+def agreement(losses: list[float], what: str, exact: bool) -> str:
+    """Report how many choices of an engine are our model's, given how much less likely each is than the best one.
 
     Raises:
         ValueError: They are too few.
@@ -97,15 +99,15 @@ def share(losses: list[float], what: str, exact: bool) -> str:
     return report
 
 
-def lost(model: Any, prompt: list[int], made: list[int], new_tokens: int, engine: Engine) -> list[float]:
-    """Return how far the log-probability of each token that an engine has made is below that of the best one.
+def gaps_to_best(model: Any, prompt: list[int], generated: list[int], new_tokens: int, engine: Engine) -> list[float]:
+    """Return how far the log-probability of each token from an engine is below that of the best one.
 
     Our model reads the engine's tokens: one that differs does not make all after it wrong. An engine that ended the
-    text has chosen the best of the tokens that end one.
+    text has chosen the most likely of the tokens that end one.
     """
-    logits = next_logits(model, prompt, made[:new_tokens]).float().log_softmax(-1)
-    chosen = [[token] for token in made[:new_tokens]]
-    if len(made) < new_tokens:
+    logits = next_logits(model, prompt, generated[:new_tokens]).float().log_softmax(-1)
+    chosen = [[token] for token in generated[:new_tokens]]
+    if len(generated) < new_tokens:
         chosen.append(engine.end_tokens())
     return [
         row.max().item() - max((row[token].item() for token in tokens), default=-math.inf)
@@ -114,28 +116,28 @@ def lost(model: Any, prompt: list[int], made: list[int], new_tokens: int, engine
 
 
 def greedy(model: Any, prompt: list[int], new_tokens: int, engine: Engine) -> list[int]:
-    """Return our model's greedy continuation, step by step, whatever the generation config asks for besides."""
-    made: list[int] = []
-    while len(made) < new_tokens:
-        token = int(next_logits(model, prompt, made)[-1].argmax())
+    """Return our model's greedy continuation, step by step; other generation settings are ignored."""
+    generated: list[int] = []
+    while len(generated) < new_tokens:
+        token = int(next_logits(model, prompt, generated)[-1].argmax())
         if token in engine.end_tokens():
             break
-        made.append(token)
-    return made
+        generated.append(token)
+    return generated
 
 
-def next_logits(model: Any, prompt: list[int], made: list[int]) -> torch.Tensor:
-    """Return the logits of the tokens `made` and of the one behind them, (T + 1, V)."""
+def next_logits(model: Any, prompt: list[int], generated: list[int]) -> torch.Tensor:
+    """Return the logits of the tokens `generated` and of the next one, (T + 1, V)."""
     if model.config.is_encoder_decoder:
-        start = [start_token(model.config, model.generation_config), *made]
+        start = [start_token(model.config, model.generation_config), *generated]
         return model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([start])).logits[0]
-    return model(torch.tensor([[*prompt, *made]])).logits[0, len(prompt) - 1 :]
+    return model(torch.tensor([[*prompt, *generated]])).logits[0, len(prompt) - 1 :]
 
 
-def score(model: Any, prompt: list[int], made: list[int]) -> list[float]:
-    """Return the log-probabilities of the tokens `made`."""
-    logits = next_logits(model, prompt, made).float().log_softmax(-1)
-    return [logits[place, token].item() for place, token in enumerate(made)]
+def score(model: Any, prompt: list[int], generated: list[int]) -> list[float]:
+    """Return the log-probabilities of the tokens `generated`."""
+    logits = next_logits(model, prompt, generated).float().log_softmax(-1)
+    return [logits[position, token].item() for position, token in enumerate(generated)]
 
 
 def check_logits(model: Any, engine: Engine, exact: bool) -> str:
@@ -152,5 +154,5 @@ def check_logits(model: Any, engine: Engine, exact: bool) -> str:
     limit = EXACT if exact else ROUGH
     if not error <= limit:
         raise ValueError(f"the engine's logits have a relative error of {error:.2g}, more than {limit:g}")
-    labels = "" if exact else f"{share(losses, 'labels', exact)}, "
+    labels = "" if exact else f"{agreement(losses, 'labels', exact)}, "
     return f"{labels}logits of {len(rows)} rows equal up to a relative error of {error:.1e}"

@@ -244,6 +244,8 @@ class StatesOfEngine(torch.nn.Module):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
+        position_ids: None = None,  # an engine numbers positions itself, and embeds the tokens
+        inputs_embeds: None = None,
         **kwargs: Any,
     ) -> Any:
         states = torch.from_numpy(self.states(*unpadded(input_ids, attention_mask, token_type_ids)))

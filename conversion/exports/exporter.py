@@ -1,4 +1,4 @@
-"""What every exporter does: refuse what the engine lacks, write, compare the engine's answers with the model's."""
+"""The steps of every export: refuse what the engine lacks, write, compare the engine's answers with the model's."""
 
 import importlib.metadata
 import json
@@ -52,7 +52,7 @@ class Exporter:
     exact: tuple[str, ...] = ("float32",)
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
-        """Return what stands in the way of a model: field, value, and what the engine has instead."""
+        """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
         if model_class not in self.models:
             return [f"the model must be a {' or '.join(allowed.__name__ for allowed in self.models)}"]
         return violations(self.rules, config)
@@ -62,7 +62,7 @@ class Exporter:
         raise NotImplementedError
 
     def load(self, folder: Path, device: str = "cpu") -> Engine:
-        """Return the engine that runs what `write` has written.
+        """Return the engine with the files of `write`.
 
         Raises:
             ImportError: The engine is not installed.

@@ -1,4 +1,4 @@
-"""Which models an export refuses: rules on single fields of a config."""
+"""The models that an export refuses: rules on single fields of a config."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple

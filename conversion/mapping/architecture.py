@@ -74,7 +74,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Part:
-    """A stack of layers or a module beside it: a table of tensors with a prefix on either side.
+    """A stack of layers, or other modules: a table of tensors with a prefix on either side.
 
     Args:
         table: The table.

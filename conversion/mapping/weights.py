@@ -73,7 +73,7 @@ def present_links(links: Iterable[Link], ours: Collection[str], native: Collecti
         if link.native in native or any(name in ours for name in link.ours):
             if missing := link.missing(ours, native):
                 both = f"{' + '.join(link.ours)} = {link.native}"
-                raise ValueError(f"the models do not fit together: of {both} there is no {', '.join(missing)}")
+                raise ValueError(f"the models do not match: {both} lacks {', '.join(missing)}")
             existing.append(link)
     return existing
 

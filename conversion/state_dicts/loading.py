@@ -1,4 +1,4 @@
-"""One way in: our models from state dicts of PyTorch's own Transformer, nanoGPT, minGPT and x-transformers."""
+"""Our models from state dicts of PyTorch's own Transformer, nanoGPT, minGPT and x-transformers."""
 
 import os
 import re
@@ -25,9 +25,9 @@ SOURCES: dict[str, Callable[[Tensors, bool | None, Values], Reading]] = {
     "mingpt": read_mingpt,
     "x-transformers": read_x_transformers,
 }
-# Where a checkpoint keeps its weights beside other things
+# Keys of a checkpoint under which the weights may be
 NESTED = ("model", "model_state_dict", "state_dict")
-# What compilation and data parallelism put in front of every name
+# Prefixes that compilation and data parallelism add to every name
 WRAPPERS = ("_orig_mod.", "module.")
 # nanoGPT's arguments
 MODEL_ARGS = {
@@ -51,15 +51,15 @@ def from_state_dict(
     """Return our model with the weights in a state dict, which computes the same.
 
     A `torch.nn.Transformer` becomes a `VanillaEncoderDecoderModel`, an `nn.TransformerEncoder` a `VanillaEncoderModel`
-    or, causal, a `VanillaDecoderModel`. They have no embeddings: ours are fresh tables of `vocab_size` rows, by
+    or, causal, a `VanillaDecoderModel`. They have no embeddings: ours are new tables of `vocab_size` rows, by
     default one, for a model that is called with `inputs_embeds`. nanoGPT's, minGPT's and x-transformers' language
     models become a `VanillaDecoderForCausalLM`.
 
     Args:
         state_dict: The tensors by name, a checkpoint that holds them (nanoGPT's `ckpt.pt`), or the file of either.
-        source: What the model is: `torch.nn.Transformer`, `nanogpt`, `mingpt` or `x-transformers`.
-        prefix: What the names start with; tensors that do not are left out.
-        causal: Whether a stack is a decoder, where names do not tell: an `nn.TransformerEncoder` (default: no) and
+        source: The kind of model: `torch.nn.Transformer`, `nanogpt`, `mingpt` or `x-transformers`.
+        prefix: Prefix of the names; other tensors are left out.
+        causal: Whether a stack is a decoder, if names do not show it: an `nn.TransformerEncoder` (default: no) and
             x-transformers (default: yes).
         **options: Fields of our config that leave no trace in weights. `num_attention_heads` must be given (nanoGPT's
             checkpoints tell it); for the others the library's default is taken: `hidden_act`, `norm_eps`, for
@@ -80,14 +80,15 @@ def from_state_dict(
         raise ValueError(f"num_attention_heads must be given: a state dict of {source} does not tell it")
     reading = SOURCES[source](state, causal, options)
     config = config_of(reading, options, source)
-    return filled(reading, reading.model_class._from_config(config, dtype=dtype_of(state)), state, source).eval()
+    dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
+    return load_weights(reading, reading.model_class._from_config(config, dtype=dtype), state, source).eval()
 
 
 def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
-    """Return what a file holds: safetensors, or a pickle out of which nothing is run.
+    """Return the tensors in a file: safetensors, or a pickle, of which no code is run.
 
     Raises:
-        ValueError: There is no such file, or something else in it.
+        ValueError: The file does not exist or holds something else.
     """
     try:
         if Path(path).suffix == ".safetensors":
@@ -101,7 +102,7 @@ def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
 
 
 def unwrapped(state_dict: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, Values]:
-    """Return the tensors of a checkpoint, by the names below `prefix`, and the fields that it says of itself."""
+    """Return the tensors of a checkpoint, by the names below `prefix`, and the fields of its arguments."""
     arguments: Values = {}
     for key in NESTED:
         if isinstance(state_dict.get(key), Mapping):
@@ -120,39 +121,36 @@ def unwrapped(state_dict: Mapping[str, Any], prefix: str = "") -> tuple[Tensors,
 
 
 def config_of(reading: Reading, options: Values, source: str) -> Any:
-    """Return our config: what the weights tell, what the caller says, and the library's defaults for the rest."""
-    for name, value in reading.told.items():
+    """Return our config: inferred from the weights, given by the caller, or else the library's defaults."""
+    for name, value in reading.inferred.items():
         if name in options and options[name] != value:
             raise ValueError(f"{name}={options[name]!r}, but the {source} state dict has {name}={value!r}")
     config_class: Any = reading.model_class.config_class
     known = set(config_class.__dataclass_fields__) | {"rope_parameters"}
-    fields = {name: value for name, value in (reading.assumed | reading.told).items() if name in known}
+    fields = {name: value for name, value in (reading.assumed | reading.inferred).items() if name in known}
     if options.get("position_embedding_type", "rotary") != "rotary":
         fields = {name: value for name, value in fields.items() if not name.startswith("rope_")}
     try:
         return config_class(**(fields | options))
     except StrictDataclassError as error:
-        raise ValueError(f"no model of ours is like this: {one_line(error)}") from error
+        raise ValueError(f"ours has no such model: {one_line(error)}") from error
 
 
-def dtype_of(state: Tensors) -> torch.dtype:
-    """Return the dtype of the first weight."""
-    return next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
-
-
-def filled(reading: Reading, ours: VanillaPreTrainedModel, state: Tensors, source: str) -> VanillaPreTrainedModel:
+def load_weights(
+    reading: Reading, ours: VanillaPreTrainedModel, state: Tensors, source: str
+) -> VanillaPreTrainedModel:
     """Give our model the weights.
 
     Raises:
         ValueError: A tensor of either side is left over.
     """
-    state = state | reading.filled
+    state = state | reading.added
     table = present_links(reading.links, tensors_of(ours), state)
     covered = {link.native for link in table}
     if left := [name for name in state if name not in covered and not re.fullmatch(reading.ignored, name)]:
         raise ValueError(f"{type(ours).__name__} has no counterpart of the {source} tensors {', '.join(left)}")
     missing = uncovered(ours, [name for link in table for name in link.ours])
-    if left := [name for name in missing if not re.match(reading.fresh, name)]:
+    if left := [name for name in missing if not re.match(reading.initialized, name)]:
         raise ValueError(f"the {source} state dict has no counterpart of our {', '.join(left)}")
     write_tensors(ours, to_our_values(table, state, ours.config, set(tensors_of(ours))))
     return ours

@@ -1,7 +1,7 @@
-"""How models outside transformers name and shape their tensors: what a state dict of theirs says of ours.
+"""State dicts of nanoGPT, minGPT and torch: the names and shapes of their tensors, and our config inferred from them.
 
-Shapes and names tell sizes, biases, norms and ties; what leaves no trace (heads, activation) the caller says, or it is
-what that library does by default. Each function here reads one kind of state dict.
+Shapes and names determine sizes, biases, norms and ties; fields that leave no trace (heads, activation) come from the
+caller, or are that library's default. Each function here reads one kind of state dict.
 """
 
 import re
@@ -24,35 +24,35 @@ from ..mapping.tensors import SAME, Rows, Table, Tensors
 from ..mapping.weights import Link, expand_table
 
 BIASED = {"attention_bias": True, "mlp_bias": True, "norm_bias": True}
-# Of a model without embeddings the table of ours is fresh, by default of one row, and nothing is special
+# For a model without embeddings: a new table, by default of one row, and no special tokens
 NO_TOKENS = {"vocab_size": 1, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a state dict says.
+    """The model of ours that a state dict is read into.
 
     Args:
         model_class: Our model.
-        links: Which tensors are which.
-        told: Fields that its names and shapes tell.
+        links: The links of its tensors.
+        inferred: Fields that its names and shapes determine.
         assumed: Fields that leave no trace, with the library's default.
-        ignored: Pattern of names that are no weights.
-        fresh: Pattern of our tensors that it need not have.
-        filled: Tensors that it has not, and which add nothing.
+        ignored: Pattern of names that are not weights.
+        initialized: Pattern of our tensors that it may lack.
+        added: Neutral tensors that it lacks.
     """
 
     model_class: type[VanillaPreTrainedModel]
     links: list[Link]
-    told: Values
+    inferred: Values
     assumed: Values
     ignored: str = "(?!)"
-    fresh: str = "(?!)"
-    filled: Tensors = field(default_factory=dict)
+    initialized: str = "(?!)"
+    added: Tensors = field(default_factory=dict)
 
 
 def layers_in(state: Collection[str], prefix: str) -> int:
-    """Return how many layers are numbered behind a prefix.
+    """Return the number of layers with a prefix.
 
     Raises:
         ValueError: None is.
@@ -74,7 +74,6 @@ def shape_of(state: Tensors, name: str) -> torch.Size:
     return state[name].shape
 
 
-# ------------------------------------------------------------------------------------------------ nanoGPT and minGPT
 def untransposed(table: Table) -> Table:
     """Return GPT-2's table for linear layers in place of transposed ones."""
     return {
@@ -90,7 +89,7 @@ def read_gpt(state: Tensors, hidden_act: str) -> Reading:
     links = expand_table(untransposed(gpt2.STACK), layers, "model.", "transformer.")
     tied = "lm_head.weight" not in state or torch.equal(state["lm_head.weight"], state["transformer.wte.weight"])
     links += [] if "lm_head.weight" not in state else expand_table({"lm_head.weight": "lm_head.weight"})
-    told = {
+    inferred = {
         "vocab_size": vocabulary,
         "hidden_size": width,
         "num_hidden_layers": layers,
@@ -103,7 +102,7 @@ def read_gpt(state: Tensors, hidden_act: str) -> Reading:
         "position_embedding_type": "learned",
     }
     masks = r"transformer\.h\.\d+\.attn\.bias"
-    return Reading(VanillaDecoderForCausalLM, links, told, {"hidden_act": hidden_act}, ignored=masks)
+    return Reading(VanillaDecoderForCausalLM, links, inferred, {"hidden_act": hidden_act}, ignored=masks)
 
 
 def read_nanogpt(state: Tensors, causal: bool | None, options: Values) -> Reading:
@@ -114,7 +113,6 @@ def read_mingpt(state: Tensors, causal: bool | None, options: Values) -> Reading
     return read_gpt(state, "gelu_new")
 
 
-# ---------------------------------------------------------------------------------------------- torch.nn.Transformer
 def torch_attention(ours: str, native: str) -> Table:
     """Return an `nn.MultiheadAttention`, its queries, keys and values in one."""
     names = [f"layers.{{layer}}.{ours}.{name}_proj" for name in "qkv"]
@@ -163,23 +161,25 @@ def read_torch(state: Tensors, causal: bool | None, options: Values) -> Reading:
     first = "encoder." if both else ""
     inner, width = shape_of(state, f"{first}layers.0.linear1.weight")
     depth = layers_in(state, f"{first}layers.")
-    told = {
+    inferred = {
         "hidden_size": width,
         "num_hidden_layers": depth,
         "intermediate_size": inner,
         "final_norm": f"{first}norm.weight" in state,
     }
-    told |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
+    inferred |= dict.fromkeys(BIASED, f"{first}layers.0.linear1.bias" in state)
     if not both:
         model_class = VanillaDecoderModel if causal else VanillaEncoderModel
-        return Reading(model_class, expand_table(TORCH_ENCODER, depth), told, TORCH_ASSUMED, fresh=EMBEDDINGS)
-    told |= {
+        return Reading(
+            model_class, expand_table(TORCH_ENCODER, depth), inferred, TORCH_ASSUMED, initialized=EMBEDDINGS
+        )
+    inferred |= {
         "encoder_layers": depth,
         "encoder_intermediate_size": inner,
         "num_hidden_layers": layers_in(state, "decoder.layers."),
         "intermediate_size": shape_of(state, "decoder.layers.0.linear1.weight")[0],
     }
     links = expand_table(TORCH_ENCODER, depth, "encoder.", "encoder.")
-    links += expand_table(TORCH_DECODER, told["num_hidden_layers"], "decoder.", "decoder.")
+    links += expand_table(TORCH_DECODER, inferred["num_hidden_layers"], "decoder.", "decoder.")
     apart = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "decoder_start_token_id": None}
-    return Reading(VanillaEncoderDecoderModel, links, told, TORCH_ASSUMED | apart, fresh=EMBEDDINGS)
+    return Reading(VanillaEncoderDecoderModel, links, inferred, TORCH_ASSUMED | apart, initialized=EMBEDDINGS)

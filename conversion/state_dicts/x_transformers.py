@@ -46,15 +46,15 @@ class Regrouped(Same):
         return (heads.transpose(self.axis, self.axis + 1).flatten(self.axis, self.axis + 2),)
 
 
-# Which of a layer's three norms there are: before it, behind it, behind the sum
+# Placements by the norms that a layer has: 0 before it, 1 after it, 2 after the sum
 X_PLACEMENTS = {(0,): ("pre", ["norm"]), (0, 1): ("sandwich", ["norm", "out_norm"]), (2,): ("post", ["norm"])}
 
 
 def read_x_norms(state: Tensors, layers: str) -> tuple[str, dict[str, str]]:
-    """Return the placement, and our name of each norm of a layer by theirs.
+    """Return the placement, and our name of each norm of a layer by its name there.
 
     Raises:
-        ValueError: They are not where any placement of ours has them, or no norms of ours.
+        ValueError: No placement of ours has these norms, or they are of another kind.
     """
     there = {number: f"{layers}0.0.{number}." for number in range(3)}
     present = tuple(number for number, name in there.items() if any(key.startswith(name) for key in state))
@@ -73,9 +73,9 @@ def x_layer(state: Tensors, layers: str, layer: int, norms: dict[str, str], kind
     table: Table = {f"{ours}self_attn.{name}_proj": f"{attention}1.to_{name}" for name in "kv"}
     table[f"{ours}self_attn.q_proj"] = (f"{attention}1.to_q", kinds[0])
     table[f"{ours}self_attn.o_proj"] = (f"{attention}1.to_out", kinds[1])
-    for theirs, name in norms.items():
-        table[f"{ours}self_attn_residual.{name}"] = f"{attention}0.{theirs}"
-        table[f"{ours}mlp_residual.{name}"] = f"{feed}0.{theirs}"
+    for x_name, name in norms.items():
+        table[f"{ours}self_attn_residual.{name}"] = f"{attention}0.{x_name}"
+        table[f"{ours}mlp_residual.{name}"] = f"{feed}0.{x_name}"
     up: Table = {f"{ours}mlp.up_proj": f"{feed}1.ff.0.0"}
     if f"{feed}1.ff.0.proj.weight" in state:
         up = {(f"{ours}mlp.up_proj", f"{ours}mlp.gate_proj"): (f"{feed}1.ff.0.proj", Rows(2))}
@@ -93,7 +93,7 @@ def read_rotary(state: Tensors, name: str, head_dim: int) -> Values:
     theta = frequencies[1].item() ** (-width / 2) if width > 2 else 10000.0
     expected = theta ** (-torch.arange(0, width, 2, dtype=torch.double) / width)
     if not torch.allclose(frequencies, expected, rtol=1e-4):
-        raise ValueError(f"{name} is no row of powers: the frequencies are scaled in a way that ours are not")
+        raise ValueError(f"{name} does not hold powers of one base: ours has no such scaling of frequencies")
     # a little more than the quotient, so that rounding down gives the same number
     part = min(1.0, (width + 1e-6) / head_dim)
     rope = {"rope_type": "default", "rope_theta": float(f"{theta:.6g}"), "partial_rotary_factor": part}
@@ -101,7 +101,7 @@ def read_rotary(state: Tensors, name: str, head_dim: int) -> Values:
 
 
 def x_sizes(state: Tensors, layers: str, heads: int) -> Values:
-    """Return what the first two layers tell."""
+    """Return the sizes of the first two layers."""
     first, feed = f"{layers}0.1.", f"{layers}1.1.ff."
     rows, width = shape_of(state, f"{first}to_q.weight")
     head_dim = rows // heads
@@ -119,51 +119,56 @@ def x_sizes(state: Tensors, layers: str, heads: int) -> Values:
 
 
 def read_x_transformers(state: Tensors, causal: bool | None, options: Values) -> Reading:
-    """Read a `TransformerWrapper` around a `Decoder` or `Encoder`, or one of these alone."""
+    """Read a `TransformerWrapper` around a `Decoder` or `Encoder`, or only one of these."""
     stack = "attn_layers." if any(name.startswith("attn_layers.") for name in state) else ""
     layers = f"{stack}layers."
-    told = x_sizes(state, layers, options["num_attention_heads"])
-    told["norm_placement"], norms = read_x_norms(state, layers)
+    inferred = x_sizes(state, layers, options["num_attention_heads"])
+    inferred["norm_placement"], norms = read_x_norms(state, layers)
     rms = next(iter(norms)).endswith(".g")
-    told |= {"norm": "rms_norm" if rms else "layer_norm", "final_norm": told["norm_placement"] != "post"}
-    grouped = told["num_key_value_heads"] < options["num_attention_heads"]
+    inferred |= {"norm": "rms_norm" if rms else "layer_norm", "final_norm": inferred["norm_placement"] != "post"}
+    grouped = inferred["num_key_value_heads"] < options["num_attention_heads"]
     kinds = (Regrouped(0), Regrouped(1)) if grouped else (SAME, SAME)
     table: Table = {"norm.weight": f"{stack}final_norm.{'g' if rms else 'gamma'}"}
-    for layer in range(told["num_hidden_layers"]):
+    for layer in range(inferred["num_hidden_layers"]):
         table |= x_layer(state, layers, layer, norms, kinds)
     if "token_emb.emb.weight" in state:
-        told["vocab_size"] = len(state["token_emb.emb.weight"])
+        inferred["vocab_size"] = len(state["token_emb.emb.weight"])
         table["embed_tokens"] = "token_emb.emb"
     assumed = NO_TOKENS | {"position_embedding_type": "none", "hidden_act": "gelu", "norm_unit_offset": True}
     assumed["norm_eps"] = 1e-24 if rms else 1e-5
     frequencies = f"{stack}rotary_pos_emb.inv_freq"
     if frequencies in state:
-        assumed |= read_rotary(state, frequencies, told["head_dim"])
+        assumed |= read_rotary(state, frequencies, inferred["head_dim"])
     if "pos_emb.emb.weight" in state:
-        told |= {"position_embedding_type": "learned", "max_position_embeddings": len(state["pos_emb.emb.weight"])}
-        scale = Scaled(told["hidden_size"] ** -0.5)
+        inferred |= {"position_embedding_type": "learned", "max_position_embeddings": len(state["pos_emb.emb.weight"])}
+        scale = Scaled(inferred["hidden_size"] ** -0.5)
         table["embeddings.positions.embed_positions"] = ("pos_emb.emb", scale)
     if "post_emb_norm.gamma" in state and not rms:
         table["embeddings.norm.weight"] = ("post_emb_norm.gamma", LessOne())
-    told |= {"embedding_norm": "embeddings.norm.weight" in table, "type_vocab_size": 0}
-    return x_reading(state, causal is not False, table, told, assumed, frequencies)
+    inferred |= {"embedding_norm": "embeddings.norm.weight" in table, "type_vocab_size": 0}
+    return x_reading(state, causal is not False, table, inferred, assumed, frequencies)
 
 
-def x_reading(state: Tensors, causal: bool, table: Table, told: Values, assumed: Values, frequencies: str) -> Reading:
+def x_reading(
+    state: Tensors, causal: bool, table: Table, inferred: Values, assumed: Values, frequencies: str
+) -> Reading:
     """Return the reading of a stack: with tokens and causal it is a language model."""
     head = "token_emb.emb.weight" in state and causal
     model_class = VanillaDecoderForCausalLM if head else VanillaDecoderModel if causal else VanillaEncoderModel
     if head:
-        told = told | {"tie_word_embeddings": "to_logits.weight" not in state}
-        if told["tie_word_embeddings"]:
-            assumed = assumed | {"logit_scale": told["hidden_size"] ** -0.5}
+        inferred = inferred | {"tie_word_embeddings": "to_logits.weight" not in state}
+        if inferred["tie_word_embeddings"]:
+            assumed = assumed | {"logit_scale": inferred["hidden_size"] ** -0.5}
     links = expand_table(table, ours="model." if head else "")
-    if head and not told["tie_word_embeddings"]:
+    if head and not inferred["tie_word_embeddings"]:
         links += expand_table({"lm_head.weight": "to_logits.weight"})
     zeros = {
         link.native: state[link.native.replace(".bias", ".weight")].new_zeros(len(state[link.native[:-4] + "weight"]))
         for link in links
-        if told["mlp_bias"] and ".ff." in link.native and link.native.endswith(".bias") and link.native not in state
+        if inferred["mlp_bias"]
+        and ".ff." in link.native
+        and link.native.endswith(".bias")
+        and link.native not in state
     }
-    fresh = EMBEDDINGS if "token_emb.emb.weight" not in state else "(?!)"
-    return Reading(model_class, links, told, assumed, re.escape(frequencies), fresh, zeros)
+    initialized = EMBEDDINGS if "token_emb.emb.weight" not in state else "(?!)"
+    return Reading(model_class, links, inferred, assumed, re.escape(frequencies), initialized, zeros)

@@ -47,9 +47,9 @@ def test_a_table_is_written_out_for_layers_weights_and_biases():
 def test_what_neither_side_has_is_left_out_and_what_one_side_has_is_named():
     links = [Link(("a",), "b"), Link(("c", "d"), "e", Rows(2))]
     assert present_links(links, {"a"}, {"b"}) == links[:1]
-    with pytest.raises(ValueError, match=r"c \+ d = e there is no d"):
+    with pytest.raises(ValueError, match=r"c \+ d = e lacks d"):
         present_links(links, {"a", "c"}, {"b", "e"})
-    with pytest.raises(ValueError, match="there is no b"):
+    with pytest.raises(ValueError, match="lacks b"):
         present_links(links, {"a"}, set())
 
 

@@ -63,7 +63,7 @@ class CTranslate2Engine(Engine):
             return self.continue_prompts(prompts, search.max_new_tokens, options)
         results = self.run(
             "translate_batch",
-            words(self.source, prompts),
+            token_names(self.source, prompts),
             max_decoding_length=search.max_new_tokens,
             min_decoding_length=0,  # 1 by default: no empty translation
             max_input_length=0,  # by default the source is cut
@@ -77,33 +77,33 @@ class CTranslate2Engine(Engine):
 
         It miscounts distances after a prompt that it reads at once: with a relative bias it reads token by token.
         """
-        made: dict[int, list[int]] = {}
+        continuations: dict[int, list[int]] = {}
         whole = self.config.position_embedding_type == "relative"
-        for places in groups(prompts, whole, options["beam_size"]):
-            batch = words(self.source, [prompts[place] for place in places])
+        for numbers in groups(prompts, whole, options["beam_size"]):
+            batch = token_names(self.source, [prompts[number] for number in numbers])
             length = max_new_tokens + (len(batch[0]) - 1 if whole else 0)
             results = self.run("generate_batch", batch, max_length=length, include_prompt_in_result=whole, **options)
-            for place, result in zip(places, results):
-                made[place] = list(result.sequences_ids[0])[len(prompts[place]) if whole else 0 :]
-        return [made[place] for place in range(len(prompts))]
+            for number, result in zip(numbers, results):
+                continuations[number] = list(result.sequences_ids[0])[len(prompts[number]) if whole else 0 :]
+        return [continuations[number] for number in range(len(prompts))]
 
     def prepare(self, rows: Rows) -> None:
-        """Let the engine prepare for the longest row, in steps that it takes right."""
+        """Let the engine extend its biases for the longest row, in steps that it computes correctly."""
         longest = max(rows, key=len)
         while self.config.position_embedding_type == "alibi" and len(longest) >= self.prepared + ALIBI_STEP:
             self.runner.forward_batch([longest[: self.prepared + 1]])
             self.prepared += ALIBI_STEP
 
     def run(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call the engine; what it cannot do with its input is an error of the input."""
+        """Call the engine; its errors are reported as errors of the input."""
         try:
             return getattr(self.runner, method)(*arguments, **options)
-        except RuntimeError as error:  # a text longer than the position table, above all
+        except RuntimeError as error:  # mostly a text longer than the position table
             limit = self.config.max_position_embeddings
             raise ValueError(f"CTranslate2: {error} (max_position_embeddings={limit})") from error
 
     def on_host(self, view: Any) -> np.ndarray:
-        """Return what the engine has computed, in float32."""
+        """Return an array of the engine in float32."""
         view = view.to_device(self.ctranslate2.Device.cpu)
         return np.array(view.to(self.ctranslate2.DataType.float32))
 
@@ -111,12 +111,12 @@ class CTranslate2Engine(Engine):
         if self.kind == "decoder":
             rows = [[*prompt, *more] for prompt, more in zip(prompts, continuations)]
             self.prepare(rows)
-            made = self.on_host(self.run("forward_batch", rows, return_log_probs=True))
+            scores = self.on_host(self.run("forward_batch", rows, return_log_probs=True))
             return [
-                [float(row[len(prompt) - 1 + place, token]) for place, token in enumerate(more)]
-                for row, prompt, more in zip(made, prompts, continuations)
+                [float(row[len(prompt) - 1 + position, token]) for position, token in enumerate(more)]
+                for row, prompt, more in zip(scores, prompts, continuations)
             ]
-        pairs = words(self.source, prompts), words(self.target, continuations)
+        pairs = token_names(self.source, prompts), token_names(self.target, continuations)
         results = self.run("score_batch", *pairs, max_input_length=0)
         return [list(result.log_probs)[: len(more)] for result, more in zip(results, continuations)]
 
@@ -144,10 +144,10 @@ class CTranslate2Engine(Engine):
 
 
 def groups(prompts: Rows, by_word: bool, num_beams: int) -> list[list[int]]:
-    """Return the numbers of the prompts that the engine continues right together.
+    """Return the numbers of the prompts that the engine continues correctly in one batch.
 
-    One of a single token makes it repeat parts of the others, and beams do not end at once behind a prompt that is
-    longer than another.
+    A prompt of a single token makes it repeat parts of the others, and beams do not end at once after a prompt that
+    is longer than another.
     """
     numbers = range(len(prompts))
     if by_word:
@@ -157,7 +157,7 @@ def groups(prompts: Rows, by_word: bool, num_beams: int) -> list[list[int]]:
 
 
 def load_head(model_class: Any, config: Any, folder: Path, stack: StatesOfEngine) -> torch.nn.Module:
-    """Return our own class with the engine in the place of its stack."""
+    """Return our model class with the engine in place of its stack."""
     with torch.device("meta"):
         model = model_class(config)
     model.model = stack
@@ -166,7 +166,7 @@ def load_head(model_class: Any, config: Any, folder: Path, stack: StatesOfEngine
 
 
 def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the tokens, of source and target."""
+    """Return the names of the tokens of source and target."""
     for names in (["vocabulary"], ["shared_vocabulary"], ["source_vocabulary", "target_vocabulary"]):
         paths = [folder / f"{name}.json" for name in names]
         if all(path.is_file() for path in paths):
@@ -175,6 +175,6 @@ def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:
     raise ValueError(f"{folder} has no vocabulary file of CTranslate2")
 
 
-def words(names: list[str], rows: Rows) -> list[list[str]]:
-    """Return the names of tokens, by which the engine wants them."""
+def token_names(names: list[str], rows: Rows) -> list[list[str]]:
+    """Return the names of tokens, which the engine takes."""
     return [[names[token] for token in row] for row in rows]

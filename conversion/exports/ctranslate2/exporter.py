@@ -1,4 +1,4 @@
-"""CTranslate2: all three model types on a fast C++ engine, with 8-bit weights if asked for."""
+"""CTranslate2: all three model types on a fast C++ engine, optionally with 8-bit weights."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def is_encoder_decoder(config: Any) -> bool:
     return MODEL_KINDS[config.model_type] == "encoder_decoder"
 
 
-# Values that the engine has; what is added to `configuration/options.py` is refused until somebody adds it here
+# Values that the engine has; what is added to `configuration/options.py` is refused until it is added here
 KNOWN = {
     "norm": ("layer_norm", "rms_norm"),
     "norm_placement": ("post", "pre", "sandwich"),
@@ -99,8 +99,8 @@ RULES = (
 class CTranslate2Exporter(Exporter):
     """Fills CTranslate2's specs: a Translator, a Generator or an Encoder.
 
-    Its own tools read the folder too. What comes after the stack of a classifier or a masked language model is saved
-    beside it, in float32, and computed by our own class.
+    Its own tools read the folder too. The head of a classifier or a masked language model is saved beside it, in
+    float32, and computed by our own class.
     """
 
     info = ENGINES["ctranslate2"]

@@ -1,7 +1,7 @@
-"""Our weights in CTranslate2's specs: what its converters do for other architectures, from our modules.
+"""Our weights in CTranslate2's specs, as its converters fill them for other architectures.
 
 A spec is CTranslate2's description of a model: an attribute per tensor or setting. Its constructors know the layouts
-of the architectures that its authors met; `put` adds what the engine reads besides. All tensors are copies in
+of some architectures; `put` adds what else the engine reads. All tensors are copies in
 float32: quantization changes them in place.
 """
 
@@ -36,7 +36,7 @@ ACTIVATIONS = {
 
 
 def put(spec: Any, **values: Any) -> None:
-    """Set attributes that the engine reads, whether or not the spec's constructor has made them."""
+    """Set attributes that the engine reads, including those that the spec's constructor does not define."""
     vars(spec).update(values)
 
 
@@ -86,18 +86,16 @@ class SpecBuilder:
         scheme = self.config.position_embedding_type
         if scheme == "relative":
             table = positions.relative_attention_bias[positions.table_index(layer_idx)].weight
-            put(spec, relative_attention_bias=array(table), relative_attention_max_distance=self.max_distance())
+            distance = np.dtype("int32").type(self.config.relative_attention_max_distance)
+            put(spec, relative_attention_bias=array(table), relative_attention_max_distance=distance)
         elif scheme in ("rotary", "none"):
             self.fill_rotation(spec, module, positions, layer_idx)
-
-    def max_distance(self) -> Any:
-        return np.dtype("int32").type(self.config.relative_attention_max_distance)
 
     def fill_rotation(self, spec: Any, module: Any, positions: Any, layer_idx: int) -> None:
         """Set the rotation of a layer's queries and keys, by factors on the wavelengths (the engine's "Su").
 
-        So every scaling that does not depend on the input's length is the same to the engine. A layer without
-        rotation turns two dimensions by nothing: an engine without any positions would add sinusoids.
+        So the engine computes every scaling that does not depend on the input's length. A layer without
+        rotation rotates two dimensions by 0: an engine without any positions would add sinusoids.
         """
         rotation = self.rotation_of(module, positions, layer_idx)
         base = 10000.0
@@ -118,7 +116,7 @@ class SpecBuilder:
             spec.queries_scale = float(module.scaling * rotation.attention_scaling**2)
 
     def rotation_of(self, module: Any, positions: Any, layer_idx: int) -> Any | None:
-        """Return the module that makes a layer's angles, `None` if its queries and keys are not turned."""
+        """Return the module that computes a layer's angles, `None` if its queries and keys are not rotated."""
         if self.config.position_embedding_type == "none" or not self.config.is_rotary_layer(layer_idx):
             return None
         name = "all" if positions.shared else layer_types(module.config)[layer_idx]
@@ -159,7 +157,7 @@ class SpecBuilder:
             spec.attention.layer_norm = self.norm(residual.norm)
 
     def fill_stack(self, spec: Any, stack: Stack) -> None:
-        """Set what encoder and decoder have in common: positions, norms and blocks."""
+        """Set the positions, norms and blocks of an encoder or decoder."""
         embeddings = stack.embeddings
         spec.scale_embeddings = float(embeddings.scale)
         if self.config.position_embedding_type in ("learned", "sinusoidal"):
@@ -198,7 +196,7 @@ class SpecBuilder:
         }
 
     def encoder(self, stack: Stack) -> Any:
-        """Return the spec of an encoder, with an input for token types where there are some."""
+        """Return the spec of an encoder, with an input for token types if the model has any."""
         types = getattr(stack.embeddings.token_types, "embed_token_types", None)
         spec = self.specs.TransformerEncoderSpec(
             len(stack.layers),
@@ -208,13 +206,13 @@ class SpecBuilder:
         )
         self.drop_positions(spec)
         spec.embeddings[0].weight = array(stack.embed_tokens.weight)
-        if types is not None:  # ours are added behind the scale
+        if types is not None:  # ours are added after the scale
             spec.embeddings[1].weight = array(types.weight / stack.embeddings.scale)
         self.fill_stack(spec, stack)
         return spec
 
     def decoder(self, stack: Stack, head: nn.Linear, scale: float = 1.0, cap: float | None = None) -> Any:
-        """Return the spec of a decoder and its output layer; `scale` and `cap` are what the logits go through."""
+        """Return the spec of a decoder and its output layer; `scale` and `cap` transform the logits."""
         config = self.config
         spec = self.specs.TransformerDecoderSpec(
             len(stack.layers),
@@ -243,7 +241,7 @@ class SpecBuilder:
 
     @staticmethod
     def drop_positions(spec: Any) -> None:
-        """Take away the position table that a constructor has made; `fill_stack` makes one where there is one."""
+        """Remove the position table of a constructor; `fill_stack` adds one if the model has one."""
         vars(spec).pop("position_encodings", None)
 
 

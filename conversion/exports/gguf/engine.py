@@ -40,7 +40,7 @@ class LlamaCppEngine(Engine):
             keep_logits: Whether to keep the logits of all tokens, which take much memory, and not of the last only.
 
         Raises:
-            ValueError: There are not so many positions.
+            ValueError: The model has fewer positions.
         """
         self.check_length(length)
         limit = self.config.max_position_embeddings
@@ -82,15 +82,15 @@ class LlamaCppEngine(Engine):
         llama = self.context(len(prompt) + max_new_tokens)
         if seed is not None:
             llama.set_seed(seed)
-        made: list[int] = []
+        generated: list[int] = []
         end = self.end_tokens()
         for token in llama.generate(prompt, min_p=0.0, **sampling):
             if token in end:
                 break
-            made.append(token)
-            if len(made) == max_new_tokens:
+            generated.append(token)
+            if len(generated) == max_new_tokens:
                 break
-        return made
+        return generated
 
     def score(self, prompts: Rows, continuations: Rows) -> list[list[float]]:
         check_rows(prompts)

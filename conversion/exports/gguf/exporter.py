@@ -64,13 +64,13 @@ def stored(gguf: Any, tensors: Tensors, quantization: str) -> Stored:
     """Return matrices in the quantization, where their rows allow it; vectors stay as they are."""
     name, _ = FILE_TYPES[quantization]
     wanted, plain = gguf.GGMLQuantizationType[name], gguf.GGMLQuantizationType.F32
-    made: Stored = {}
+    result: Stored = {}
     for key, values in tensors.items():
         fits = values.ndim > 1 and (name != "Q8_0" or values.shape[-1] % BLOCK == 0)
         is_small = key.startswith("position_embd")  # read row by row, in float32
         kind = wanted if fits and not is_small else plain
-        made[key] = (gguf.quants.quantize(values, kind), kind)
-    return made
+        result[key] = (gguf.quants.quantize(values, kind), kind)
+    return result
 
 
 def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:

@@ -1,6 +1,6 @@
 """Our weights in GGUF's form: the two shapes of decoder that llama.cpp has under the names `llama` and `gpt2`.
 
-What llama.cpp has no setting for is multiplied into the weights: scales of embeddings, of queries and of logits, and
+Without a setting in llama.cpp, these are multiplied into the weights: scales of embeddings, queries and logits, and
 the 1 that some norms add to their weight.
 """
 
@@ -77,14 +77,14 @@ def rope_of(config: Any) -> dict[str, Any]:
 
 
 def architecture_of(config: Any) -> tuple[str, list[str]]:
-    """Return the nearest shape of a decoder, `llama` or `gpt2`, and what stands in its way."""
+    """Return the nearest shape of a decoder, `llama` or `gpt2`, and its obstacles."""
     found = {name: violations(rules, config) for name, rules in RULES.items()}
     nearest = min(found, key=lambda name: len(found[name]))
     return nearest, violations(COMMON_RULES, config) + found[nearest]
 
 
 def fields_of(config: Any, architecture: str) -> Fields:
-    """Return what the file says about the model, by key."""
+    """Return the fields on the model, by key."""
     fields = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -114,7 +114,7 @@ def tensors_of(model: Any, architecture: str) -> Tensors:
 
 
 class DecoderTensors:
-    """What both shapes have in common.
+    """The tensors that both shapes have.
 
     Args:
         model: A `VanillaDecoderForCausalLM`.
@@ -158,7 +158,7 @@ class DecoderTensors:
             self.tensors[f"{name}.bias"] = change(array(module.bias))
 
     def query_scale(self, module: Any) -> np.float32:
-        """Return what queries are multiplied by, beside the engine's 1/√K."""
+        """Return the factor on queries, in addition to the engine's 1/√K."""
         return np.float32(module.scaling * math.sqrt(self.config.head_dim))
 
     def attention(self, name: str, module: Any) -> None:
@@ -172,7 +172,7 @@ class DecoderTensors:
 
 
 class LlamaTensors(DecoderTensors):
-    """The tensors of a Llama: neighbouring dimensions of queries and keys are turned against each other."""
+    """The tensors of a Llama: neighboring dimensions of queries and keys are rotated together."""
 
     def attention(self, name: str, module: Any) -> None:
         rotation = self.rotation()
@@ -200,7 +200,7 @@ class LlamaTensors(DecoderTensors):
         return rotation
 
     def positions(self, module: Any) -> None:
-        """Add what the frequencies are divided by, if they are scaled."""
+        """Add the divisors of the frequencies, if they are scaled."""
         factors = wavelength_factors(self.rotation().inv_freq, float(rope_of(self.config)["rope_theta"]))
         if not np.allclose(factors, 1, rtol=1e-6):
             self.tensors["rope_freqs.weight"] = factors

@@ -1,4 +1,4 @@
-"""Our tokenizers in GGUF's form: byte-level byte-pair encoding, with pre-tokenisers that llama.cpp has a name for."""
+"""Our tokenizers in GGUF's form: byte-level byte-pair encoding, with pre-tokenizers that llama.cpp has a name for."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ ROLES = {"bos": "bos_token_id", "eos": "eos_token_id", "unknown": "unk_token_id"
 
 
 def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) -> Fields:
-    """Return what the file says about the tokenizer, by key; without a tokenizer that there is none.
+    """Return the fields on the tokenizer, by key.
 
     Raises:
         ValueError: llama.cpp would split texts into other tokens.
@@ -50,30 +50,30 @@ def tokenizer_json(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the description of a tokenizer of the tokenizers library.
 
     Raises:
-        ValueError: It is another one.
+        ValueError: It is of another kind.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is none of the tokenizers library")
+        raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is not from the tokenizers library")
     return backend.to_str()
 
 
 def check(whole: dict[str, Any], tokens: int, vocab_size: int) -> None:
-    """Raise for a tokenizer that is no byte-level byte-pair encoding, or one with more around it."""
+    """Raise ValueError for a tokenizer other than plain byte-level byte-pair encoding."""
     model = whole["model"]
     reasons = []
     if model["type"] != "BPE" or pre_tokenizer_of(whole) is None:
         reasons.append(
-            "only byte-level byte-pair encoding goes without loss (our byte_level_bpe), with GPT-2's pre-tokeniser, "
-            f"the same after single digits, or Llama 3's; this one is {model['type']} behind {whole['pre_tokenizer']}"
+            "only byte-level byte-pair encoding goes without loss (our byte_level_bpe), with GPT-2's pre-tokenizer, "
+            f"the same after single digits, or Llama 3's; this one is {model['type']} after {whole['pre_tokenizer']}"
         )
     if whole["normalizer"] is not None:
-        reasons.append(f"llama.cpp does not normalise texts, this tokenizer does: {whole['normalizer']}")
+        reasons.append(f"llama.cpp does not normalize texts, this tokenizer does: {whole['normalizer']}")
     for name in ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "dropout"):
         if model.get(name):
             reasons.append(f"llama.cpp has no {name}={model[name]!r}")
     if bool(model.get("ignore_merges")) != (pre_tokenizer_of(whole) == "llama-bpe"):
-        reasons.append(f"ignore_merges={model.get('ignore_merges')!r} is not what goes with its pre-tokeniser")
+        reasons.append(f"ignore_merges={model.get('ignore_merges')!r} does not fit its pre-tokenizer")
     if tokens > vocab_size:
         reasons.append(f"it has {tokens} tokens, the model vocab_size={vocab_size}")
     if reasons:
@@ -81,7 +81,7 @@ def check(whole: dict[str, Any], tokens: int, vocab_size: int) -> None:
 
 
 def pre_tokenizer_of(whole: dict[str, Any]) -> str | None:
-    """Return llama.cpp's name of a pre-tokeniser, `None` if it has none."""
+    """Return llama.cpp's name of a pre-tokenizer, `None` if it has none."""
     step = whole["pre_tokenizer"] or {}
     steps = step["pretokenizers"] if step.get("type") == "Sequence" else [step]
     *before, last = steps or [{}]

@@ -40,9 +40,9 @@ class OnnxEngine(Engine):
     def run(self, graph: str, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the outputs of a graph by name."""
         session = self.sessions[graph]
-        names = {value.name for value in session.get_inputs()}  # what a graph does not read it does not have
-        made = session.run(None, {name: value.numpy() for name, value in inputs.items() if name in names})
-        return {value.name: torch.from_numpy(array) for value, array in zip(session.get_outputs(), made)}
+        names = {value.name for value in session.get_inputs()}  # a graph has no inputs that it does not read
+        outputs = session.run(None, {name: value.numpy() for name, value in inputs.items() if name in names})
+        return {value.name: torch.from_numpy(array) for value, array in zip(session.get_outputs(), outputs)}
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
         self.check_lengths(prompts, search.max_new_tokens)
@@ -103,8 +103,8 @@ class OnnxEngine(Engine):
         filler = self.config.pad_token_id
         ids, mask = padded(rows, 0 if filler is None else filler)
         segments = torch.zeros_like(ids) if token_type_ids is None else padded(token_type_ids, 0)[0]
-        made = self.run("model", input_ids=ids, attention_mask=mask, token_type_ids=segments)
-        return next(made[name] for name in ("prediction_logits", "logits") if name in made).numpy()
+        outputs = self.run("model", input_ids=ids, attention_mask=mask, token_type_ids=segments)
+        return next(outputs[name] for name in ("prediction_logits", "logits") if name in outputs).numpy()
 
 
 class GraphModel(PreTrainedModel, GenerationMixin):
@@ -154,9 +154,9 @@ class GraphModel(PreTrainedModel, GenerationMixin):
             inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids}
         past = {} if past_key_values is None else named_tensors(past_key_values)
         graph = "prefill" if past_key_values is None else "decode"
-        made = self.engine.run(graph, **{name: value.contiguous() for name, value in (inputs | past).items()})
-        cache: Any = cache_of(made)  # annotated for encoder-decoders; `generate` takes it from decoders too
-        return Seq2SeqLMOutput(logits=made.pop("logits"), past_key_values=cache)
+        outputs = self.engine.run(graph, **{name: value.contiguous() for name, value in (inputs | past).items()})
+        cache: Any = cache_of(outputs)  # annotated for encoder-decoders; `generate` takes it from decoders too
+        return Seq2SeqLMOutput(logits=outputs.pop("logits"), past_key_values=cache)
 
 
 class GraphEncoder(nn.Module):
@@ -186,17 +186,17 @@ def named_tensors(cache: Cache) -> dict[str, torch.Tensor]:
     }
 
 
-def cache_of(made: dict[str, torch.Tensor]) -> Cache:
-    """Return a cache of the tensors that a graph gave out."""
+def cache_of(outputs: dict[str, torch.Tensor]) -> Cache:
+    """Return a cache of the tensors among a graph's outputs."""
 
     def part(stack: str) -> DynamicCache:
         cache, layer = DynamicCache(), 0
-        while f"present.{layer}{stack}.key" in made:
-            cache.update(made[f"present.{layer}{stack}.key"], made[f"present.{layer}{stack}.value"], layer)
+        while f"present.{layer}{stack}.key" in outputs:
+            cache.update(outputs[f"present.{layer}{stack}.key"], outputs[f"present.{layer}{stack}.value"], layer)
             layer += 1
         return cache
 
-    if "present.0.encoder.key" in made:
+    if "present.0.encoder.key" in outputs:
         return EncoderDecoderCache(part(".decoder"), part(".encoder"))
     return part("")
 
@@ -207,7 +207,7 @@ def until(row: list[int], end: list[int]) -> list[int]:
 
 
 def providers_of(onnxruntime: Any, device: str) -> list[str]:
-    """Return what the graphs run on.
+    """Return the execution providers for a device.
 
     Raises:
         ValueError: The installed ONNX Runtime has nothing for the device.

@@ -50,7 +50,7 @@ EXPORTER = OnnxExporter()
 
 
 def quantizer_of(quantization: str) -> Any:
-    """Return what rounds the weights to 8 bits, and activations while it runs; `None` to keep them.
+    """Return a quantizer of weights to 8 bits, and of activations at run time; `None` for `float32`.
 
     Both are unsigned, which the engine multiplies alike on every CPU: with signed weights, its kernels for CPUs
     without VNNI add two products in 16 bits, which overflow.

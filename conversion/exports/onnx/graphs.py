@@ -1,7 +1,7 @@
 """Our models as ONNX graphs, traced by transformers' exporter with batch size and lengths left open.
 
-A language model is two graphs, `prefill` for the prompt and `decode` for the tokens behind it; an encoder-decoder has
-`encoder` besides; every other model is one graph, `model`. Inputs and outputs have the names that ONNX tools know:
+A language model is two graphs, `prefill` for the prompt and `decode` for the tokens after it; an encoder-decoder has
+`encoder` too; every other model is one graph, `model`. Inputs and outputs have the names that ONNX tools know:
 `input_ids`, `attention_mask`, `past_key_values.0.key` and `present.0.key` of each layer, `logits`.
 """
 
@@ -46,7 +46,7 @@ def traceable(model: Any) -> Any:
 
 
 def graph_parts(model: Any) -> dict[str, tuple[Any, dict[str, Any], dict[str, Any]]]:
-    """Return, for each graph, what is traced, with which inputs, and which of their axes are open."""
+    """Return the module, inputs and dynamic axes of each graph, by name."""
     ids = torch.ones(BATCH, LENGTH, dtype=torch.long)
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if not hasattr(model, "generate") or not model.can_generate():
@@ -108,7 +108,7 @@ def trace_graph(model: Any, inputs: dict[str, Any], axes: dict[str, Any], quanti
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Hold back what the exporters say about themselves; what goes wrong is an exception."""
+    """Suppress the exporters' messages; errors are exceptions."""
     loggers = [logging.getLogger(name) for name in ("", "torch.onnx", "onnx_ir", "onnxscript", "transformers")]
     levels = [logger.level for logger in loggers]
     try:
@@ -127,8 +127,8 @@ def name_of(name: str, is_input: bool, is_step: bool) -> str:
 
     Args:
         name: The exporter's name.
-        is_input: Whether it goes in.
-        is_step: Whether the graph is that of a decoder with an encoder, whose inputs are named from its own view.
+        is_input: Whether it is an input.
+        is_step: Whether the graph is a decoder with an encoder, whose inputs get the decoder's names.
     """
     path = name.removeprefix("input.").removeprefix("output.").split(".")
     if path[0] == "past_key_values":
@@ -154,9 +154,9 @@ def save(graphs: dict[str, Any], folder: Path) -> None:
     keys = [key_of(value.const_value) for value in values]
     unique = {key: value.const_value for key, value in zip(keys, values)}
     written = onnx_ir.external_data.convert_tensors_to_external(list(unique.values()), folder, WEIGHTS)
-    places = dict(zip(unique, written))
+    stored = dict(zip(unique, written))
     for key, value in zip(keys, values):
-        found = places[key]
+        found = stored[key]
         value.const_value = onnx_ir.ExternalTensor(
             found.location, found.offset, found.length, found.dtype,
             shape=found.shape, name=value.name, base_dir=folder,
@@ -166,5 +166,5 @@ def save(graphs: dict[str, Any], folder: Path) -> None:
 
 
 def key_of(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Return what only equal tensors share."""
+    """Return a key that only equal tensors share."""
     return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()

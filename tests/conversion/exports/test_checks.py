@@ -7,7 +7,7 @@ from modeling.toys import toy
 from transformers import GenerationConfig
 
 from vanillaformer.conversion.exports import Engine
-from vanillaformer.conversion.exports.checks import NEAR, check, greedy, lost, random_rows, score, share
+from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
 
 
 class Twin(Engine):
@@ -75,9 +75,9 @@ def test_equally_good_tokens_may_change_places():
     model = toy("decoder", tie_word_embeddings=False)
     best = greedy(model, [5, 6], 1, Twin(model))[0]
     model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
-    assert lost(model, [5, 6], [best], 1, Twin(model)) == [0.0]
-    assert lost(model, [5, 6], [best - 1], 1, Twin(model)) == pytest.approx([0.0], abs=1e-5)
-    assert lost(model, [5, 6], [(best + 5) % 37], 1, Twin(model))[0] > 0.1
+    assert gaps_to_best(model, [5, 6], [best], 1, Twin(model)) == [0.0]
+    assert gaps_to_best(model, [5, 6], [best - 1], 1, Twin(model)) == pytest.approx([0.0], abs=1e-5)
+    assert gaps_to_best(model, [5, 6], [(best + 5) % 37], 1, Twin(model))[0] > 0.1
 
 
 @torch.no_grad()
@@ -87,20 +87,20 @@ def test_each_token_is_judged_after_those_that_the_engine_made():
     first = greedy(model, [5, 6], 1, Twin(model))[0]
     other = first + 1 if first + 1 != 3 else first + 2
     made = [other, *greedy(model, [5, 6, other], 3, Twin(model))]
-    losses = lost(model, [5, 6], made, 4, Twin(model))
+    losses = gaps_to_best(model, [5, 6], made, 4, Twin(model))
     assert losses[0] > 1e-3
     assert losses[1:] == [0.0] * 3
-    ended = lost(model, [5, 6], made[:2], 4, Twin(model))  # an engine that ends there has chosen the end
+    ended = gaps_to_best(model, [5, 6], made[:2], 4, Twin(model))  # an engine that ends there has chosen the end
     row = model(torch.tensor([[5, 6, *made[:2]]])).logits[0, -1].log_softmax(-1)
     assert ended[:2] == pytest.approx(losses[:2], abs=1e-5)
     assert ended[2] == pytest.approx((row.max() - row[3]).item(), abs=1e-5)
 
 
 def test_the_share_of_equal_tokens_of_rounded_weights_is_at_least_nine_tenths():
-    assert share([0.0] * 9 + [3.0], "tokens", exact=False).startswith("9 of 10 tokens equal (or within 0.25 of")
-    assert share([NEAR] * 9 + [3.0], "tokens", exact=False)
+    assert agreement([0.0] * 9 + [3.0], "tokens", exact=False).startswith("9 of 10 tokens equal (or within 0.25 of")
+    assert agreement([NEAR] * 9 + [3.0], "tokens", exact=False)
     with pytest.raises(ValueError, match=r"8 of 10 tokens equal \(or within 0.25 .*\); at least 90% must be"):
-        share([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
+        agreement([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
 
 
 class Scrambler(Twin):

@@ -321,7 +321,7 @@ def test_other_tokenizers_are_refused(algorithm, tmp_path):
 
 
 def test_lower_casing_and_too_many_tokens_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"does not normalise texts.*Lowercase"):
+    with pytest.raises(ValueError, match=r"does not normalize texts.*Lowercase"):
         export(toy("decoder", **LLAMA, vocab_size=300), tmp_path / "a", "gguf", tokenizer=trained(lowercase=True))
     with pytest.raises(ValueError, match=r"tokens, the model vocab_size=37"):
         export(toy("decoder", **LLAMA), tmp_path / "b", "gguf", tokenizer=trained())
