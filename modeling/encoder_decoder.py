@@ -143,14 +143,15 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         if decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.source_as_target(input_ids)
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(
+            encoded = self.encoder(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
                 inputs_embeds=inputs_embeds,
                 **kwargs,
             )
-        encoded = as_base_model_output(encoder_outputs)
+        else:
+            encoded = as_base_model_output(encoder_outputs)
         outputs = self.decoder(
             input_ids=decoder_input_ids,
             attention_mask=decoder_attention_mask,

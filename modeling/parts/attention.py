@@ -18,7 +18,7 @@ from .positions import PositionEmbeddings, Rotate
 
 
 def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
-    """Return keys or values (B, G, S, K) each head repeated for the queries that share it, (B, G·repeats, S, K)."""
+    """Return keys or values (B, G, S, K) as (B, G·repeats, S, K), each head repeated for the queries that share it."""
     return x if repeats == 1 else x.repeat_interleave(repeats, dim=1)
 
 

@@ -97,7 +97,7 @@ class ReZero(Residual):
 
 
 class DeepNorm(PostNorm):
-    """DeepNorm, post-LN with a weight on the stream (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ N layers."""
+    """DeepNorm, post-LN with a weight on the stream (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ in N layers."""
 
     def __init__(self, config: BlockConfig, cross_attention: bool = False):
         super().__init__(config, cross_attention)
