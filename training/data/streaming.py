@@ -6,6 +6,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
@@ -13,6 +14,7 @@ from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
+from ..arrow_files import arrow_column
 from ..tasks import TaskName
 from .arguments import COLUMNS, DataArguments
 from .json_files import column_names, needed_cells
@@ -113,9 +115,10 @@ class TextStream:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
             if self.held_out:
-                texts = batch.rows[COLUMNS[self.task][0]]
-                kept = [index for index, text in enumerate(texts) if text not in self.held_out]
-                batch = batch.with_rows(batch.rows.select(kept))
+                texts = arrow_column(batch.rows, COLUMNS[self.task][0]).to_pylist()
+                chosen = np.array([text not in self.held_out for text in texts], dtype=bool)
+                if not chosen.all():
+                    batch = batch.with_rows(batch.rows.select(np.flatnonzero(chosen)))
             if len(batch.rows):
                 yield batch
         if bad and "count" not in self.reported:
