@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.data.dialogue import SEPARATOR, separator_id
 
-TOKENS = 64  # of a reply, where nothing else is said
+TOKENS = 64  # of a reply, by default
 
 
 @dataclass
@@ -20,8 +20,8 @@ class Chat:
     Args:
         model: The language model.
         tokenizer: Its tokenizer.
-        max_history: So many turns are seen by the model, the latest; None for as many as fit.
-        candidates: So many replies are drawn, of which the reranking model chooses.
+        max_history: Maximum number of turns that the model sees, the latest; None for as many as fit.
+        candidates: Number of replies that the reranking model chooses from.
         reranker: A model trained on `--reverse_turns`, with the same tokens. The reply is the candidate y with the
             highest p(history | y): maximum mutual information (Li et al. 2016), as DialoGPT does (Zhang et al. 2020).
         options: For `model.generate`.
@@ -47,7 +47,7 @@ class Chat:
         self.limit = None if limit is None else limit - self.room
 
     def reset(self) -> None:
-        """Forget what was said."""
+        """Forget the dialogue."""
         self.history.clear()
 
     def reply(self, text: str) -> str:
@@ -63,7 +63,7 @@ class Chat:
         return answer
 
     def draw(self) -> list[list[int]]:
-        """Return the tokens of the candidates, without what ends them."""
+        """Return the tokens of the candidates, without their end tokens."""
         prompt = self.prompt()
         inputs = torch.tensor([prompt], device=self.model.device)
         ends = [self.separator, *([self.tokenizer.eos_token_id] if self.tokenizer.eos_token_id is not None else [])]
@@ -92,13 +92,13 @@ class Chat:
         start, turns = self._start(), self._turns()[::-1]
         limit = getattr(self.reranker.config, "max_position_embeddings", None)
         longest = max(map(len, replies))
-        told = [token for turn in turns for token in turn]
+        context = [token for turn in turns for token in turn]
         if limit is not None:  # the same tokens for every candidate: sums over more would not compare
-            told = told[: max(1, limit - len(start) - longest - 1)]
+            context = context[: max(1, limit - len(start) - longest - 1)]
         losses = []
         for reply in replies:
             known = [*start, *reply, self.separator]
-            ids = torch.tensor([[*known, *told]], device=self.reranker.device)
+            ids = torch.tensor([[*known, *context]], device=self.reranker.device)
             with torch.inference_mode():
                 logits = self.reranker(ids).logits[0, len(known) - 1 : -1].float()
             losses.append(torch.nn.functional.cross_entropy(logits, ids[0, len(known) :], reduction="sum").item())

@@ -8,7 +8,7 @@
                                                            that weights do not tell
 
 Both models compute logits on the same random input, and only if they agree the new folder appears. Tokenizer,
-generation config and model card come along. A state dict comes without a model to compare with.
+generation config and model card are copied. A state dict has no model to compare with.
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """The whole path in a few minutes on a CPU: train a translator, score it, load it again, use it, look inside.
 
 Trains an encoder-decoder on the embedded corpus (English to German dates, times, numbers, amounts), by the same
-program and the same options that are open to everyone. Started again after an interruption it goes on where it was;
-once finished it uses the model it finds. Options of `train_translation` given here have the last word.
+program and options that everyone has. An interrupted demo is resumed; a finished one uses the model it finds. Options
+of `train-translation` can be given too, and take precedence.
 """
 
 import sys
@@ -37,15 +37,15 @@ EXAMPLES = 10
 
 
 def intro() -> None:
-    """Say what is going to happen."""
+    """Print what the demo does."""
     report(
         "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
-        "numbers and amounts to German. The data is made on the spot from the Unicode CLDR; nothing is downloaded.\n"
+        "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
     )
 
 
 def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, str]]) -> int:
-    """Print source, translation (by beam search) and reference of each row; return how many agree."""
+    """Print source, translation (by beam search) and reference of each row; return how many translations are right."""
     output = model.generate(
         **tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True), num_beams=4
     )
@@ -58,8 +58,8 @@ def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list
 
 
 def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> None:
-    """Draw what the last decoder layer looks at in the source while it translates."""
-    model.set_attn_implementation("eager")  # the one that gives the weights out
+    """Draw the cross-attention of the last decoder layer."""
+    model.set_attn_implementation("eager")  # which returns the weights
     inputs = tokenizer([text], return_tensors="pt")
     output = model.generate(**inputs, num_beams=1)
     with torch.inference_mode():
@@ -71,7 +71,7 @@ def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, pa
 
 
 def show(run: Run) -> None:
-    """Load the saved model as anyone would, translate sentences of the test split, and draw."""
+    """Load the saved model with transformers, translate sentences of the test split, and draw its attention."""
     logging.disable_progress_bar()
     model = AutoModelForSeq2SeqLM.from_pretrained(run.folder)
     tokenizer = AutoTokenizer.from_pretrained(run.folder)
@@ -80,20 +80,20 @@ def show(run: Run) -> None:
         data["source_locale"], data["target_locale"], size=data["embedded_size"], seed=data["split_seed"]
     )
     rows = unseen_examples(corpus, EXAMPLES)
-    report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources it has never seen:")
+    report(f"\nLoaded again with AutoModelForSeq2SeqLM.from_pretrained; {len(rows)} sources not in the training data:")
     correct = show_translations(model, tokenizer, rows)
     report(f"  {correct} of {len(rows)} right")
     draw_attention(model, tokenizer, rows[0]["source"], run.folder / "cross_attention.png")
 
 
 def outro(run: Run) -> None:
-    """Say where everything is and what to do next."""
+    """Print where everything is and what to do next."""
     report(f"\nOn {run.details['rows']['test']:,} held-out pairs: {scores_text(run.metrics, 'test')}")
     report(
         f"""
 In {run.folder}:
-  loss_curve.png        how training went
-  cross_attention.png   which source tokens each translated token was made from
+  loss_curve.png        training and validation loss
+  cross_attention.png   the source tokens that each translated token attends to
   README.md             the model card: data, settings, scores, how to load it
 
 Next:

@@ -1,9 +1,9 @@
-"""Make a model ready for another engine: write it in that engine's form and compare the two before it counts as done.
+"""Export a model for another engine, and compare the outputs of the two before the folder appears.
 
     vanillaformer export runs/translation deploy/translation --engine ctranslate2 --quantization int8
 
 SRC is a folder or Hub id of one of our models, or of a native one that converts to ours; DST is a new folder, which
-`vanillaformer generate --model DST` runs like any other model. Tokenizers and generation settings go along.
+`vanillaformer generate --model DST` runs like any other model. Tokenizers and generation settings are included.
 """
 
 import argparse

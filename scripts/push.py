@@ -1,11 +1,11 @@
 """Push a saved model to the Hugging Face Hub: a run's folder, a converted one, an export.
 
     vanillaformer push runs/translation user/dates-en-de
-    vanillaformer push runs/translation user/dates-en-de --dry-run     lists the files, asks nobody
+    vanillaformer push runs/translation user/dates-en-de --dry-run     lists the files, sends nothing
 
 The token is that of `hf auth login`, or HF_TOKEN. Uploaded are weights (safetensors), configs, tokenizers, the model's
-code, card, pictures and scores; not optimizers, checkpoints, records or pickles. A push that broke off can be given
-again: what has arrived is not sent twice. What people have written in the model card on the Hub stays.
+code, card, pictures and scores; not optimizers, checkpoints, records or pickles. An interrupted push can be
+repeated: files that have arrived are not sent again. Edits of the model card on the Hub stay.
 """
 
 import argparse

@@ -21,7 +21,9 @@ class TokenizerArguments:
     tokenizer_name_or_path: str | None = field(
         default=None, metadata={"help": "Tokenizer to load (folder or Hub id); without it one is trained"}
     )
-    tokenizer_algorithm: TokenizerAlgorithm = field(default="byte_level_bpe", metadata={"help": "Algorithm"})
+    tokenizer_algorithm: TokenizerAlgorithm = field(
+        default="byte_level_bpe", metadata={"help": "Algorithm of a new tokenizer"}
+    )
     tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
     tokenizer_min_frequency: int | None = field(
         default=None, metadata={"help": "Minimum frequency of a piece (default: the algorithm's)"}

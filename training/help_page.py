@@ -71,7 +71,10 @@ class HelpPage:
         """
         width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
         groups: dict[str, list[str]] = {group: [] for group in GROUPS}
+        complete_page = all(name in self.described for name in self.actions)
         for name, action in self.actions.items():
+            if name == "help_all" and complete_page:
+                continue
             group, words = self.described.get(name, (OTHERS, action.help or ""))
             if group != OTHERS or everything:
                 groups.setdefault(group, []).append(self.entry(name, action, words, width))
@@ -88,7 +91,7 @@ class HelpPage:
     def entry(self, name: str, action: argparse.Action, words: str, width: int) -> str:
         """Return an option and its description, with its values and its default."""
         option = f"  {shown_name(action)}"
-        words = " ".join([complete(" ".join(words.split()), action), *filter(None, [self.notes.get(name)])])
+        words = ": ".join(filter(None, [complete(" ".join(words.split()), action), self.notes.get(name)]))
         lines = textwrap.wrap(words, width - INDENT, break_on_hyphens=False) or [""]
         first = f"{option:{INDENT}}{lines[0]}" if len(option) < INDENT else f"{option}\n{'':{INDENT}}{lines[0]}"
         return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])

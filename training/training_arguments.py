@@ -174,7 +174,7 @@ class RunDefaults(
     )
     save_steps: float = field(
         default=0,
-        metadata={"help": "Checkpoint interval, in the same way; 0 for --eval_steps", "group": EVALUATION},
+        metadata={"help": "Checkpoint interval in steps or a fraction; 0 for --eval_steps", "group": EVALUATION},
     )
     save_total_limit: int | None = field(
         default=2,
@@ -183,9 +183,7 @@ class RunDefaults(
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "Save the best checkpoint, not the last", "group": EVALUATION}
     )
-    use_cache: bool = field(
-        default=True, metadata={"help": "use_cache of the saved config; training uses no cache", "group": OUTPUT}
-    )
+    use_cache: bool = field(default=True, metadata={"help": "Value of use_cache in the saved config", "group": OUTPUT})
     disable_tqdm: bool | None = field(
         default=None, metadata={"help": "No progress bars (default: none off a terminal)", "group": LOGGING}
     )
@@ -200,7 +198,7 @@ class RunDefaults(
         for group in ARGUMENT_GROUPS:
             group.check(self)
         if self.bf16 and not torch.accelerator.is_available():  # type: ignore[attr-defined]
-            self.use_cpu = True  # transformers wants to be told
+            self.use_cpu = True  # transformers checks it
         optimizer = self.optim
         if optimizer in OPTIMIZERS:
             self.optim = "adamw_torch"  # transformers accepts only its own

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, L
 from vanillaformer.hub.file_names import INDEX, WEIGHTS
 from vanillaformer.hub.loading import read_headers, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
+from vanillaformer.inference import tasks
 from vanillaformer.modeling.parts.positions import SinusoidalPositions
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import train
@@ -232,14 +233,14 @@ def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
 def test_a_record_of_an_export_that_is_none_is_said_to_be(record, copy):
     (copy / "vanillaformer_export.json").write_text(record)
     with pytest.raises(ValueError, match=r"vanillaformer_export\.json is damaged"):
-        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
+        tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
 
 
 def test_an_engine_that_is_none_is_named(copy):
     record = {"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}
     (copy / "vanillaformer_export.json").write_text(json.dumps(record))
     with pytest.raises(ValueError, match=r"engine must be one of .*, got 'steam'"):
-        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
+        tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
 
 
 def test_a_whole_folder_has_none(copy, saved):
@@ -329,7 +330,7 @@ def test_a_tokenizer_is_refused_if_it_has_more_tokens_than_the_model(copy):
 def test_a_library_that_is_missing_is_one_error(copy):
     edit(copy, attn_implementation="flash_attention_2")
     with pytest.raises(ValueError, match=r"--model .*: the model cannot be loaded: .*[Ff]lash"):
-        generate.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"], device="cpu"))
+        tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"], device="cpu"))
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"model": {"type": "BPE"}}', "[" * 100])
@@ -362,7 +363,7 @@ def test_a_pattern_that_never_ends_is_one_error(copy):
     pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$x"}, "behavior": "Isolated", "invert": False}
     tokenizer_with(copy, pre_tokenizer=pattern)
     arguments = generate.GenerateArguments(model_name_or_path=str(copy), text=["a" * 30 + "b"], device="cpu")
-    loaded, *_ = generate.load(arguments)
+    loaded, *_ = tasks.load(arguments)
     with pytest.raises(ValueError, match=r"the model's tokenizer cannot encode these texts: .*retry-limit-in-match"):
         loaded.encode(arguments.text)
 

@@ -9,6 +9,7 @@ from datasets import Dataset
 from script_runs import train
 from transformers import AutoTokenizer
 
+from vanillaformer.inference.chat import Chat
 from vanillaformer.scripts import generate
 
 DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了"], ["在吗", "不在"], ["一", "二", "三"]] * 8
@@ -78,8 +79,8 @@ def test_the_seed_decides(models, capsys) -> None:
 def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     # The likeliest token, by one beam: the same history gives the same answer, a longer one is seen.
     prompts = []
-    draw = generate.Chat.draw
-    monkeypatch.setattr(generate.Chat, "draw", lambda chat: (prompts.append(chat.prompt()), draw(chat))[1])
+    draw = Chat.draw
+    monkeypatch.setattr(Chat, "draw", lambda chat: (prompts.append(chat.prompt()), draw(chat))[1])
     monkeypatch.setattr("sys.stdin", io.StringIO("你好\n再见\n\n/reset\n你好\n"))
     lines = said(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
     assert len(lines) == 3
@@ -121,7 +122,7 @@ def test_errors(options, message, models) -> None:
 
 
 def test_only_models_of_dialogues(trained) -> None:
-    with pytest.raises(SystemExit, match="is no causal language model"):
+    with pytest.raises(SystemExit, match="is not a causal language model"):
         generate.main(["--model", str(trained("classification")), "--chat", "--text", "x"])
     with pytest.raises(SystemExit, match=r"the tokenizer has no token \[SEP\]"):
         generate.main(["--model", str(trained("causal")), "--chat", "--text", "x"])

@@ -49,7 +49,6 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(recipe: str, tmp_path: Path) 
     assert losses(tmp_path / "whole") == losses(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("job", ["classification", "masked"])
-def test_scheduled_sampling_needs_a_model_that_feeds_itself(job: str, tmp_path: Path) -> None:
+def test_scheduled_sampling_needs_a_model_that_feeds_itself(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--scheduled_sampling linear: .* feeds itself no tokens"):
-        train(job, tmp_path, *RECIPES["scheduled_sampling"].split())
+        train("masked", tmp_path, *RECIPES["scheduled_sampling"].split())

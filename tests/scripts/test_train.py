@@ -236,5 +236,4 @@ def test_help_names_the_objectives(capsys) -> None:
     with pytest.raises(SystemExit, match="0"):
         train_language_model.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
-    assert "--objective {causal,masked,mlm+nsp}" in text
-    assert "whether the second segment of a pair follows the first" in text
+    assert "or as BERT also of the next segment (causal, masked or mlm+nsp; default: causal)" in text

@@ -15,7 +15,7 @@ import datasets
 from types import SimpleNamespace
 from vanillaformer.tokenization import train
 from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.data.arguments import DataArguments
+from vanillaformer.training.data.arguments import DATA_ARGUMENTS
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.preprocessing.statistics import describe_data
 from vanillaformer.training.preprocessing.tokenizing import causal_blocks, classification_rows
@@ -34,7 +34,7 @@ task, file = sys.argv[1:]
 before = memory()
 found = [before]
 threading.Thread(target=watch, daemon=True).start()
-texts = load_data(DataArguments(train_file=file), task).splits
+texts = load_data(DATA_ARGUMENTS[task](train_file=file), task).splits
 fingerprints(texts)
 tokenizer = train(TextColumn(texts["train"], "text"), kind="encoder", vocab_size=500)
 tokenizer.eos_token = "[SEP]"

@@ -40,7 +40,7 @@ class DataArguments:
 
     dataset: str = field(
         default="embedded",
-        metadata={"help": "Hub id, or embedded: made without a download"},
+        metadata={"help": "Hub id of the data, or embedded: no download"},
     )
     dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set"})
     train_file: list[str] | None = field(
@@ -57,21 +57,23 @@ class DataArguments:
         metadata={"help": "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)"},
     )
     csv_quoting: Literal["minimal", "none"] | None = field(
-        default=None, metadata={"help": "Quotes of cells (default: minimal; in .tsv none)"}
+        default=None, metadata={"help": "Quotation marks (default: minimal; in .tsv none)"}
     )
     split_column: str | None = field(
         default=None, metadata={"help": "Column with the split of each row: train, validation or test"}
     )
-    validation_fraction: float = field(default=0.05, metadata={"help": "Fraction held out for validation if needed"})
-    test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test"})
-    hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Part that is held out"})
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Fraction held out if there is no validation data"}
+    )
+    test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test; 0 for none"})
+    hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Rows to hold out"})
     order_column: str | None = field(
         default=None, metadata={"help": "Column that orders the rows for --hold_out end, such as a date"}
     )
     drop_leaked_rows: bool = field(
         default=False, metadata={"help": "Drop training rows whose text is also in validation or test data"}
     )
-    bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Bad rows: stop, or skip them"})
+    bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Action on unusable rows"})
     split_seed: int = field(default=0, metadata={"help": "Seed of the split, which --seed does not change"})
     max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training rows"})
     max_validation_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation rows"})
@@ -81,10 +83,8 @@ class DataArguments:
         metadata={"help": "Read the data while training, for --max_steps steps"},
     )
     streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows in the shuffle buffer"})
-    tokenizer_samples: int = field(
-        default=50_000, metadata={"help": "Streaming: first rows, for tokenizer and labels"}
-    )
-    long_texts: LongTexts = field(default="cut", metadata={"help": "Texts over the maximum length"})
+    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: rows that train the tokenizer"})
+    long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes for tokenization (default: 1)"}
     )

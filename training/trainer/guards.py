@@ -34,7 +34,7 @@ class GuardArguments:
 
     nan_loss: Literal["stop", "skip"] = field(
         default="stop",
-        metadata={"help": "NaN or infinite loss: stop, or skip", "group": "Training"},
+        metadata={"help": "Action on a NaN or infinite loss", "group": "Training"},
     )
     early_stopping_patience: int = field(
         default=0, metadata={"help": "Early stopping: evaluations without improvement; 0 for never"}

@@ -40,7 +40,7 @@ class LossArguments:
 
     r_drop: float = field(
         default=0.0,
-        metadata={"help": "R-Drop: weight of the divergence of two passes (1 to 5)"},
+        metadata={"help": "R-Drop: weight of the divergence of two passes; needs dropout"},
     )
 
     def check(self) -> None:
@@ -68,11 +68,15 @@ class ScheduledSamplingArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    scheduled_sampling: Decay = field(default="none", metadata={"help": "Decay of gold decoder inputs"})
-    scheduled_sampling_k: float = field(
-        default=0.0, metadata={"help": "k of the decay: 1 - step/k, k^step or k/(k + exp(step/k))"}
+    scheduled_sampling: Decay = field(
+        default="none", metadata={"help": "Scheduled sampling: decay of the gold inputs"}
     )
-    scheduled_sampling_floor: float = field(default=0.0, metadata={"help": "Minimum probability of gold tokens"})
+    scheduled_sampling_k: float = field(
+        default=0.0, metadata={"help": "Its k: 1 - step/k, k^step or k/(k + exp(step/k))"}
+    )
+    scheduled_sampling_floor: float = field(
+        default=0.0, metadata={"help": "Scheduled sampling: minimum share of gold inputs"}
+    )
 
 
 @dataclass

@@ -29,7 +29,7 @@ class OptimizerArguments:
 
     optim: str = field(
         default="adamw_torch",
-        metadata={"help": "muon, radam or any of transformers"},
+        metadata={"help": "Optimizer: muon, radam or one of transformers"},
     )
     muon_momentum: float = field(default=0.95, metadata={"help": "Muon: momentum of the matrices"})
     muon_lr_factor: float = field(default=1.0, metadata={"help": "Muon: learning rate relative to --learning_rate"})
