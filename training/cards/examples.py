@@ -7,40 +7,40 @@ GREETING = "Hello, how are you?"
 """For models of dialogues."""
 
 
-def card_example(data: DataArguments, task: TaskName, row: str = "") -> str:
-    """Return the input in a model's card: no row of the user's data, unless `--card_example` gives one.
+def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str:
+    """Return the example input in a model's card: never a row of the user's data, unless `--card_example` gives one.
 
     Args:
-        data: The data arguments.
+        data_args: The data arguments.
         task: What the model does.
         row: An input from the data, which is used if the data is embedded.
 
     Raises:
         ValueError: `--card_example` cannot be an input of such a model.
     """
-    if data.card_example is not None:
-        if not data.card_example.strip():
+    if data_args.card_example is not None:
+        if not data_args.card_example.strip():
             raise ValueError("--card_example is empty")
-        if MASK in TASKS[task].example and MASK not in data.card_example:
-            raise ValueError(f"--card_example {data.card_example!r} needs a {MASK}, which the model fills in")
-        return data.card_example
-    if data.is_embedded:
+        if MASK in TASKS[task].example and MASK not in data_args.card_example:
+            raise ValueError(f"--card_example {data_args.card_example!r} needs a {MASK}, which the model fills in")
+        return data_args.card_example
+    if data_args.is_embedded:
         return TASKS[task].embedded_example or row
-    return TASKS[task].example if data.turns_column is None else GREETING
+    return TASKS[task].example if data_args.turns_column is None else GREETING
 
 
-def terminal_example(data: DataArguments, task: TaskName, row: str = "") -> str | None:
-    """Return the input of the command that a run ends with: the beginning of a row; None for one to chat with.
+def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") -> str | None:
+    """Return the input of the command that a run ends with: the beginning of a row; None for a model to chat with.
 
     Args:
-        data: The data arguments.
+        data_args: The data arguments.
         task: What the model does.
-        row: An input from the data, empty if none is at hand.
+        row: An input from the data, empty if there is none.
     """
-    if data.turns_column is not None:
+    if data_args.turns_column is not None:
         return None
     description = TASKS[task]
-    if description.embedded_example and data.is_embedded:
+    if description.embedded_example and data_args.is_embedded:
         return description.embedded_example
     beginning = opening(row, 100 if description.whole_texts else 40)
     if MASK in description.example:

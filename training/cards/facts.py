@@ -30,13 +30,13 @@ class CardFacts:
         task: What the model does.
         config: The model's config.
         model_class: Name of the model's class.
-        parameters: How many parameters the model has.
-        name: What to call the model.
+        parameters: Number of parameters.
+        name: Name of the model.
         place: Where it is: a folder or a Hub id.
         command: The command line that made it.
         example: An input for it.
-        source: What is known of the data.
-        data: Facts on the data by split, from `describe_data`.
+        source: What is known about the data.
+        data: Statistics of the data by split, from `describe_data`.
         rows: Rows by split.
         choices: Settings of model, data and tokenizer by group, and of the training.
         metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).

@@ -1,4 +1,4 @@
-"""The card of a run: the facts that it knows, and the file, in which a person's edits stay."""
+"""The card of a run: its facts from the record, and the file, in which a person's edits stay."""
 
 import os
 from pathlib import Path
@@ -20,18 +20,18 @@ from .sources import data_source
 
 
 def update_card(run: Run, facts: CardFacts) -> Path:
-    """Write the card of a run into its folder; what a person wrote in one that is there stays."""
+    """Write the card of a run into its folder; a person's edits of an earlier one stay."""
     path = run.folder / CARD
     try:
         old = path.read_text(encoding="utf-8") if path.exists() else None
-    except UnicodeDecodeError:  # nothing of it can be taken over: `write_card` keeps it beside the new one
+    except UnicodeDecodeError:  # it cannot be merged: `write_card` keeps it beside the new one
         old = None
     write_card(path, merged_card(model_card(facts), old))
     return path
 
 
 def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
-    """Return what only the training itself knows of a model, for the record and the card."""
+    """Return the facts that are known only after training, for the record and the card."""
     model: Any = trainer.model
     return {
         "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__,
@@ -43,35 +43,35 @@ def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
     }
 
 
-def card_options(training: Any, data: DataArguments) -> dict[str, Any]:
-    """Return the options that change nothing but the card."""
-    repo = training.hub_model_id if training.push_to_hub else None
+def card_options(training_args: Any, data_args: DataArguments) -> dict[str, Any]:
+    """Return the options that change only the card."""
+    repo = training_args.hub_model_id if training_args.push_to_hub else None
     return {
-        "license": training.license,
-        "data_license": data.data_license,
-        "data_description": data.data_description,
-        "card_example": data.card_example,
+        "license": training_args.license,
+        "data_license": data_args.data_license,
+        "data_description": data_args.data_description,
+        "card_example": data_args.card_example,
         "repository": repo,
     }
 
 
 def run_facts(
-    run: Run, task: TaskName, training: Any, data: DataArguments, *, config: Any, source: str, example: str
+    run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, source: str, example: str
 ) -> CardFacts:
-    """Return what a finished run knows about its model.
+    """Return the facts on a finished run and its model.
 
     Args:
         run: The run, whose details hold `training_facts`.
         task: What the model does.
-        training: The training arguments.
-        data: The data arguments.
+        training_args: The training arguments.
+        data_args: The data arguments.
         config: The model's config.
         source: What to call the data.
         example: An input for the model.
     """
     trained, repo = run.details["training"], run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
-    choices["training"] = training.to_dict() | choices["training"]
+    choices["training"] = training_args.to_dict() | choices["training"]
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
     return CardFacts(
@@ -83,7 +83,7 @@ def run_facts(
         place=repo or str(run.folder),
         command=run.command,
         example=example,
-        source=data_source(data, task, source),
+        source=data_source(data_args, task, source),
         data=run.details.get("data", {}),
         rows=run.details.get("rows", {}),
         choices=choices,
@@ -95,7 +95,7 @@ def run_facts(
         hardware=trained["hardware"],
         separate_target=trained["separate_target"],
         pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
-        license=training.license,
+        license=training_args.license,
         has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
     )
 

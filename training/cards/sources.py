@@ -1,4 +1,4 @@
-"""What a model card says of the data: where they are from, their license, and what they do not hold."""
+"""What a model card says about the data: origin, license, languages and gaps."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ class Source:
         license: Their license.
         languages: Codes of the languages, if known.
         on_hub: Whether `identifier` is an id on the Hub.
-        limits: What a model that was trained on nothing else cannot do.
+        limits: What a model that was trained only on them cannot do.
     """
 
     name: str
@@ -38,24 +38,24 @@ class Source:
     limits: str = ""
 
 
-def data_source(data: DataArguments, task: TaskName, name: str) -> Source:
-    """Return what is known of the data, with what the user says of them.
+def data_source(data_args: DataArguments, task: TaskName, name: str) -> Source:
+    """Return what is known about the data; what the user says takes precedence.
 
     Args:
-        data: The data arguments.
+        data_args: The data arguments.
         task: What the model does.
         name: What to call the data.
     """
-    if data.train_file is not None:
+    if data_args.train_file is not None:
         source = Source(name)
-    elif data.dataset != "embedded":
-        source = _hub_source(data.dataset, name)
+    elif data_args.dataset != "embedded":
+        source = _hub_source(data_args.dataset, name)
     else:
-        corpus = embedded_corpus(data, task)
+        corpus = embedded_corpus(data_args, task)
         described = corpus.identifier, corpus.description, corpus.license, corpus.languages
         source = Source(name, *described, limits=corpus.limits)
-    source.license = data.data_license or source.license
-    source.description = data.data_description or source.description
+    source.license = data_args.data_license or source.license
+    source.description = data_args.data_description or source.description
     return source
 
 
@@ -73,7 +73,7 @@ def _hub_source(identifier: str, name: str) -> Source:
     card = try_to_load_from_cache(identifier, "README.md", repo_type="dataset") if "/" in identifier else None
     try:
         card_data: dict[str, Any] = (metadata_load(Path(card)) or {}) if isinstance(card, str) else {}
-    except (ValueError, yaml.YAMLError):  # a card that somebody has broken
+    except (ValueError, yaml.YAMLError):  # a damaged card
         card_data = {}
     found.license = ", ".join(_listed(card_data.get("license"))) or NOT_STATED
     found.languages = _listed(card_data.get("language"))

@@ -33,7 +33,8 @@ class TaskData:
 def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> TaskData:
     """Return the data of a task.
 
-    translation: `source`, `target`. language_model: `text`. classification: `text`, `label` (a `ClassLabel`).
+    The columns are `source` and `target` (translation), `text` (language models), `text` and `label`, a `ClassLabel`
+    (classification).
     Column names of the input are mapped to these; other columns are dropped. Without validation data a part of the
     training data is held out: of the distinct sources (texts), so that rows with the same one stay together; of a
     stream, its first rows.
