@@ -7,8 +7,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
-from test_data import load, write
-from test_streaming import open_stream
 
 from vanillaformer.training.data import files
 from vanillaformer.training.data.arguments import ClassifierDataArguments, DataArguments
@@ -17,6 +15,9 @@ from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.parsing import parse
 from vanillaformer.training.run import data_name
 from vanillaformer.training.run_folder.settings import changed_settings
+
+from .test_loading import load, write
+from .test_streaming import open_stream
 
 MARK = "\ufeff"
 

@@ -2,11 +2,12 @@
 
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from test_data import hub, load, write
 
 from vanillaformer.training.data.arguments import ClassifierDataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
+
+from .test_loading import hub, load, write
 
 SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from test_data import write
 
 from vanillaformer.training.data import opening, sources
 from vanillaformer.training.data.arguments import (
@@ -27,6 +26,8 @@ from vanillaformer.training.preprocessing.tokenizing import (
     masked_blocks,
     translation_rows,
 )
+
+from .test_loading import write
 
 TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
 

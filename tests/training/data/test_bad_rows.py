@@ -3,11 +3,12 @@
 import json
 
 import pytest
-from test_data import classes, hub, load, write
 
 from vanillaformer.training.data.arguments import DATA_ARGUMENTS
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
+
+from .test_loading import classes, hub, load, write
 
 
 def skipping(task, **options):
