@@ -32,14 +32,22 @@ ROPE_REQUIRED = {
 }
 
 
-# Limits far above the sizes of any model, under our names and those of other architectures: beyond them, a damaged or
-# malicious config would take all memory before any other check.
+# Names of sizes here and in other architectures
+LAYER_COUNTS = (
+    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
+)  # fmt: skip
+MODEL_WIDTHS = ("hidden_size", "encoder_hidden_size", "d_model", "n_embd")
+INNER_WIDTHS = (
+    "intermediate_size", "encoder_intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim",
+)  # fmt: skip
+
+# Limits far above the sizes of any model: beyond them, a damaged or malicious config would take all memory before any
+# other check.
 LARGEST = {
-    **dict.fromkeys(("num_hidden_layers", "encoder_layers", "decoder_layers"), 10_000),
-    **dict.fromkeys(("num_layers", "num_decoder_layers", "n_layer", "n_layers"), 10_000),
-    **dict.fromkeys(("hidden_size", "encoder_hidden_size", "d_model", "n_embd", "head_dim"), 2**20),
+    **dict.fromkeys(LAYER_COUNTS, 10_000),
+    **dict.fromkeys((*MODEL_WIDTHS, "head_dim"), 2**20),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head"), 2**16),
-    **dict.fromkeys(("intermediate_size", "encoder_intermediate_size", "d_ff", "n_inner"), 2**24),
+    **dict.fromkeys(INNER_WIDTHS, 2**24),
     **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size", "ngram_buckets"), 2**28),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "position_offset", "sliding_window"), 2**30),
     **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import HfApi, snapshot_download
 from transformers import AutoConfig, PreTrainedConfig
 
-from vanillaformer.configuration.rules import check_limits
+from vanillaformer.configuration.rules import INNER_WIDTHS, LAYER_COUNTS, MODEL_WIDTHS, check_limits
 
 from .engines import EXPORTED_FILES
 from .errors import HubError, damaged_file, hub_errors
@@ -19,6 +19,8 @@ from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDE
 from .generation_settings import check_settings
 from .weights import FLOATS, Stored, check_weights, no_weights, one_line, read_headers, read_json
 
+# Sizes that are never larger than the number of stored weights
+STORED_WIDTHS = (*MODEL_WIDTHS, *INNER_WIDTHS, "vocab_size", "decoder_vocab_size")
 # Fields that name attention and experts of transformers, or else a kernel on the Hub
 IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
 
@@ -137,19 +139,10 @@ def check_extent(fields: dict[str, Any], stored: Stored) -> None:
     """
     sizes = [(name, size) for part in _parts(fields) for name, size in part.items() if type(size) is int]
     for name, size in sizes:
-        if name in LAYERS and size > len(stored.shapes):
+        if name in LAYER_COUNTS and size > len(stored.shapes):
             raise ValueError(f"has {name}={size:,} in config.json, but weights of {len(stored.shapes):,} tensors")
-        if name in WIDTHS and size > stored.numbers:
+        if name in STORED_WIDTHS and size > stored.numbers:
             raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
-
-
-LAYERS = {
-    "num_hidden_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "n_layer", "n_layers",
-}  # fmt: skip
-WIDTHS = {
-    "hidden_size", "encoder_hidden_size", "d_model", "n_embd", "vocab_size", "decoder_vocab_size", "intermediate_size",
-    "encoder_intermediate_size", "d_ff", "n_inner", "encoder_ffn_dim", "decoder_ffn_dim",
-}  # fmt: skip
 
 
 def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
