@@ -83,6 +83,7 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
         compared_settings(program, training_args, groups),
         defaults=default_settings({**groups, "training": training_args}),
     )
+    data_args.check()
     if data_args.streaming:
         check_streaming(data_args, training_args)
     first = training_args.process_index == 0

@@ -120,6 +120,33 @@ class DataArguments:
         if self.order_column is not None and self.hold_out != "end":
             raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
+    def check(self) -> None:
+        """Check that the options go together, before any data is read.
+
+        Raises:
+            ValueError: Naming the option that needs or excludes another one.
+        """
+        self.read_options()
+        if self.train_file is None:
+            for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name} needs --train_file")
+        for name in ("split_column", "order_column", "turns_column"):
+            if self.is_embedded and getattr(self, name) is not None:
+                raise ValueError(f"--{name} {getattr(self, name)} needs --train_file or a --dataset on the Hub")
+        if self.is_embedded and self.streaming:
+            raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
+        for split in SPLITS:
+            given = getattr(self, f"{split}_file") is not None
+            if getattr(self, f"{split}_target_file") is not None and not given:
+                raise ValueError(f"--{split}_target_file needs --{split}_file")
+            if self.split_column is not None and given and split != "train":
+                raise ValueError(
+                    f"--split_column {self.split_column} finds the splits in --train_file: give no --{split}_file"
+                )
+        if self.split_column is not None and format_of(Path((self.train_file or [""])[0])) == ".txt":
+            raise ValueError(f"--split_column {self.split_column}: a .txt file has no columns")
+
     def read_options(self) -> ReadOptions:
         """Return how text files are read.
 

@@ -49,6 +49,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
     """
     if task not in COLUMNS:
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
+    data_args.check()
     sources, stream = find_sources(data_args, task), None
     if data_args.streaming:
         parts, stream = open_streams(sources, data_args, task)

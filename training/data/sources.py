@@ -39,18 +39,10 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     """
     if data_args.train_file is not None:
         return _local(data_args, task)
-    for name in ("validation_file", "test_file", "train_target_file", "validation_target_file", "test_target_file"):
-        if getattr(data_args, name) is not None:
-            raise ValueError(f"--{name} needs --train_file")
     return _embedded(data_args, task) if data_args.is_embedded else _hub(data_args, task)
 
 
 def _embedded(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
-    for name in ("split_column", "order_column", "turns_column"):
-        if getattr(data_args, name) is not None:
-            raise ValueError(f"--{name} {getattr(data_args, name)} needs --train_file or a --dataset on the Hub")
-    if data_args.streaming:
-        raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
     columns = {f"{column}_column": column for column in COLUMNS[task]}
     corpus = embedded_corpus(data_args, task)
     return {split: Source(corpus.name, rows, columns, {}) for split, rows in corpus.load().items()}
@@ -94,15 +86,11 @@ def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
     files: dict[str, list[Paths]] = {}
     for split in SPLITS:  # look at every file before reading any
         names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
-        if names is None and targets is not None:
-            raise ValueError(f"--{split}_target_file needs --{split}_file")
         if names is None:
             continue
         sides = [find_files(f"{split}_file", names)]
         sides += [find_files(f"{split}_target_file", targets)] if targets is not None else []
         _check_text_files(split, [[format_of(path) == ".txt" for path in side] for side in sides], task)
-        if data_args.split_column is not None:
-            _check_split_column(data_args.split_column, split, format_of(sides[0][0]))
         files[split] = list(zip(*sides))
     return files
 
@@ -121,14 +109,6 @@ def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskN
             )
         if task == "classification":
             raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
-
-
-def _check_split_column(column: str, split: str, suffix: str) -> None:
-    """Check that one file, which has columns, holds all splits."""
-    if split != "train":
-        raise ValueError(f"--split_column {column} finds the splits in --train_file: give no --{split}_file")
-    if suffix == ".txt":
-        raise ValueError(f"--split_column {column}: a .txt file has no columns")
 
 
 def task_columns(data_args: DataArguments, task: TaskName) -> dict[str, str]:
