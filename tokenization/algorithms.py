@@ -71,7 +71,7 @@ def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """WordPiece with BERT's normaliser and pre-tokeniser; pieces inside a word start with `##`.
+    """WordPiece with BERT's normalizer and pre-tokenizer; pieces inside a word start with `##`.
 
     Every character of the vocabulary can also continue a word, so no word of known characters is unknown.
     """
@@ -122,7 +122,7 @@ def character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Every character is a token, with BERT's normaliser: Chinese characters and punctuation stand alone.
+    """Every character is a token, with BERT's normalizer: Chinese characters and punctuation stand alone.
 
     Runs of other letters and digits are split into characters too, marked with `##` inside a run, so that no word is
     unknown and decoding joins them again. White space is not kept: decoding puts one space between runs and none
@@ -139,7 +139,7 @@ def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokeniz
 def _train_on_limited_texts(
     tokenizer: Tokenizer, texts: Iterable[str], trainer: trainers.Trainer, options: TrainingOptions
 ) -> Tokenizer:
-    """Train on texts that are normalised already and have no more characters than the vocabulary has room for."""
+    """Train on texts that are normalized already and have no more characters than the vocabulary has room for."""
     normalizer = tokenizer.normalizer
     normalized = limited_texts(texts, normalizer, options)
     tokenizer.normalizer = None

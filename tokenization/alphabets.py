@@ -39,7 +39,7 @@ def limited_symbols(
 
 
 def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
-    """`["x", "##x"]` for a letter, `["。"]` for what the pre-tokeniser sets apart, `[]` for white space."""
+    """`["x", "##x"]` for a letter, `["。"]` for what the pre-tokenizer sets apart, `[]` for white space."""
 
     def words(text: str) -> list[str]:
         return [w for w, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]

@@ -1,4 +1,4 @@
-"""What stands around an algorithm: normaliser and pre-tokeniser before it, decoder after it."""
+"""What stands around an algorithm: normalizer and pre-tokenizer before it, decoder after it."""
 
 import re
 
@@ -29,7 +29,7 @@ UNNATURAL_SPACES = (
 def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     """A tokenizer that turns each space into `▁`, puts one in front of the text, and undoes both when decoding.
 
-    The front one is put there by the normaliser: `Metaspace` alone would not tell " a" from "a".
+    The front one is put there by the normalizer: `Metaspace` alone would not tell " a" from "a".
     """
     tokenizer = Tokenizer(model)
     lowercase = [normalizers.Lowercase()] if options.lowercase else []
@@ -58,7 +58,7 @@ def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
 
 
 def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
-    """The pre-tokeniser that keeps each digit alone, where it is asked for."""
+    """The pre-tokenizer that keeps each digit alone, where it is asked for."""
     return [pre_tokenizers.Digits(individual_digits=True)] if options.split_digits else []
 
 
@@ -75,5 +75,5 @@ def natural_decoder() -> decoders.Decoder:
 
 
 def added_tokens(options: TrainingOptions) -> list[AddedToken]:
-    """The special tokens as the library wants them: found in the text as it is, before any normalisation."""
+    """The special tokens as the library wants them: found in the text as it is, before any normalization."""
     return [AddedToken(token, special=True, normalized=False) for token in options.special_tokens]

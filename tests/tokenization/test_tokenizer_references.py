@@ -43,7 +43,7 @@ def test_bpe_is_sentencepiece_bpe(trained, texts):
     ours = trained(algorithm="bpe")
     model = model_of(ours)
     theirs = SentencePieceBPETokenizer(model["vocab"], [tuple(pair) for pair in model["merges"]], fuse_unk=True)
-    compared = [text for text in [*texts, *UNSEEN] if normalize("NFKC", text) == text]  # theirs normalises, ours not
+    compared = [text for text in [*texts, *UNSEEN] if normalize("NFKC", text) == text]  # theirs normalizes, ours not
     assert len(compared) > 80
     for text in compared:
         assert bare_ids(ours, text) == theirs.encode(text).ids

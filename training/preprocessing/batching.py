@@ -61,7 +61,7 @@ class RandomEpochs(Sampler[int]):
 
     def generator(self) -> torch.Generator:
         """Return the epoch's source of random numbers."""
-        return torch.Generator().manual_seed(mixed(self.seed, self.epoch))
+        return torch.Generator().manual_seed(epoch_seed(self.seed, self.epoch))
 
 
 class LengthGroupedEpochs(RandomEpochs):
@@ -207,6 +207,6 @@ def row_lengths(rows: Dataset) -> np.ndarray:
     return np.stack([pc.list_value_length(tables[column]).to_numpy() for column in columns], axis=1).astype(np.int64)
 
 
-def mixed(seed: int, epoch: int) -> int:
+def epoch_seed(seed: int, epoch: int) -> int:
     """Return one seed for the pair, unlike `seed + epoch`, which other runs would share."""
     return crc32(b"%d %d" % (seed, epoch))

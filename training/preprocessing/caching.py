@@ -1,11 +1,10 @@
-"""Tokenised rows kept where `datasets` keeps its own, so that the next run on the same data does not make them again.
+"""Tokenized rows in the cache of `datasets`, so that the next run on the same data does not make them again.
 
-`datasets.map` knows a function by its pickle, which a fast tokenizer changes with its first call, and keeps nothing of
-data that lies in memory. Here rows are known by what they hold, the tokenizer by its file, the function by its module.
+`datasets.map` identifies a function by its pickle, which a fast tokenizer changes with its first call, and caches
+nothing for data in memory. Here rows are identified by their content, a tokenizer by its file.
 """
 
 import hashlib
-import inspect
 import json
 import os
 from collections.abc import Callable
@@ -22,24 +21,27 @@ from transformers import PreTrainedTokenizerBase
 from ..arrow_files import FOLDER, batch_size
 from ..progress import Advance, stage
 
+VERSION = 1
+"""To be raised when a function that is cached returns other rows for the same arguments."""
 ORIGIN = ("name_or_path", "is_local", "local_files_only")
-"""What a tokenizer says of where it was loaded from."""
+"""Settings of a tokenizer that say where it was loaded from."""
 
 
 def cached_map(
     rows: Dataset, function: Callable[..., Any], *, desc: str, num_proc: int | None = None, **options: Any
 ) -> Dataset:
-    """Apply a function to batches of rows, or return what it returned for such rows before.
+    """Apply a function to batches of rows, or return the rows that it returned for them before.
 
     Args:
         rows: The rows.
         function: A function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
-        desc: What is done, for the progress.
-        num_proc: Processes to work with, at most one per row.
+        desc: Description for the progress.
+        num_proc: Number of processes, at most one per row.
         **options: More of `Dataset.map`.
     """
+    inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
     settings = options.get("remove_columns"), repr(options.get("features"))
-    fingerprint = _hash(_rows_key(rows), _function_key(function), *settings)
+    fingerprint = _hash(VERSION, _rows_key(rows), f"{inner.__module__}.{inner.__qualname__}", keywords, *settings)
     workers = None if num_proc is None else min(num_proc, len(rows))
     if datasets.is_caching_enabled():
         folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
@@ -53,9 +55,9 @@ def cached_map(
 
 
 def _counted(function: Callable[..., Any], advance: Advance, batch: Any) -> Any:
-    made = function(batch)
+    returned = function(batch)
     advance(len(next(iter(batch.values()))))
-    return made
+    return returned
 
 
 def _in_worker(function: Callable[..., Any], batch: Any) -> Any:
@@ -71,20 +73,8 @@ def _rows_key(rows: Dataset) -> str:
     return digest.hexdigest()
 
 
-def _function_key(function: Callable[..., Any]) -> str:
-    inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
-    module = Path(inspect.getsourcefile(inner) or "").read_bytes()
-    return _hash(inner.__qualname__, module.hex(), {name: _plain(value) for name, value in keywords.items()})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return tokenizer_key(value) if isinstance(value, PreTrainedTokenizerBase) else value
-
-
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return what the ids that a tokenizer gives depend on, as a hash; how it pads and cuts is no part of it."""
+    """Return a hash of all that the ids of a text depend on; padding and truncation are not part of it."""
     if tokenizer.is_fast:
         content = json.loads(tokenizer.backend_tokenizer.to_str())
         content |= {"truncation": None, "padding": None}
@@ -96,5 +86,8 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _hash(*parts: Any) -> str:
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
+    def plain(value: Any) -> str:
+        return tokenizer_key(value) if isinstance(value, PreTrainedTokenizerBase) else str(value)
+
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=plain)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

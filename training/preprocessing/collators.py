@@ -10,7 +10,7 @@ from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBas
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .batching import mixed
+from .batching import epoch_seed
 
 EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always the same
 
@@ -47,7 +47,7 @@ class RowMasking(DataCollatorForLanguageModeling):
         return inputs, labels
 
     def _mask_row(self, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seed = crc32(row.numpy().tobytes(), mixed(self.mask_seed, self.epoch))
+        seed = crc32(row.numpy().tobytes(), epoch_seed(self.mask_seed, self.epoch))
         self.generator = torch.Generator().manual_seed(seed)
         masked, targets = super().torch_mask_tokens(row)
         if (targets == IGNORE_INDEX).all():  # a step or an evaluation may have no other row

@@ -47,7 +47,7 @@ def packed_rows(
         tokenizer: The tokenizer.
         block_size: Tokens in one row, at most.
         masked: For a masked language model.
-        num_proc: Processes to tokenise with.
+        num_proc: Processes to tokenize with.
         long_texts: Whether texts longer than a row are cut into several, left out, or an error.
 
     Raises:
@@ -60,17 +60,17 @@ def packed_rows(
     text = text_tokenizer(tokenizer)
     batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
     columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
-    tokenised = map_splits(dataset, batch, num_proc, features=columns)
+    tokenized = map_splits(dataset, batch, num_proc, features=columns)
     how = "cut into pieces of"
-    tokenised = handle_long_texts(dataset, tokenised, {"text": block_size}, long_texts, how)
+    tokenized = handle_long_texts(dataset, tokenized, {"text": block_size}, long_texts, how)
     packed = {}
-    for split, rows in tokenised.items():
+    for split, rows in tokenized.items():
         packed[split] = _rows(rows, block_size)
         count, total = len(packed[split]), len(flat_values(rows, "input_ids"))
         report(
             f"{split} data: {len(rows):,} texts packed into {count:,} rows, {1 - total / count / block_size:.1%} free."
         )
-    return TokenizedSplits(packed, tokenised.stats)
+    return TokenizedSplits(packed, tokenized.stats)
 
 
 def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
@@ -109,10 +109,6 @@ def check_attention(model: PreTrainedModel) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------ collators
-
-
-# ----------------------------------------------------------------------------------------------------------- rows
 def _frame(tokenizer: PreTrainedTokenizerBase, masked: bool) -> tuple[list[int], list[int]]:
     """Return what stands before and behind each text."""
     if masked:

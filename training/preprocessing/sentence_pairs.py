@@ -73,7 +73,7 @@ def sentence_pairs(
         tokenizer: An encoder's tokenizer.
         block_size: Tokens in one row; only where a document ends there are fewer.
         seed: Decides where runs are parted and what follows them.
-        num_proc: Processes to tokenise with.
+        num_proc: Processes to tokenize with.
 
     Raises:
         ValueError: A row has no room for two segments, the tokenizer lacks special tokens, or no text of a split has
@@ -142,7 +142,6 @@ def _fitted(first: tuple[int, int], second: tuple[int, int], room: int) -> tuple
     return (first[1] - kept, first[1]), (second[0], second[0] + min(lengths[1], room - kept))
 
 
-# ------------------------------------------------------------------------------------------------ from and to rows
 def _sentence_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, longest: int) -> Batch:
     """Return the tokens of each text and the lengths of its sentences; one that is too long becomes several."""
     found = [sentences(text) for text in batch["text"]]

@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerBase
 from ..data.rows import SplitRows
 from ..data.streaming import TextStream
 from .blocks import Blocks
-from .tokenizing import Batch, LongTexts, check_stride, encode_causal, encode_masked
+from .tokenizing import Batch, LongTexts, block_cutter
 
 
 class StreamedRows(IterableDataset):
-    """Tokenised rows without an end: the epochs of a stream one behind the other.
+    """Tokenized rows without an end: the epochs of a stream one behind the other.
 
     Args:
         texts: The stream.
@@ -86,9 +86,4 @@ def stream_blocks(
     masked: bool,
 ) -> StreamedRows:
     """Return the blocks of a language model, made while training."""
-    if not masked:
-        encode = encode_causal(tokenizer, block_size)
-        return StreamedRows(texts, encode, Blocks(block_size, check_stride(block_stride, block_size)))
-    encode, size = encode_masked(tokenizer, block_size), block_size - 2
-    frame = {"start": (tokenizer.cls_token_id,), "end": (tokenizer.sep_token_id,)}
-    return StreamedRows(texts, encode, Blocks(size, check_stride(block_stride, size), smallest=1, **frame))
+    return StreamedRows(texts, *block_cutter(tokenizer, block_size, block_stride, masked=masked))

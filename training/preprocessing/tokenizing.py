@@ -1,6 +1,7 @@
 """From texts to token ids, for each task: the rows that the data collators and the Trainer take."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, Literal
@@ -51,7 +52,7 @@ def translation_rows(
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
-    """Tokenise `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
+    """Tokenize `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
 
     Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
 
@@ -65,10 +66,10 @@ def translation_rows(
         long_texts: Whether longer ones are cut, left out with their row, or an error. How many there are is reported.
     """
     rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
-    tokenised = map_splits(dataset, rows, num_proc)
-    tokenised = with_raw_texts(tokenised, dataset)
+    tokenized = map_splits(dataset, rows, num_proc)
+    tokenized = with_raw_texts(tokenized, dataset)
     longest = {"source": max_source_length, "target": max_target_length}
-    return handle_long_texts(dataset, tokenised, longest, long_texts)
+    return handle_long_texts(dataset, tokenized, longest, long_texts)
 
 
 def classification_rows(
@@ -79,7 +80,7 @@ def classification_rows(
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
-    """Tokenise `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
+    """Tokenize `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
     They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
     many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
@@ -89,8 +90,8 @@ def classification_rows(
         if not isinstance(rows.features["label"], ClassLabel):
             raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
     dataset = dataset.rename_column("label", "labels")
-    tokenised = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
-    return handle_long_texts(dataset, tokenised, {"text": max_length}, long_texts)
+    tokenized = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
+    return handle_long_texts(dataset, tokenized, {"text": max_length}, long_texts)
 
 
 def causal_blocks(
@@ -108,18 +109,13 @@ def causal_blocks(
 
     Args:
         dataset: Splits with the column `text`.
-        tokenizer: A decoder's one.
+        tokenizer: The tokenizer of a decoder.
         block_size: Tokens in a block.
         block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
             block has, blocks overlap and each token is seen in several contexts. None: no overlap.
         num_proc: Processes to work with.
     """
-    encode = encode_causal(tokenizer, block_size)
-    strides = _strides(dataset, block_stride, block_size)
-    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    return TokenizedSplits(
-        {split: cut_blocks(rows, Blocks(block_size, strides[split])) for split, rows in tokenised.items()}
-    )
+    return _blocks(dataset, block_cutter(tokenizer, block_size, block_stride, masked=False), num_proc)
 
 
 def masked_blocks(
@@ -135,19 +131,39 @@ def masked_blocks(
     No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). The
     arguments are those of `causal_blocks`.
     """
-    encode = encode_masked(tokenizer, block_size)
-    strides = _strides(dataset, block_stride, block_size - 2)
-    tokenised = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    start, end = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
+    return _blocks(dataset, block_cutter(tokenizer, block_size, block_stride, masked=True), num_proc)
+
+
+def _blocks(
+    dataset: DatasetDict, cutter: tuple[Callable[[Batch], Batch], Blocks], num_proc: int | None
+) -> TokenizedSplits:
+    """Cut the texts of every split to blocks; a score is on every token once, so only training blocks overlap."""
+    encode, blocks = cutter
+    tokenized = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
+    apart = replace(blocks, stride=blocks.size)
     return TokenizedSplits(
-        {
-            split: cut_blocks(rows, Blocks(block_size - 2, strides[split], smallest=1, start=start, end=end))
-            for split, rows in tokenised.items()
-        }
+        {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
     )
 
 
-# ------------------------------------------------------------------------------------- what to do to batches of texts
+def block_cutter(
+    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None, *, masked: bool
+) -> tuple[Callable[[Batch], Batch], Blocks]:
+    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
+
+    Args:
+        tokenizer: The tokenizer.
+        block_size: Tokens in a block.
+        block_stride: Tokens from the start of one block to that of the next; None: no overlap.
+        masked: For a masked language model, whose blocks are `[CLS] ... [SEP]`.
+    """
+    if not masked:
+        return encode_causal(tokenizer, block_size), Blocks(block_size, check_stride(block_stride, block_size))
+    encode, size = encode_masked(tokenizer, block_size), block_size - 2
+    start, end = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
+    return encode, Blocks(size, check_stride(block_stride, size), smallest=1, start=start, end=end)
+
+
 def encode_pairs(
     source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
 ) -> Callable[[Batch], Batch]:
@@ -192,11 +208,10 @@ def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
     if missing:
         raise ValueError(
-            f"the tokenizer has no {', '.join(missing)}: masked language modelling needs an encoder's one"
+            f"the tokenizer has no {', '.join(missing)}: masked language modeling needs the tokenizer of an encoder"
         )
 
 
-# --------------------------------------------------------------------------------------------- one batch of texts
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
     """Return the encodings of texts and, for each, whether it had to be cut."""
     encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
@@ -277,7 +292,6 @@ def _splits_at_lines(backend: Tokenizer) -> bool:
     )
 
 
-# --------------------------------------------------------------------------------------------------- whole splits
 def map_splits(
     dataset: DatasetDict,
     function: Callable[[Batch], Batch],
@@ -318,12 +332,6 @@ def check_stride(stride: int | None, size: int) -> int:
     if stride is not None and not 1 <= stride <= size:
         raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
     return size if stride is None else stride
-
-
-def _strides(dataset: DatasetDict, stride: int | None, size: int) -> dict[str, int]:
-    """Return the stride of each split: a score is on every token once, so only training blocks overlap."""
-    overlapping = check_stride(stride, size)
-    return {split: overlapping if split == "train" else size for split in dataset}
 
 
 def handle_long_texts(

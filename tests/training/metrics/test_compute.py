@@ -53,7 +53,7 @@ def test_modules_can_be_filled_in_batches():
     assert bleu.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
 
 
-def test_tokenised_lower_cased_bleu():
+def test_tokenized_lower_cased_bleu():
     texts = [text.title() for text in TEXTS]
     suite = m.metrics("translation", bleu_tokenize="none", bleu_lowercase=True)
     score = suite.compute(predictions=texts, references=WANTED)["bleu"]

@@ -1,4 +1,4 @@
-"""What was tokenised once is not tokenised again; what would come out differently is."""
+"""What was tokenized once is not tokenized again; what would come out differently is."""
 
 import multiprocessing
 from functools import partial
@@ -23,7 +23,7 @@ TEXTS = ["one. two", "three. four and more", "five"]
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The batches tokenised so far."""
+    """The batches tokenized so far."""
     seen = []
     apply = caching._counted
 
@@ -55,7 +55,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_the_second_run_tokenises_nothing(job, calls, decoder_tokenizer, encoder_tokenizer):
+def test_the_second_run_tokenizes_nothing(job, calls, decoder_tokenizer, encoder_tokenizer):
     first = JOBS[job](decoder_tokenizer, encoder_tokenizer)
     count = len(calls)
     assert count

@@ -13,7 +13,7 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
-from vanillaformer.training.preprocessing.batching import mixed
+from vanillaformer.training.preprocessing.batching import epoch_seed
 from vanillaformer.training.preprocessing.collators import RowMasking
 from vanillaformer.training.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
@@ -75,7 +75,7 @@ def test_every_row_has_a_target(encoder_tokenizer, tmp_path) -> None:
     kept = 0
     for number, row in enumerate(ids):
         width = row.shape[1]
-        seed = crc32(row.numpy().tobytes(), mixed(3, 0))
+        seed = crc32(row.numpy().tobytes(), epoch_seed(3, 0))
         collator.generator = torch.Generator().manual_seed(seed)
         inputs, targets = DataCollatorForLanguageModeling.torch_mask_tokens(collator, row.clone())
         if (targets != -100).any():
