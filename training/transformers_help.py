@@ -1,0 +1,45 @@
+"""What `--help` says of those of transformers' own training arguments that people use, by group."""
+
+OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
+EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
+BEAMS = "Beam search"
+# Those fields of transformers' own that `--help` shows, by group
+TRANSFORMERS_HELP = {
+    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume from (default: the last one of the run)"},
+    TRAINING: {
+        "max_steps": "Optimizer steps; -1 for --num_train_epochs",
+        "gradient_accumulation_steps": "Batches per optimizer step",
+        "seed": "Seed of weights, batches and dropout",
+    },
+    LOSS: {
+        "label_smoothing_factor": "Label smoothing",
+    },
+    OPTIMIZER: {
+        "lr_scheduler_type": "Schedule: linear, cosine, inverse_sqrt, constant, ...",
+        "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
+        "adam_beta1": "Decay of Adam's first moment",
+        "adam_epsilon": "Epsilon of Adam",
+        "max_grad_norm": "Maximum gradient norm; 0 for no clipping",
+    },
+    LOGGING: {
+        "report_to": "Trackers: tensorboard, wandb, mlflow, ..., all",
+        "run_name": "Name of the run in the tracker",
+    },
+    CARD: {
+        "push_to_hub": "Push the model to the Hub while training and at the end",
+        "hub_model_id": "Repository: user/name (default: the name of the output folder)",
+        "hub_private_repo": "Make a new repository private",
+        "hub_strategy": "Pushes while training",
+        "hub_token": "Token for the push (default: that of hf auth login)",
+    },
+    MACHINE: {
+        "bf16": "Mixed precision in bfloat16",
+        "fp16": "Mixed precision in float16 (accelerators only)",
+        "gradient_checkpointing": "Recompute activations in the backward pass to save memory",
+        "torch_compile": "Compile the model with torch.compile",
+        "use_cpu": "Train on the CPU",
+        "dataloader_num_workers": "Number of processes that prepare batches",
+        "fsdp": "Shard the model over processes (FSDP); options in --fsdp_config",
+        "deepspeed": "DeepSpeed configuration file",
+    },
+}
