@@ -129,7 +129,7 @@ def _origin(error: BaseException) -> str:
 KINDS: dict[type[BaseException], str] = {
     OfflineModeIsEnabled: "HF_HUB_OFFLINE is set: the Hub is not asked, and {repo} is not, or not whole, in the cache",
     LocalTokenNotFoundError: "there is no token: {login}",
-    HFValidationError: "{repo!r} is no name of a repository: {error}",
+    HFValidationError: "{repo!r} is not a repository name: {error}",
     GatedRepoError: "{repo} is gated: ask for access at {hub}/{repo}",
     RepositoryNotFoundError: "the Hub has no {repo}, or one that is private and not yours: {login}",
     RevisionNotFoundError: "{repo} has no revision {revision!r}",

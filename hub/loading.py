@@ -40,7 +40,7 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
     folder = Path(source)
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
         if not folder.is_dir():
-            raise ValueError(f"{option} {source} is no folder")
+            raise ValueError(f"{option} {source} is not a directory")
         if revision is not None:
             raise ValueError(f"{option} {source} is a folder: it has no revision {revision!r}, which Hub ids have")
     else:
@@ -71,7 +71,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
             found = {WEIGHTS, INDEX, EXPORT} & {path.name for path in folder.iterdir()}
             names = [] if found else HfApi().list_repo_files(repo, revision=revision)
     except HubError as error:
-        raise HubError(f"{option} {repo} is no folder, nor does the Hub give it: {error}") from None
+        raise HubError(f"{option} {repo} is not a directory, nor can it be read from the Hub: {error}") from None
     if not found and (folder / "config.json").is_file():
         raise ValueError(f"{option} {repo} {no_weights(names)}")
     if damaged := damaged_file(folder, wanted):

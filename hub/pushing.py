@@ -60,7 +60,7 @@ def files_to_push(folder: Path) -> dict[str, Path]:
         ValueError: The folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
     """
     if not folder.is_dir():
-        raise ValueError(f"{folder} is no folder")
+        raise ValueError(f"{folder} is not a directory")
     if (folder / EXPORT).is_file():
         more = [path for pattern in (EXPORT, *EXPORTED_FILES) for path in folder.glob(pattern)]
     else:
@@ -126,7 +126,7 @@ def check_name(repo: str) -> None:
     with hub_errors(repo):
         validate_repo_id(repo)
     if repo.count("/") > 1:
-        raise HubError(f"{repo!r} is no name of a repository: write user/name, or name for one of your own")
+        raise HubError(f"{repo!r} is not a repository name: write user/name, or name for one of your own")
 
 
 def api_for(token: str | None) -> HfApi:

@@ -51,7 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"has a {path.name} that is no JSON: {error}") from error
+        raise ValueError(f"has a {path.name} that is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"has a {path.name} that holds no JSON object, but a {type(content).__name__}")
     return content
@@ -73,7 +73,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise ValueError(f"has a damaged {INDEX}: {error!r}") from error
     for name in names:
         if not isinstance(name, str) or name != Path(name).name or not name.endswith(".safetensors"):
-            raise ValueError(f"has a {INDEX} that names {name!r}, which is no safetensors file of its folder")
+            raise ValueError(f"has a {INDEX} that names {name!r}, which is not a safetensors file of its folder")
         if not (folder / name).is_file():
             raise ValueError(f"has a {INDEX} that names {name!r}, which is not there")
     return [folder / name for name in sorted(names)]

@@ -39,7 +39,7 @@ class Loaded:
         self.tokenizer = text_tokenizer(self.tokenizer, [str(self.tokenizer.mask_token)] if fills else [])
 
     def encode(self, texts: list[str], *, room: int = 0, side: str | None = None) -> Any:
-        """Return a padded batch on the model's device, with every text cut to leave room for so many new tokens.
+        """Return a padded batch on the model's device, each text cut to leave `room` for new tokens.
 
         Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
         Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.

@@ -42,7 +42,7 @@ from .tasks import TASKS, TaskName
 from .trainer.admin_profile import profile_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
-from .trainer.guards import StopWithCheckpoint, kept, make_writable
+from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.pushing import check_pushing
 from .trainer.trainer import RunTrainer
 
@@ -98,8 +98,8 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
                 raise
             without = " without --overwrite_output_dir" if training_args.overwrite_output_dir else ""
             report(
-                f"Stopped by {Signals(run.stopping.number).name}: {kept(run.folder)}; the same command{without} "
-                "resumes the run."
+                f"Stopped by {Signals(run.stopping.number).name}: {resume_point(run.folder)}; the same "
+                f"command{without} resumes the run."
             )
             raise SystemExit(128 + run.stopping.number) from None
 

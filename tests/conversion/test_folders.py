@@ -143,7 +143,7 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
     ("spoil", "message"),
     [
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
-        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json that is no JSON"),
+        (lambda folder: (folder / "config.json").write_text("{"), r"config\.json that is not JSON"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "has a damaged model.safetensors"),
         (lambda folder: truncate(folder / "model.safetensors"), "has a damaged model.safetensors"),
         (

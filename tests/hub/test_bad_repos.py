@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "length of a header": (lambda folder: overwrite(folder, 0, b"\xff" * 7), "has a damaged model.safetensors"),
     "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
     "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
-    "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is no safetensors file"),
+    "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is not a safetensors file"),
     "deep index": (
         lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
         "has a damaged model.safetensors.index.json",
@@ -108,9 +108,9 @@ BROKEN: dict[str, tuple[Change, str]] = {
     ),
     "adapters": (lambda folder: (folder / "adapter_config.json").write_text("{}"), "has adapters .* merge them"),
     "shard missing": (lambda folder: index(folder, "b.safetensors"), "names 'b.safetensors', which is not there"),
-    "config no JSON": (text("{"), "has a config.json that is no JSON"),
+    "config no JSON": (text("{"), "has a config.json that is not JSON"),
     "config no object": (text("[]"), "holds no JSON object, but a list"),
-    "deep config": (text("[" * 10**6), "has a config.json that is no JSON"),
+    "deep config": (text("[" * 10**6), "has a config.json that is not JSON"),
     "layers": (fields(num_hidden_layers=10**12), "num_hidden_layers=1,000,000,000,000 must be at most"),
     "layers, some": (fields(num_hidden_layers=9000), r"has num_hidden_layers=9,000 .* weights of \d+ tensors"),
     "layers, few": (

@@ -185,9 +185,9 @@ def test_code_that_the_config_names_comes_along(client, server, copy):
         (WRITE, "ann/none", ["--pr"], "the Hub has no ann/none"),
         (WRITE, "ann/open", ["--private"], "ann/open exists already and is public"),
         (WRITE, "ann/open", ["--revision", "v1"], r"'v1' is a tag or commit of ann/open: push to a branch \(main\)"),
-        (WRITE, "a/b/c", [], "'a/b/c' is no name of a repository"),
-        (WRITE, "ann/it's", [], "is no name of a repository"),
-        (WRITE, "./folder", [], "is no name of a repository"),
+        (WRITE, "a/b/c", [], "'a/b/c' is not a repository name"),
+        (WRITE, "ann/it's", [], "is not a repository name"),
+        (WRITE, "./folder", [], "is not a repository name"),
     ],
 )
 def test_what_cannot_be_is_said(token, repo, more, message, client, server, saved):
@@ -217,7 +217,7 @@ def test_a_token_that_is_none_is_not_printed(token, client, saved):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda folder: shutil.rmtree(folder), "is no folder"),
+        (lambda folder: shutil.rmtree(folder), "is not a directory"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "model.safetensors").unlink(), "has no model.safetensors"),
         (
@@ -244,7 +244,7 @@ def test_without_a_network_it_is_said(saved, monkeypatch):
     with pytest.raises(SystemExit, match="HF_HUB_OFFLINE is set: the Hub is not asked, and ann/x is not"):
         push.main([str(saved("decoder")), "ann/x"])
     with pytest.raises(
-        ValueError, match="--model ann/x is no folder, nor does the Hub give it: HF_HUB_OFFLINE is set"
+        ValueError, match="--model ann/x is not a directory, nor can it be read from the Hub: HF_HUB_OFFLINE is set"
     ):
         saved_folder("ann/x")
 

@@ -86,8 +86,8 @@ def test_checkpoints_are_pushed_whole_if_asked_for_but_never_the_arguments(clien
         (READ, "ann/early", "the token may only read"),
         (OTHER, "ann/early", "the token has no right to do that in ann/early"),
         (OTHER, "ann/there", "the token has no right to do that in ann/there"),
-        (WRITE, "ann/ea rly", "is no name of a repository"),
-        (WRITE, "a/b/c", "is no name of a repository"),
+        (WRITE, "ann/ea rly", "is not a repository name"),
+        (WRITE, "a/b/c", "is not a repository name"),
     ],
 )
 def test_what_will_not_work_is_said_before_anything_is_done(token, name, message, client, server, tmp_path):

@@ -97,7 +97,7 @@ def test_only_a_model_with_a_head(tmp_path):
 
 @pytest.mark.parametrize("source", ["nowhere/at/all", "./nowhere"])
 def test_no_model(source, tmp_path):
-    with pytest.raises(SystemExit, match=f"SRC {source} is no folder"):
+    with pytest.raises(SystemExit, match=f"SRC {source} is not a directory"):
         export.main([source, str(tmp_path / "e"), "--engine", "ctranslate2"])
 
 

@@ -133,7 +133,7 @@ def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "./nowhere", "--text", "x"], r"nowhere is no folder"),
+        (["--model", "./nowhere", "--text", "x"], r"nowhere is not a directory"),
         (["--model", "{empty}", "--text", "x"], r"has no config.json"),
         (["--model", "{run}", "--text", " "], r"--text has no text"),
         (["--model", "{run}", "--input_file", "missing.txt"], r"missing.txt does not exist"),

@@ -215,8 +215,8 @@ def test_nan_loss_skipped(tmp_path: Path, capfd) -> None:
     ):
         assert all(torch.equal(before[name], after[name]) for name in before) is same
     printed = capfd.readouterr().out
-    assert "Skipped step 2: the loss or its gradient is infinite or no number (1 so far)" in printed
-    assert "Skipped step 5: the loss or its gradient is infinite or no number (3 so far)" in printed
+    assert "Skipped step 2: the loss or its gradient is NaN or infinite (1 so far)" in printed
+    assert "Skipped step 5: the loss or its gradient is NaN or infinite (3 so far)" in printed
     assert all(value.isfinite().all() for value in weights(tmp_path).values())
 
 

@@ -81,7 +81,7 @@ class Parrot:
 
 OTHERS = [
     ("convert", ["folder", "new"], "SRC folder has no config.json: it holds no (finished) model"),
-    ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is no folder"),
+    ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is not a directory"),
     ("convert", ["text.txt", "new", "--from-state-dict", "nanogpt"], None),
     ("convert", ["bad.txt", "new", "--from-state-dict", "nanogpt"], None),
     (

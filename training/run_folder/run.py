@@ -105,7 +105,7 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
         resume_from: A checkpoint chosen by hand.
 
     Raises:
-        ValueError: The folder holds another run, or a model that is none, or the chosen checkpoint is no complete one.
+        ValueError: The folder holds another run, or files that are not a model, or the checkpoint is not complete.
     """
     if run.folder.exists() and not run.folder.is_dir():
         raise ValueError(f"--output_dir {run.folder} is a file, not a folder")

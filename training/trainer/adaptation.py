@@ -1,4 +1,4 @@
-"""Training a part of a model: parameters that stay as they are, and low-rank adapters beside them (LoRA)."""
+"""Training a part of a model: parameters that stay as they are, and low-rank adapters added to them (LoRA)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -15,7 +15,7 @@ from vanillaformer.hub.reporting import report
 from ..run_folder.files import ADAPTER, written_aside
 from .sharding import refuse_sharded
 
-# Heads that a task brings along: beside adapters they are trained in full.
+# Heads that a task brings along: with adapters they are trained in full.
 NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
 
 
@@ -95,7 +95,7 @@ class AdaptingTrainer(Trainer):
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Take the parameters that patterns name out of the training, and say how many are left.
 
-    A pattern stands for one or more whole parts of a name: `layers.1` is no `layers.10`.
+    A pattern stands for one or more whole parts of a name: `layers.1` is not `layers.10`.
 
     Raises:
         ValueError: A pattern that no parameter's name has, or all of them together leave nothing to train.

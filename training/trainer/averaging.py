@@ -154,7 +154,7 @@ class AverageCheckpoints(TrainerCallback):
 
 
 # --------------------------------------------------------------------------------------------- moving average
-# What training goes on with; the model beside it is the average.
+# The weights that training resumes with; the model saved next to them is the average.
 TRAINING_WEIGHTS = "training_weights.safetensors"
 
 
@@ -178,7 +178,7 @@ def moving_average(model: nn.Module, decay: float, *, warmup: bool) -> AveragedM
 class AveragingTrainer(Trainer):
     """A `Trainer` that evaluates and saves the moving average of the weights, if `ema_decay` asks for one.
 
-    A checkpoint holds the average as its model, and what training goes on with in a file beside it.
+    A checkpoint holds the average as its model, and the weights that training resumes with in a file next to it.
     """
 
     args: Any  # of the run, with the arguments of this package

@@ -1,4 +1,4 @@
-"""What a training run prints while it works, and what it saves beside the weights."""
+"""What a training run prints while it works, and what it saves with the weights."""
 
 import sys
 import time

@@ -56,27 +56,27 @@ class GuardArguments:
             raise ValueError(f"--early_stopping_patience {patience} needs a --metric_for_best_model")
 
 
-class Remembered(TrainerCallback, ExportableState):
-    """A callback whose attributes `remembered` are in the checkpoints, and taken from the one a run goes on from.
+class StatefulCallback(TrainerCallback, ExportableState):
+    """A callback whose attributes `saved_attributes` are in the checkpoints, and restored when a run resumes.
 
     Transformers' own way would bring back the arguments of the earlier run with them.
     """
 
-    remembered: tuple[str, ...] = ()
+    saved_attributes: tuple[str, ...] = ()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         entry = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        for name in self.remembered:
+        for name in self.saved_attributes:
             setattr(self, name, entry["attributes"][name])
 
     def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.remembered}}
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.saved_attributes}}
 
 
-class EarlyStopping(Remembered, EarlyStoppingCallback):
+class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
     """Transformers' early stopping, which says that it stops, and has stopped for good."""
 
-    remembered = ("early_stopping_patience_counter",)
+    saved_attributes = ("early_stopping_patience_counter",)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
@@ -120,33 +120,35 @@ class EarlyStopping(Remembered, EarlyStoppingCallback):
         return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])
 
 
-class NanGuard(Remembered):
+class NanGuard(StatefulCallback):
     """Stops at a step whose loss or gradient is not finite, or skips it, on all processes alike.
 
     Args:
-        trainer: Whose `spoiled` says what this process has seen.
+        trainer: The trainer; its `non_finite` says what this process has seen.
     """
 
-    remembered = ("skipped", "in_a_row")
+    saved_attributes = ("skipped", "in_a_row")
 
     def __init__(self, trainer: "GuardedTrainer"):
         self.trainer, self.skipped, self.in_a_row = trainer, 0, 0
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        spoiled, self.trainer.spoiled = anywhere(self.trainer.spoiled, args.device), False
-        if not spoiled:
+        non_finite, self.trainer.non_finite = any_process(self.trainer.non_finite, args.device), False
+        if not non_finite:
             self.in_a_row = 0
             return
         step, rate = state.global_step + 1, kwargs["optimizer"].param_groups[0]["lr"]
-        what = f"the loss or its gradient is infinite or no number at step {step:,} (learning rate {rate:.3g})"
+        what = f"the loss or its gradient is NaN or infinite at step {step:,} (learning rate {rate:.3g})"
         self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
         if args.nan_loss == "stop":
             raise ValueError(
-                f"{what}; the weights are those before it, {kept(Path(args.output_dir))}. Try a lower "
+                f"{what}; the weights are those before it, {resume_point(Path(args.output_dir))}. Try a lower "
                 "--learning_rate, a longer --warmup_steps, or --nan_loss skip"
             )
         if self.in_a_row > SKIPPED_IN_A_ROW:
-            raise ValueError(f"{what}, as in the {SKIPPED_IN_A_ROW} steps before, {kept(Path(args.output_dir))}")
+            raise ValueError(
+                f"{what}, as in the {SKIPPED_IN_A_ROW} steps before, {resume_point(Path(args.output_dir))}"
+            )
         for parameter in model.parameters():
             parameter.grad = None  # for which an optimizer does nothing at all
         report(f"Skipped step {step:,}: {what.partition(' at step')[0]} ({self.skipped:,} so far)")
@@ -190,7 +192,7 @@ class StopWithCheckpoint(TrainerCallback):
             raise KeyboardInterrupt
 
 
-def anywhere(flag: bool, device: torch.device) -> bool:
+def any_process(flag: bool, device: torch.device) -> bool:
     """Return whether a flag is set on any of the processes."""
     return bool(largest(int(flag), device))
 
@@ -204,14 +206,14 @@ def largest(number: int, device: torch.device) -> int:
     return int(numbers)
 
 
-def kept(folder: Path) -> str:
-    """Return which checkpoint a run can go on from, in words."""
+def resume_point(folder: Path) -> str:
+    """Return which checkpoint a run can resume from, in words."""
     checkpoint = last_checkpoint(folder)
     return f"the last checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
 
 
 @contextmanager
-def saving(folder: Path, what: str) -> Iterator[None]:
+def reporting_write_errors(folder: Path, what: str) -> Iterator[None]:
     """Say what is lost if something cannot be written.
 
     Raises:
@@ -225,7 +227,8 @@ def saving(folder: Path, what: str) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
         run = folder.parent if checkpoint else folder
         raise OSError(
-            f"{what} could not be written to {folder} ({error}); {kept(run)}, from which the same command goes on"
+            f"{what} could not be written to {folder} ({error}); {resume_point(run)}, "
+            "from which the same command resumes"
         ) from error
 
 
@@ -248,7 +251,7 @@ class GuardedTrainer(Trainer):
     """A `Trainer` that stops when there is nothing more to gain, and says what is lost when it has to."""
 
     args: Any  # of the run, with the arguments of this package
-    spoiled = False  # whether this process has seen a loss or gradient in this step that is no finite number
+    non_finite = False  # whether this process has seen a loss or gradient in this step that is NaN or infinite
     extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
     target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
 
@@ -260,13 +263,13 @@ class GuardedTrainer(Trainer):
 
     def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
         loss = super().training_step(*arguments, **keywords)
-        self.spoiled = self.spoiled or not bool(loss.isfinite().all())
+        self.non_finite = self.non_finite or not bool(loss.isfinite().all())
         return loss
 
     def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
         norm = super()._get_grad_norm(*arguments, **keywords)
         # In half precision overflowing gradients are what the loss scale is found by: its steps are skipped anyway
-        self.spoiled = self.spoiled or not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
+        self.non_finite = self.non_finite or not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
         return norm
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
@@ -293,7 +296,7 @@ class GuardedTrainer(Trainer):
         folder, step = Path(self.args.output_dir), self.state.global_step
         checkpoint, limit = folder / f"checkpoint-{step}", self.args.save_total_limit
         extra = extra_checkpoints(folder) | ({checkpoint} if self.extra_checkpoint else set())
-        with saving(checkpoint, f"the checkpoint of step {step:,}"):
+        with reporting_write_errors(checkpoint, f"the checkpoint of step {step:,}"):
             if self.extra_checkpoint and self.args.should_save:
                 mark_extra(checkpoint)
             self.args.save_total_limit = None  # older ones are deleted once this one is on the disk
@@ -306,7 +309,7 @@ class GuardedTrainer(Trainer):
         if self.args.should_save:
             for path in extra - {checkpoint}:
                 shutil.rmtree(path, ignore_errors=True)
-            more = 1 if self.extra_checkpoint else 0
+            more = int(self.extra_checkpoint)
             rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint, use_mtime=True)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -314,7 +317,7 @@ class GuardedTrainer(Trainer):
         if _internal_call:  # a part of a checkpoint
             return super().save_model(output_dir, _internal_call=True)
         folder = Path(output_dir or self.args.output_dir)
-        with saving(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
+        with reporting_write_errors(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
             super().save_model(str(part), _internal_call=True)
             self.accelerator.wait_for_everyone()
 

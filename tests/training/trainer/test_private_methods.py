@@ -1,0 +1,61 @@
+"""The methods of transformers' `Trainer` without a public name that this package overrides, each with its reason.
+
+They can change with any release. When this test fails after an upgrade: read the method in the new `Trainer`, adapt
+the override, and correct the list.
+"""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from transformers import Seq2SeqTrainer, Trainer
+
+import vanillaformer.training.trainer as package
+from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
+
+REASONS = {
+    "_determine_best_metric": "Equal scores are decided by the loss, and only steps with a checkpoint count.",
+    "_finalize_training": "Adapters are saved and merged, averaged weights take over, before the model is saved.",
+    "_finish_current_push": "A failed background push is reported and does not end the run.",
+    "_get_eval_sampler": "Held-out rows are in one order, by length, for any number of processes.",
+    "_get_grad_norm": "A gradient that is NaN or infinite stops or skips the step.",
+    "_get_train_sampler": "The order of rows depends on seed and epoch, not on the number of processes.",
+    "_issue_warnings_after_load": "A shared tensor is saved under one of its names; the others are not missing.",
+    "_load_from_checkpoint": "Training resumes with the trained weights; the checkpoint's model is the average.",
+    "_maybe_log_save_evaluate": "Evaluations and checkpoints are of the averaged weights.",
+    "_prepare_for_training": "Sharded training keeps losses and sums of gradients in float32.",
+    "_push_from_checkpoint": "Checkpoints are pushed with the files that `vanillaformer push` takes, and no others.",
+    "_remove_unused_columns": "Raw texts of held-out rows stay out of batches without a warning.",
+    "_run_epoch": "A run killed after its last step resumes without another one.",
+    "_save": "Both tokenizers of a translator are saved; sharded weights are gathered.",
+    "_save_checkpoint": "A checkpoint that cannot be written costs no older one, and says what is left.",
+    "_save_rng_state": "A checkpoint counts as complete only after all processes have written their states.",
+}
+
+
+def overridden() -> set[str]:
+    """Private methods of transformers' Trainer that a class in training/trainer/ defines again."""
+    names = {name for name in dir(Seq2SeqTrainer) if name.startswith("_") and not name.startswith("__")}
+    found = set()
+    for path in Path(package.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Trainer"):
+                found |= {entry.name for entry in node.body if isinstance(entry, ast.FunctionDef)} & names
+    return found
+
+
+def test_each_override_has_its_reason():
+    assert overridden() == set(REASONS)
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_transformers_still_calls_it(name):
+    assert callable(getattr(Trainer, name, None)), f"transformers' Trainer has no {name} any more"
+    assert f"self.{name}" in inspect.getsource(Trainer), f"transformers' Trainer no longer calls {name}"
+
+
+@pytest.mark.parametrize("trainer", [RunTrainer, TranslationTrainer])
+def test_the_trainers_of_a_run_have_all_of_them(trainer):
+    theirs = {name for name in REASONS if getattr(trainer, name) is not getattr(Trainer, name)}
+    assert theirs == set(REASONS)
