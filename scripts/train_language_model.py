@@ -14,14 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from vanillaformer.scripts.console import program
+from vanillaformer.training import metrics
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
-from vanillaformer.training.metrics import (
-    language_model_metrics,
-    pretraining_metrics,
-    pretraining_scores,
-    token_scores,
-)
 from vanillaformer.training.models import set_generation
 from vanillaformer.training.preprocessing.language_model import (
     language_model_collator,
@@ -80,9 +75,10 @@ def _train(run: Run, args: Arguments) -> Run:
     set_generation(model, task, length=size)
     if data_args.packing:
         check_attention(model)
-    metrics: tuple[Any, Any] = language_model_metrics(tokenizer if causal else None), token_scores(causal=causal)
+    compute: Any = metrics.language_model_metrics(tokenizer if causal else None)
+    preprocess: Any = metrics.token_scores(causal=causal)
     if task == "mlm+nsp":
-        metrics = pretraining_metrics(), pretraining_scores
+        compute, preprocess = metrics.pretraining_metrics(), metrics.pretraining_scores
     trainer = RunTrainer(
         model=model,
         args=training_args,
@@ -90,8 +86,8 @@ def _train(run: Run, args: Arguments) -> Run:
         eval_dataset=rows["validation"],
         data_collator=language_model_collator(tokenizer, data_args, training_args),
         processing_class=tokenizer,
-        compute_metrics=metrics[0],
-        preprocess_logits_for_metrics=metrics[1],
+        compute_metrics=compute,
+        preprocess_logits_for_metrics=preprocess,
     )
     return train_and_save(run, task, args, trainer, rows, tokenizers, example=example)
 
