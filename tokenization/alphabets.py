@@ -1,4 +1,4 @@
-"""Which characters a vocabulary starts from, and what happens to those for which it has no room."""
+"""The characters that a vocabulary starts from, and the removal of those for which it has no room."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

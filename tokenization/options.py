@@ -15,7 +15,7 @@ MODEL_KINDS: dict[str, ModelKind] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """What every algorithm is told.
+    """The options of every algorithm.
 
     Attributes:
         vocab_size: Upper limit of the whole vocabulary, special tokens included.

@@ -1,4 +1,4 @@
-"""What stands around an algorithm: normalizer and pre-tokenizer before it, decoder after it."""
+"""The pipeline around an algorithm: normalizer and pre-tokenizer before it, decoder after it."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Orders and batches that depend on the seed, the epoch and the data alone, on any number of processes."""
+"""Orders and batches that depend only on the seed, the epoch and the data, on any number of processes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
-POOL = 100  # batches whose rows are sorted together
+POOL = 100  # number of batches whose rows are sorted together
 
 
 @dataclass
@@ -208,5 +208,5 @@ def row_lengths(rows: Dataset) -> np.ndarray:
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return one seed for the pair, unlike `seed + epoch`, which other runs would share."""
+    """Return a seed for the pair; `seed + epoch` would be shared with other runs."""
     return crc32(b"%d %d" % (seed, epoch))

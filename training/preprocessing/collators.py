@@ -118,7 +118,7 @@ class PackedMasking(RowMasking):
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return what fills rows; what it is matters little, as nothing sees it."""
+    """Return the id that pads rows; no position attends to it."""
     return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
 

@@ -28,7 +28,7 @@ from .tokenizing import (
 )
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
-"""Attention that is given a mask of the texts in each row of a batch."""
+"""Attention implementations that take a mask of the texts in each row of a batch."""
 
 
 def packed_rows(
@@ -110,12 +110,12 @@ def check_attention(model: PreTrainedModel) -> None:
 
 
 def _frame(tokenizer: PreTrainedTokenizerBase, masked: bool) -> tuple[list[int], list[int]]:
-    """Return what stands before and behind each text."""
+    """Return the tokens before and after each text."""
     if masked:
         check_encoder_tokenizer(tokenizer)
         return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
     if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no eos_token, which a causal language model needs behind a text")
+        raise ValueError("the tokenizer has no eos_token, which a causal language model needs after a text")
     start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
     return start, [tokenizer.eos_token_id]
 

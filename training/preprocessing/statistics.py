@@ -1,4 +1,4 @@
-"""What is printed on the data before training, and kept in the record of a run."""
+"""Statistics of the data: printed before training, and kept in the record of a run."""
 
 from collections.abc import Mapping
 from itertools import islice
@@ -17,7 +17,7 @@ from .blocks import value_chunks
 from .tokenizing import TokenizedSplits
 
 BATCHES = 200
-"""So many batches tell how much of them is padding."""
+"""Number of batches from which the share of padding is estimated."""
 UNREACHABLE = "references that cannot be produced exactly"
 IDS_AT_ONCE = 1_000_000
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
@@ -101,7 +101,7 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 
 
 def padding_share(rows: Dataset, training_args: Any) -> float:
-    """Return what part of the first batches of the first epoch is padding."""
+    """Return the share of padding in the first batches of the first epoch."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:

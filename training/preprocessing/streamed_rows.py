@@ -1,8 +1,8 @@
 """Training data that is read while training: never whole in memory, nor on disk where it comes from the Hub.
 
 Every process reads all of the stream and takes its part of each batch, so that the batches are the same on any number
-of processes. A stream begins anew, in another order, when it has ended; a run that goes on reads past what it has
-seen.
+of processes. A stream begins anew, in another order, when it has ended; a resumed run skips what it has
+read.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from .tokenizing import Batch, LongTexts, block_cutter
 
 
 class StreamedRows(IterableDataset):
-    """Tokenized rows without an end: the epochs of a stream one behind the other.
+    """Tokenized rows without an end: the epochs of a stream one after the other.
 
     Args:
         texts: The stream.
         encode: From a batch of texts to rows, or to pieces of the stream that `blocks` cuts.
         blocks: How to cut blocks, if rows are blocks.
-        long_texts: What to do about rows whose texts had to be cut.
+        long_texts: Whether rows whose texts had to be cut stay, are left out, or are an error.
     """
 
     def __init__(

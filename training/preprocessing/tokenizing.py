@@ -27,7 +27,7 @@ PARTS = 32
 """Parts of long texts that are tokenized together."""
 LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
-"""Columns of held-out rows that hold texts as they stand in the data; no model is given them."""
+"""Columns of held-out rows with the texts of the data, which are not passed to the model."""
 
 
 class TokenizedSplits(DatasetDict):
@@ -175,7 +175,7 @@ def encode_pairs(
 
 
 def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
-    """Say at which end a tokenizer cuts a text that is too long; it is saved with it."""
+    """Set the end at which a tokenizer truncates long texts; the setting is saved with the tokenizer."""
     tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
 
 
@@ -299,7 +299,7 @@ def map_splits(
     keep: list[str] | None = None,
     features: dict[str, Any] | None = None,
 ) -> DatasetDict:
-    """Apply a function to batches of every split, dropping the columns it was given but those to `keep`."""
+    """Apply a function to batches of every split, and drop the columns except those in `keep`."""
     options = {} if features is None else {"features": Features(features)}
     mapped = {}
     for split, rows in dataset.items():
@@ -311,7 +311,7 @@ def map_splits(
 
 
 def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
-    """Return rows that have the texts they were made of beside them, except the training rows.
+    """Return rows with the texts that they were made of, except for the training rows.
 
     Scores and predictions are on these: what a tokenizer gives back may be cut, normalized or lack characters.
     """
