@@ -73,7 +73,7 @@ def sentence_pairs(batch: int, length: int, vocab: int) -> Batch:
     return sentences(batch, length, vocab) | {"labels": padded(batch, length, vocab, pad=-100)[0]}
 
 
-def labelled_sentences(batch: int, length: int, vocab: int) -> Batch:
+def labeled_sentences(batch: int, length: int, vocab: int) -> Batch:
     return sentences(batch, length, vocab) | {"labels": torch.randint(4, (batch,))}
 
 
@@ -119,8 +119,8 @@ TASKS = {
     "translation_forward": Task(("marian",), sentence_pairs, forward, 32, 42),
     "translation_greedy": Task(("marian",), sentences, generation, 32, 42, new_tokens=24),
     "translation_beam": Task(("marian",), sentences, generation, 8, 42, beams=5, new_tokens=24),
-    "classifier_train": Task(("bert",), labelled_sentences, training, 32, 120),
-    "classifier_forward": Task(("bert",), labelled_sentences, forward, 32, 120),
+    "classifier_train": Task(("bert",), labeled_sentences, training, 32, 120),
+    "classifier_forward": Task(("bert",), labeled_sentences, forward, 32, 120),
 }
 
 

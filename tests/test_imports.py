@@ -110,7 +110,7 @@ def test_the_rooms_of_training_are_in_order(module):
 
 @pytest.mark.parametrize("module", MODELING)
 def test_only_registration_reads_the_name_of_a_model_type(module):
-    """Behaviour is decided by fields, never by a model's name."""
+    """Behavior is decided by fields, never by a model's name."""
     readers = [
         node for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute) and node.attr == "model_type"
     ]

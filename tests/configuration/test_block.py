@@ -530,7 +530,7 @@ def test_an_encoder_has_the_decoders_pattern_unless_it_is_given_one():
 
 
 @every_config
-def test_the_initialisation_is_the_placements_or_the_model_types(config_class):
+def test_the_initialization_is_the_placements_or_the_model_types(config_class):
     published = {"deepnorm": "deepnorm", "admin": "admin", "no_norm": "t_fixup"}
     for placement in get_args(options.NormPlacement):
         expected = published.get(placement, config_class.default_initialization)

@@ -32,7 +32,7 @@ B, T, S, D, H, G, K = 2, 5, 6, 24, 4, 2, 8
 
 
 def weighted(norm: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Each head normalised by the bare norm and multiplied by its own weight."""
+    """Each head normalized by the bare norm and multiplied by its own weight."""
     heads = zip(x.split(K, dim=-1), norm.weight, strict=True)
     return torch.cat([weight * norm.norm(head) for head, weight in heads], dim=-1)
 
@@ -88,7 +88,7 @@ def test_cross_attention_is_its_loop(implementation):
 @pytest.mark.parametrize("qk_norm", get_args(options.QueryKeyNorm))
 @pytest.mark.parametrize("norm", get_args(options.Norm))
 @pytest.mark.parametrize("attention_class", [Attention, CrossAttention])
-def test_queries_and_keys_are_normalised_per_head_or_over_their_width(attention_class, norm, qk_norm, implementation):
+def test_queries_and_keys_are_normalized_per_head_or_over_their_width(attention_class, norm, qk_norm, implementation):
     config = toy_config("decoder", attn_implementation=implementation, qk_norm=qk_norm, norm=norm)
     module = sharpen(attention_class(config, 0, False, no_rotation)).eval()
     x = torch.randn(B, T, D)

@@ -149,14 +149,14 @@ def test_a_model_made_on_the_meta_device_gets_its_tables_back(kind, overrides, t
     assert_same_tensors(dict(loaded.named_buffers()), dict(model.named_buffers()))
     inputs = inputs_of(kind)
     assert torch.equal(loaded.eval()(**inputs).logits, model(**inputs).logits)
-    # without a checkpoint: memory first, then every weight and table by the model's own initialisation
+    # without a checkpoint: memory first, then every weight and table by the model's own initialization
     empty.to_empty(device="cpu")
     for tensor in (*empty.parameters(), *empty.buffers()):
         tensor.data.fill_(float("nan"))
     empty.init_weights()
     assert_same_tensors(dict(empty.named_buffers()), dict(model.named_buffers()))
     for name, parameter in empty.named_parameters():
-        assert torch.isfinite(parameter).all(), f"{name} was not initialised"
+        assert torch.isfinite(parameter).all(), f"{name} was not initialized"
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -212,7 +212,7 @@ def test_shards_are_put_together_again(tmp_path):
 def test_a_missing_tensor_is_reported_and_drawn_afresh(tmp_path):
     model = toy("decoder")
     state = model.state_dict()
-    name = "model.layers.1.self_attn.o_proj.weight"  # which the GPT-2 initialisation draws from the list of blocks
+    name = "model.layers.1.self_attn.o_proj.weight"  # which the GPT-2 initialization draws from the list of blocks
     del state[name]
     model.save_pretrained(tmp_path, state_dict=state)
     loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)

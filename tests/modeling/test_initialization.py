@@ -1,4 +1,4 @@
-"""Fresh weights have the spread that their initialisation says, for each kind of parameter."""
+"""Fresh weights have the spread that their initialization says, for each kind of parameter."""
 
 from typing import get_args
 

@@ -126,7 +126,7 @@ def test_a_batch_counts_by_its_share_of_the_masked_tokens(items):
         {"classifier_act": None},
         {"classifier_act": "gelu", "classifier_norm": True},
     ],
-    ids=["bert", "mean", "no layer", "normalised"],
+    ids=["bert", "mean", "no layer", "normalized"],
 )
 def test_the_pair_is_judged_as_a_classifier_of_two_classes_would(fields, tmp_path):
     model, inputs = pretraining(**fields), inputs_of("encoder")

@@ -53,9 +53,9 @@ def test_dropout_falls_on_the_sublayers_output_alone(placement):
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_stack_ends_with_a_norm_where_the_last_block_does_not(placement):
     final = build_final_norm(toy_config("decoder", norm_placement=placement))
-    normalised, without = ("post", "deepnorm", "admin"), ("rezero", "no_norm")
-    assert isinstance(final, nn.Identity) is (placement in normalised + without)
-    assert RESIDUALS[placement].needs_final_norm is (placement not in normalised + without)
+    normalized, without = ("post", "deepnorm", "admin"), ("rezero", "no_norm")
+    assert isinstance(final, nn.Identity) is (placement in normalized + without)
+    assert RESIDUALS[placement].needs_final_norm is (placement not in normalized + without)
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

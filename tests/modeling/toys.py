@@ -172,7 +172,7 @@ def plain_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_bare(config: Any) -> bool:
-    """Whether nothing normalises the stream, so that every sublayer adds to its length."""
+    """Whether nothing normalizes the stream, so that every sublayer adds to its length."""
     placement = getattr(config, "norm_placement", None)
     return placement in RESIDUALS and not issubclass(RESIDUALS[placement], NormedResidual)
 

@@ -10,7 +10,7 @@ from script_runs import PROGRAMS, train
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory):
-    """Keep what is loaded and tokenised in a folder of these tests, in the processes they start too."""
+    """Keep what is loaded and tokenized in a folder of these tests, in the processes they start too."""
     folder = tmp_path_factory.mktemp("datasets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "HF_DATASETS_CACHE", str(folder))

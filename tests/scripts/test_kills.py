@@ -27,7 +27,7 @@ RECIPES = {
 
 
 def train_alone(job: str, folder: Path) -> None:
-    """Run a training program, in a process of its own, that keeps what it tokenises to itself."""
+    """Run a training program, in a process of its own, that keeps what it tokenizes to itself."""
     torch.set_num_threads(1)
     datasets.config.HF_DATASETS_CACHE = folder.parent / f"{folder.name}_cache"
     PROGRAMS[job][0].train(arguments(job, folder, *OPTIONS.split(), *RECIPES[job].split()))

@@ -119,7 +119,7 @@ def _embeddings(config: Any, classifies: bool) -> str:
     if config.scale_embedding:
         words.append("scaled by √width")
     if config.embedding_norm:
-        words.append("normalised")
+        words.append("normalized")
     return ", ".join(words)
 
 

@@ -80,13 +80,13 @@ def test_columns_inside_a_struct_of_a_damaged_file(tmp_path):
     assert len(dataset["train"]) == 1
 
 
-def labelled(tmp_path, name, labels):
+def labeled(tmp_path, name, labels):
     return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
 
 
 def test_rows_without_a_known_label_are_left_out(tmp_path, capsys):
-    train = labelled(tmp_path, "a.jsonl", ["b", None, "a", "", "b"])
-    validation = labelled(tmp_path, "b.jsonl", ["c", "a", "c"])
+    train = labeled(tmp_path, "a.jsonl", ["b", None, "a", "", "b"])
+    validation = labeled(tmp_path, "b.jsonl", ["c", "a", "c"])
     dataset, stats = skipping("classification", train_file=train, validation_file=validation)
     assert label_names(dataset) == ["a", "b"]
     assert list(dataset["train"]["label"]) == [1, 0, 1]

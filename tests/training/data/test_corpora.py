@@ -236,7 +236,7 @@ def names():
     return language_names()
 
 
-def test_names_are_in_the_language_they_are_labelled_with(names):
+def test_names_are_in_the_language_they_are_labeled_with(names):
     feature = names["train"].features["label"]
     assert tuple(feature.names) == LANGUAGES
     assert len(LANGUAGES) == 20

@@ -129,7 +129,7 @@ def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------- labels
-def labelled(tmp_path, labels, name="a.jsonl"):
+def labeled(tmp_path, labels, name="a.jsonl"):
     return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
 
 
@@ -146,7 +146,7 @@ def labelled(tmp_path, labels, name="a.jsonl"):
     ],
 )
 def test_labels_become_classes(tmp_path, labels, names, ids):
-    path = labelled(tmp_path, labels)
+    path = labeled(tmp_path, labels)
     dataset = load("classification", train_file=path, validation_file=path)
     assert label_names(dataset) == names
     assert list(dataset["train"]["label"]) == ids
@@ -154,11 +154,11 @@ def test_labels_become_classes(tmp_path, labels, names, ids):
 
 
 def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
-    path = labelled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
+    path = labeled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
     load("classification", train_file=path, validation_file=path)
     out = capsys.readouterr().out
     assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
-    blank = labelled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
+    blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
     with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
         load("classification", train_file=blank, validation_file=path)
 
@@ -186,7 +186,7 @@ def test_csv_labels(tmp_path):
     ],
 )
 def test_bad_labels(tmp_path, train, validation, message):
-    paths = [labelled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
+    paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
     with pytest.raises(ValueError, match=message):
         load("classification", train_file=paths[0], validation_file=paths[1])
 

@@ -43,7 +43,7 @@ def small_chunks(monkeypatch):
     monkeypatch.setattr(opening, "LARGEST_BATCH", 7)
 
 
-def labelled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
+def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
     rows = [{"text": text, "label": labels[n % len(labels)]} for n, text in enumerate(TEXTS[:count])]
     return write(tmp_path / name, rows)
 
@@ -67,7 +67,7 @@ def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
 
 @pytest.mark.usefixtures("small_chunks")
 def test_classes(tmp_path, encoder_tokenizer):
-    options = {"train_file": labelled(tmp_path), "validation_file": labelled(tmp_path, "b.jsonl", count=4)}
+    options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
     dataset = load_data(ClassifierDataArguments(**options), "classification").splits
     loaded = classification_rows(dataset, encoder_tokenizer, max_length=12)
     texts, stream = open_stream("classification", **options)
@@ -228,7 +228,7 @@ def test_bad_rows(tmp_path):
 
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):
     path = write(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate("abac")])
-    good = labelled(tmp_path, "b.jsonl", count=4)
+    good = labeled(tmp_path, "b.jsonl", count=4)
     options = {"train_file": path, "validation_file": good, "tokenizer_samples": 3}
     _, stream = open_stream("classification", **options)
     with pytest.raises(ValueError, match=r"row 4: label 'c' does not occur in the training data, which has a, b"):
@@ -239,7 +239,7 @@ def test_label_that_comes_late(tmp_path, encoder_tokenizer):
 
 
 def test_long_texts(tmp_path, encoder_tokenizer):
-    options = {"train_file": labelled(tmp_path), "validation_file": labelled(tmp_path, "b.jsonl", count=4)}
+    options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
     _, stream = open_stream("classification", **options)
     encode = encode_texts(encoder_tokenizer, 12)
     kept = list(StreamedRows(stream, encode, long_texts="skip").epoch_rows(0))

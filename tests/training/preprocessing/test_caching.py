@@ -39,7 +39,7 @@ def texts(**columns):
     return DatasetDict(train=Dataset.from_dict(columns or {"text": TEXTS}))
 
 
-def labelled():
+def labeled():
     return texts(text=TEXTS, label=[0, 1, 0]).cast_column("label", ClassLabel(names=["a", "b"]))
 
 
@@ -47,7 +47,7 @@ JOBS = {
     "translation": lambda decoder, encoder: translation_rows(
         texts(source=TEXTS, target=TEXTS[::-1]), decoder, max_source_length=9, max_target_length=8
     ),
-    "classification": lambda decoder, encoder: classification_rows(labelled(), encoder, max_length=6),
+    "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, max_length=6),
     "causal": lambda decoder, encoder: causal_blocks(texts(), decoder, block_size=8),
     "masked": lambda decoder, encoder: masked_blocks(texts(), encoder, block_size=8),
     "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
@@ -67,8 +67,8 @@ def test_the_second_run_tokenizes_nothing(job, calls, decoder_tokenizer, encoder
 
 @pytest.mark.parametrize("change", ["text", "length", "tokenizer", "special token"])
 def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
-    classification_rows(labelled(), encoder_tokenizer, max_length=6)
-    count, dataset, length = len(calls), labelled(), 6
+    classification_rows(labeled(), encoder_tokenizer, max_length=6)
+    count, dataset, length = len(calls), labeled(), 6
     if change == "text":
         dataset["train"] = dataset["train"].map(lambda row: {"text": row["text"] + "!"})
     elif change == "length":

@@ -74,7 +74,7 @@ def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tm
         (("norm_placement=admin",), {"checkpoint": "checkpoint-2"}),
         (("norm_placement=admin",), {"started_from": "runs/model"}),
     ],
-    ids=["another placement", "another initialisation", "going on", "from a saved model"],
+    ids=["another placement", "another initialization", "going on", "from a saved model"],
 )
 def test_no_other_model_is_touched(overrides, run, encoder_tokenizer, tmp_path, capsys):
     trainer = trainer_of(encoder_tokenizer, tmp_path, *overrides)
