@@ -39,7 +39,7 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
     except HubError:
         raise
     except Exception as error:
-        reason = explained(error, repo, revision)
+        reason = describe_hub_error(error, repo, revision)
         if reason is None:
             raise
         raise HubError(reason) from None
@@ -74,44 +74,45 @@ def _git_name(path: Path) -> str:
 DIGESTS: dict[int, Callable[[Path], str]] = {64: _sha256, 40: _git_name}
 
 
-def explained(error: BaseException, repo: str, revision: str | None = None) -> str | None:
+def describe_hub_error(error: BaseException, repo: str, revision: str | None = None) -> str | None:
     """Return what an error says about a repository, `None` if it does not come from the Hub."""
-    for cause in causes(error):
+    for cause in iter_causes(error):
         if isinstance(cause, ValueError) and "README.md" in str(cause):  # more than the answer that it comes from
-            return said(cause)
+            return short_message(cause)
         for kind, text in KINDS.items():
             if isinstance(cause, kind):
                 facts = {"repo": repo, "revision": revision, "login": LOGIN, "hub": constants.ENDPOINT}
-                return text.format(**facts, error=said(cause))
+                return text.format(**facts, error=short_message(cause))
         if (answer := getattr(cause, "response", None)) is not None:
             text = STATUS.get(answer.status_code, "the Hub does not do that for {repo}: {error}")
-            return text.format(repo=repo, login=LOGIN, error=said(cause))
+            return text.format(repo=repo, login=LOGIN, error=short_message(cause))
         if type(cause).__name__ == "LocalProtocolError" or isinstance(cause, UnicodeEncodeError):
             return f"the token has characters that no token has: {LOGIN}"
         if type(cause).__module__.startswith("httpx"):  # or httpx2: which one depends on huggingface_hub's version
-            return f"the connection to the Hub ({constants.ENDPOINT}) failed: {said(cause) or type(cause).__name__}"
+            message = short_message(cause) or type(cause).__name__
+            return f"the connection to the Hub ({constants.ENDPOINT}) failed: {message}"
     if _origin(error) == "huggingface_hub":  # also for what the library behind its uploads raises
-        return f"{repo}: {type(error).__name__}: {said(error)}"
+        return f"{repo}: {type(error).__name__}: {short_message(error)}"
     return None
 
 
-def causes(error: BaseException | None) -> Iterator[BaseException]:
+def iter_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and those that it comes from."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
-def said(error: BaseException) -> str:
+def short_message(error: BaseException) -> str:
     """Return the first two lines of what an error says that say something, without a token."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return without_tokens(" ".join(lines[:2]))
+    return redact_tokens(" ".join(lines[:2]))
 
 
-def without_tokens(text: str) -> str:
+def redact_tokens(text: str) -> str:
     """Return a text with tokens left out.
 
-    >>> without_tokens("Bearer hf_abcdefgh is none")
+    >>> redact_tokens("Bearer hf_abcdefgh is none")
     'Bearer hf_... is none'
     """
     return TOKEN.sub("hf_...", text)

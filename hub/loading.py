@@ -119,7 +119,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         try:
             check_limits(part)
         except ValueError as error:
-            raise ValueError(f"has a {CONFIG} that does not hold: {error}") from error
+            raise ValueError(f"has an invalid {CONFIG}: {error}") from error
         check_settings(part, CONFIG)
         for name in IMPLEMENTATIONS:
             value = part.get(name)
@@ -157,7 +157,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
     """Return the config of a folder, whatever model it is of.
 
     Raises:
-        ValueError: Its fields do not hold, or its type is unknown or code of its own.
+        ValueError: Its fields are invalid, or its type is unknown or code of its own.
     """
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -167,7 +167,7 @@ def open_config(folder: Path) -> PreTrainedConfig:
                 "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
                 "once you have read it"
             ) from error
-        raise ValueError(f"has a {CONFIG} that does not hold: {one_line(error)}") from error
+        raise ValueError(f"has an invalid {CONFIG}: {one_line(error)}") from error
 
 
 def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> Any:

@@ -177,7 +177,7 @@ def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored
     """Return a model without memory of its own, and transformers' report of loading tensors of these shapes into it.
 
     Raises:
-        ValueError: The config describes no model.
+        ValueError: The config does not describe a model.
     """
     # Nothing is drawn or computed: a position table takes its memory only when the model is loaded
     empty = type(model_class.__name__, (model_class,), {"initialize_weights": lambda self: None})
@@ -189,7 +189,9 @@ def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored
                 output_loading_info=True, ignore_mismatched_sizes=True,
             )  # fmt: skip
     except Exception as error:  # whatever a stranger's fields make transformers stumble over
-        raise ValueError(f"has a config.json that describes no {model_class.__name__}: {one_line(error)}") from error
+        raise ValueError(
+            f"has a config.json that does not describe a {model_class.__name__}: {one_line(error)}"
+        ) from error
 
 
 def check_types(model: PreTrainedModel, stored: Stored) -> None:

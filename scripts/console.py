@@ -14,7 +14,7 @@ from typing import TextIO
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from safetensors import SafetensorError
 
-from vanillaformer.hub.errors import without_tokens
+from vanillaformer.hub.errors import redact_tokens
 
 Main = Callable[[Sequence[str] | None], None]
 
@@ -66,7 +66,7 @@ def one_line(error: BaseException, default: str = "") -> str:
     message = str(error)
     if isinstance(error, OSError) and error.strerror:
         message = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
-    return without_tokens(" ".join(message.split())) or default or type(error).__name__
+    return redact_tokens(" ".join(message.split())) or default or type(error).__name__
 
 
 def discard_output(*streams: TextIO) -> None:

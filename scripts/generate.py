@@ -19,7 +19,7 @@ from vanillaformer.inference.arguments import GenerateArguments, check_arguments
 from vanillaformer.inference.conversation import converse
 from vanillaformer.inference.generation import generate_texts
 from vanillaformer.scripts.console import program
-from vanillaformer.training.machine import use_machine_well
+from vanillaformer.training.machine import configure_cpu
 from vanillaformer.training.parsing import parse
 
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     (generate_args,) = parse(GenerateArguments, argv, description=__doc__)
     check_arguments(generate_args)
-    use_machine_well()
+    configure_cpu()
     (converse if generate_args.chat else generate_texts)(generate_args)
 
 

@@ -18,7 +18,7 @@ LARGEST = 2**31 - 1  # bytes; mallopt takes an int
 INTERVAL = 0.2  # seconds; the system counts CPU time in hundredths
 
 
-def use_machine_well() -> None:
+def configure_cpu() -> None:
     """Prepare this process for the work of a training program or of `generate`."""
     free_core_threads().adjust(wait=True)
     keep_freed_memory()

@@ -15,7 +15,7 @@ import yaml
 from transformers import HfArgumentParser
 from transformers.hf_argparser import string_to_bool
 
-from vanillaformer.hub.errors import without_tokens
+from vanillaformer.hub.errors import redact_tokens
 
 from .help_page import HelpPage
 
@@ -52,7 +52,7 @@ class Parser(HfArgumentParser):
         return self.page.text(self.format_usage(), self.description or "", everything)
 
     def error(self, message: str) -> NoReturn:
-        super().error(without_tokens(message))
+        super().error(redact_tokens(message))
 
 
 class _HelpAll(argparse.Action):
@@ -207,7 +207,7 @@ def _settings(path: Path) -> dict[str, Any]:
         else:
             content = yaml.load(text, SettingsLoader)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        reason = without_tokens(" ".join(str(error).split()))  # which quotes the line
+        reason = redact_tokens(" ".join(str(error).split()))  # which quotes the line
         raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from None
     if content is not None and not isinstance(content, dict):
         raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")

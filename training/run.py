@@ -27,7 +27,7 @@ from .data.streaming import check_streaming
 from .evaluation.plots import loss_curve
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .finishing import finish, searches_otherwise
-from .machine import free_core_threads, use_machine_well
+from .machine import configure_cpu, free_core_threads
 from .models import build_model, check_model, check_preset
 from .preprocessing.batching import order_seed
 from .preprocessing.statistics import describe_data, shortfalls
@@ -71,7 +71,7 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
     """
     model_args, data_args, tokenizer_args, training_args = args
     check_preset(task, model_args)
-    use_machine_well()
+    configure_cpu()
     if training_args.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()

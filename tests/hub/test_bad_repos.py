@@ -146,7 +146,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "not a number": (one_number(float("nan")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
     "infinite": (one_number(float("-inf")), f"has {DOWN} with NaN or infinity in model.safetensors$"),
     "large config": (text(f'{{"a": "{"x" * 2**25}"}}'), "has a config.json of 33,554,441 bytes, at most 33,554,432"),
-    "nested config": (text('{"a": ' * 900 + "1" + "}" * 900), "has a config.json that does not hold: "),
+    "nested config": (text('{"a": ' * 900 + "1" + "}" * 900), "has an invalid config.json: "),
     "architecture of a number": (
         fields(architectures=[5]),
         r"has architectures=\[5\] in config.json: it must name one of VanillaDecoderModel, VanillaDecoderForCausalLM",

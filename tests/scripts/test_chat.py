@@ -37,7 +37,7 @@ def models(tmp_path_factory) -> tuple[Path, Path]:
     return folder / "forward", folder / "backward"
 
 
-def said(capsys, *words: object) -> list[str]:
+def short_message(capsys, *words: object) -> list[str]:
     capsys.readouterr()
     generate.main([str(word) for word in words])
     return capsys.readouterr().out.splitlines()
@@ -70,7 +70,7 @@ def test_card_speaks_to_the_model_and_holds_no_dialogue(models, capsys) -> None:
 
 def test_the_seed_decides(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--max_new_tokens", "8", "--top_k", "20", "--temperature", "1.2"]
-    answers = [said(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2)]
+    answers = [short_message(capsys, *common, "--text", "你好", "在吗", "--seed", seed) for seed in (1, 1, 2)]
     assert [len(lines) for lines in answers] == [2, 2, 2]
     assert answers[0] == answers[1] != answers[2]
     assert not any("[SEP]" in line or line == "你好" for line in answers[0])
@@ -82,7 +82,7 @@ def test_standard_input_and_reset(models, capsys, monkeypatch) -> None:
     draw = Chat.draw
     monkeypatch.setattr(Chat, "draw", lambda chat: (prompts.append(chat.prompt()), draw(chat))[1])
     monkeypatch.setattr("sys.stdin", io.StringIO("你好\n再见\n\n/reset\n你好\n"))
-    lines = said(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
+    lines = short_message(capsys, "--model", models[0], "--chat", "--num_beams", "1", "--max_new_tokens", "4")
     assert len(lines) == 3
     assert lines[0] == lines[2]
     assert prompts[0] == prompts[2]
@@ -105,7 +105,7 @@ def test_a_person_at_a_terminal_is_greeted(models, capsys, monkeypatch) -> None:
 def test_reranking(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--text", "你好", "--max_new_tokens", "6"]
     more = ["--candidates", "5", "--rerank_model", models[1]]
-    assert said(capsys, *common, *more) == said(capsys, *common, *more)
+    assert short_message(capsys, *common, *more) == short_message(capsys, *common, *more)
 
 
 @pytest.mark.parametrize(
