@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vanillaformer.modeling.parts.dropout import Dropout, build_dropout, keep
+from vanillaformer.modeling.parts.dropout import Dropout, build_dropout, identity
 
 
 def kept(rate: float, *shape: int) -> torch.Tensor:
@@ -66,8 +66,8 @@ def test_extremes(rate: float, factor: float) -> None:
 
 def test_no_dropout() -> None:
     x = torch.randn(10)
-    assert build_dropout(0) is keep
-    assert keep(x) is x
+    assert build_dropout(0) is identity
+    assert identity(x) is x
     assert Dropout(0.5).eval()(x) is x
 
 

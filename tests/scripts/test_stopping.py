@@ -12,7 +12,6 @@ from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, proce
 from test_processes import HALVED, train_together
 from transformers import TrainerCallback
 
-from vanillaformer.scripts import train_language_model
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.checkpoints import checkpoints
 
@@ -99,7 +98,7 @@ def test_stopped_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise AssertionError("it went on")
 
-    monkeypatch.setattr(train_language_model, "load_data", load)
+    monkeypatch.setattr(runs, "load_data", load)
     with pytest.raises(SystemExit) as error:
         train("causal", tmp_path / "run")
     assert error.value.code == 143

@@ -194,7 +194,9 @@ def nan_loss(*steps: int) -> Iterator[None]:
 
 
 def test_nan_loss_stops_before_it_spoils_anything(trained, tmp_path: Path) -> None:
-    message = r"no number at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
+    message = (
+        r"NaN or infinite at step 4 \(learning rate 0.00\d+\); .* the last checkpoint is .*checkpoint-2\. Try a lower"
+    )
     with nan_loss(4), pytest.raises(ValueError, match=message):
         train("causal", tmp_path)
     train("causal", tmp_path)

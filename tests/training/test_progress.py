@@ -80,7 +80,6 @@ def test_tokenizing_prints_lines(monkeypatch):
 
     monkeypatch.setattr(progress, "EVERY", 0.001)
     monkeypatch.setattr(progress, "report", report)
-    monkeypatch.setattr("vanillaformer.training.preprocessing.caching._function_key", lambda function: "sizes")
     rows = Dataset.from_dict({"text": ["a"] * 1500})
     mapped = cached_map(rows, sizes, desc="Tokenizing train data", remove_columns=["text"])
     assert list(mapped["size"]) == [1] * 1500
