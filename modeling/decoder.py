@@ -1,6 +1,6 @@
 """GPT-style models: the causal stack, with a language-model head or a classifier."""
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -9,7 +9,8 @@ from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
-from transformers.utils import can_return_tuple
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
@@ -53,7 +54,7 @@ class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, GenerationM
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """Return next-token logits (B, T, V) and, given `labels` (B, T), the mean cross-entropy of the next tokens.
 

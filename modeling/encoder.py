@@ -1,12 +1,13 @@
 """BERT-style models: the bidirectional stack, with heads for masked tokens, pairs of sentences, texts and tokens."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from transformers.modeling_outputs import MaskedLMOutput, SequenceClassifierOutput, TokenClassifierOutput
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderConfig
 
@@ -59,7 +60,7 @@ class VanillaEncoderForMaskedLM(EncoderMaskedLM):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 for no loss, the mean cross-entropy."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -115,7 +116,7 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> PreTrainingOutput:
         """Return both logits and, given labels, the sum of the mean losses of tokens and of pairs.
 
@@ -181,7 +182,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
         """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
@@ -217,7 +218,7 @@ class VanillaEncoderForTokenClassification(VanillaPreTrainedModel):
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> TokenClassifierOutput:
         """Return logits (B, T, labels) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)

@@ -8,7 +8,8 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
-from transformers.utils import can_return_tuple
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
@@ -134,7 +135,7 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
@@ -234,7 +235,7 @@ class VanillaEncoderDecoderForConditionalGeneration(
         labels: torch.Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqLMOutput:
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy.
 

@@ -24,6 +24,8 @@ from transformers.modeling_outputs import (
     BaseModelOutputWithPast,
     BaseModelOutputWithPastAndCrossAttentions,
 )
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
@@ -191,7 +193,7 @@ class EncoderStack(Stack):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding."""
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
@@ -218,7 +220,7 @@ class DecoderStack(Stack):
         inputs_embeds: torch.Tensor | None = None,
         token_type_ids: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
         """Return the states (B, T, D) of tokens `input_ids` (B, T), which follow those in `past_key_values`."""
         if use_cache and past_key_values is None:
@@ -282,7 +284,7 @@ class CrossDecoderStack(Stack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D)."""
         if use_cache and past_key_values is None:

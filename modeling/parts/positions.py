@@ -192,7 +192,7 @@ def rotate_part(
 class RotaryEmbedding(nn.Module):
     """Cosines and sines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
 
-    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, 1, T, K).
+    Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).
     """
 
     def __init__(self, config: BlockConfig):
@@ -219,7 +219,7 @@ class RotaryEmbedding(nn.Module):
     def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> PositionEmbeddings:
         """Return cosines and sines in the dtype and on the device of `x`."""
         angles = position_ids[..., None].float() * self.inv_freq.to(device=x.device, dtype=torch.float)
-        angles = self.repeat(angles).unsqueeze(1)  # (B, 1, T, K), for all heads
+        angles = self.repeat(angles)
         cos, sin = angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
         return cos.to(x.dtype), sin.to(x.dtype)
 
@@ -247,7 +247,10 @@ class RotaryPositions(NoPositions):
         )
 
     def position_embeddings(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, PositionEmbeddings]:
-        embeddings = {name: rotary_emb(x, position_ids) for name, rotary_emb in self.rotary_emb.items()}
+        embeddings = {}
+        for name, rotary_emb in self.rotary_emb.items():
+            cos, sin = rotary_emb(x, position_ids)
+            embeddings[name] = cos.unsqueeze(1), sin.unsqueeze(1)  # (B, 1, T, K), for all heads
         return dict.fromkeys(self.layer_types, embeddings["all"]) if self.shared else embeddings
 
     @classmethod
