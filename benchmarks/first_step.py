@@ -110,7 +110,7 @@ def watch(most: list[float]) -> None:
 
 
 def memory() -> float:
-    """Return the memory of this process that is no file's, in MB."""
+    """Return the anonymous memory of this process in MB, without mapped files."""
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
 

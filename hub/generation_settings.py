@@ -45,7 +45,6 @@ BOOLEAN = Setting(lambda value: isinstance(value, bool), "true or false")
 NUMBER = Setting(is_number, "a finite number")
 TOKEN = Setting(is_token, "a token id")
 TOKENS = Setting(lambda value: is_token(value) or is_list(value, is_token), "a token id or a list of them")
-TOKEN_LIST = Setting(lambda value: is_list(value, is_token), "a list of token ids")
 LENGTH = integer(0, LARGEST_LENGTH)
 BEAMS = integer(1, LARGEST_BEAMS)
 

@@ -151,7 +151,7 @@ def pool_states(
     hidden_states: torch.Tensor,
     attention_mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return one vector per text by one of `POOLINGS`, (B, T, D) → (B, D); without a mask there is no padding.
+    """Return one vector per text by one of `POOLINGS`, (B, T, D) → (B, D); no mask means no padding.
 
     Raises:
         ValueError: The mask is not (B, T).

@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run a subcommand.
 
     Raises:
-        SystemExit: There is no such command (exit status 2), or its program ended with an exit status.
+        SystemExit: The command is unknown (exit status 2), or its program ended with an exit status.
     """
     command, *options = (sys.argv[1:] if argv is None else argv) or [""]
     if command in ("-h", "--help", "help"):

@@ -14,18 +14,24 @@ FEW = 8
 HELP, OTHERS = "Help", "Other options of transformers"
 # Groups in the order of the page; others follow
 GROUPS = (
-    *("Model", "Input and output", "Data", "Tokenizer", "Output", "Training", "Loss", "Optimizer", "Fine-tuning"),
-    *(
-        "Evaluation and checkpoints",
-        "Beam search",
-        "Search",
-        "Sampling",
-        "Chat",
-        "Logging",
-        "Model card and Hub",
-        "Machine",
-        HELP,
-    ),
+    "Model",
+    "Input and output",
+    "Data",
+    "Tokenizer",
+    "Output",
+    "Training",
+    "Loss",
+    "Optimizer",
+    "Fine-tuning",
+    "Evaluation and checkpoints",
+    "Beam search",
+    "Search",
+    "Sampling",
+    "Chat",
+    "Logging",
+    "Model card and Hub",
+    "Machine",
+    HELP,
 )
 
 

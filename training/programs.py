@@ -33,23 +33,25 @@ class Arguments(NamedTuple):
 
 ARGUMENTS: dict[str, tuple[type, ...]] = {
     "train-translation": (
-        *(ModelArguments, DATA_ARGUMENTS["translation"], TranslationTokenizerArguments),
+        ModelArguments,
+        DATA_ARGUMENTS["translation"],
+        TranslationTokenizerArguments,
         TranslationTrainingArguments,
     ),
     "train-language-model": (
-        *(ModelArguments, DATA_ARGUMENTS["causal"], TokenizerArguments),
+        ModelArguments,
+        DATA_ARGUMENTS["causal"],
+        TokenizerArguments,
         LanguageModelTrainingArguments,
     ),
     "train-classifier": (
-        *(ModelArguments, DATA_ARGUMENTS["classification"], TokenizerArguments),
+        ModelArguments,
+        DATA_ARGUMENTS["classification"],
+        TokenizerArguments,
         ClassifierTrainingArguments,
     ),
 }
-TASKS_OF: dict[str, tuple[TaskName, ...]] = {
-    "train-translation": ("translation",),
-    "train-language-model": ("causal", "masked", "mlm+nsp"),
-    "train-classifier": ("classification",),
-}
+TASKS_OF = {program: tuple(name for name, task in TASKS.items() if task.program == program) for program in ARGUMENTS}
 
 
 def parse_arguments(program: str, argv: Sequence[str] | None = None, description: str | None = None) -> Arguments:
@@ -60,12 +62,13 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None, description
         argv: The arguments; `sys.argv[1:]` when None.
         description: Shown by `--help`.
     """
-    kinds = tuple(dict.fromkeys(kind for task in TASKS_OF[program] for kind in TASKS[task].model_kinds))
+    tasks = TASKS_OF[program]
+    kinds = tuple(dict.fromkeys(kind for task in tasks for kind in TASKS[task].model_kinds))
     found = parse(
         ARGUMENTS[program],
         argv,
         description=description,
-        notes={"preset": preset_note(TASKS_OF[program], kinds)},
+        notes={"preset": preset_note(tasks, kinds)},
         names={"Configuration fields for --set": config_fields(kinds)},
         elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
     )
@@ -83,7 +86,7 @@ def preset_note(tasks: Sequence[TaskName], kinds: Sequence[ModelKind]) -> str:
 
 
 def config_fields(kinds: Sequence[ModelKind]) -> list[str]:
-    """Return the fields of the configurations of kinds of models with their options, but not those of all of HF's."""
+    """Return the fields that our configurations of kinds of models add to those of transformers, with their values."""
     classes = {entry.config_class for entry in PRESETS.values()}
     known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
     found = {

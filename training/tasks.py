@@ -27,6 +27,7 @@ class Task:
     """A task.
 
     Attributes:
+        program: The program that trains for it, a subcommand of `vanillaformer`.
         auto_class: The class that loads its models.
         architectures: How the names of classes end that do it, ours and others.
         model_kinds: The kinds of model that can be trained for it.
@@ -44,6 +45,7 @@ class Task:
         pipe: The call of transformers' pipeline `pipe`, formatted with `example`; empty where there is no pipeline.
     """
 
+    program: str
     auto_class: Any
     architectures: tuple[str, ...]
     model_kinds: tuple[ModelKind, ...]
@@ -68,6 +70,7 @@ class Task:
 
 TASKS: dict[TaskName, Task] = {
     "translation": Task(
+        program="train-translation",
         auto_class=AutoModelForSeq2SeqLM,
         architectures=("ForConditionalGeneration", "MTModel"),
         model_kinds=("encoder_decoder",),
@@ -84,6 +87,7 @@ TASKS: dict[TaskName, Task] = {
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
     ),
     "causal": Task(
+        program="train-language-model",
         auto_class=AutoModelForCausalLM,
         architectures=("ForCausalLM", "LMHeadModel"),
         model_kinds=("decoder",),
@@ -103,6 +107,7 @@ print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=32), skip_s
         pipe="pipe({example!r}, max_new_tokens=32)",
     ),
     "masked": Task(
+        program="train-language-model",
         auto_class=AutoModelForMaskedLM,
         architectures=("ForMaskedLM", "ForPreTraining"),  # BERT's: its token head is a masked language model's
         model_kinds=("encoder",),
@@ -122,6 +127,7 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         pipe="pipe({example!r}.replace('[MASK]', pipe.tokenizer.mask_token))",
     ),
     "mlm+nsp": Task(
+        program="train-language-model",
         auto_class=AutoModelForPreTraining,
         architectures=(),
         model_kinds=("encoder",),
@@ -143,6 +149,7 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))
 print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1)[0, 0].item())""",
     ),
     "classification": Task(
+        program="train-classifier",
         auto_class=AutoModelForSequenceClassification,
         architectures=("ForSequenceClassification",),
         model_kinds=("encoder", "decoder"),

@@ -30,7 +30,6 @@ GROUPED = same("num_key_value_heads")
 RMS_NORM: tuple[Field, ...] = (constant(norm="rms_norm"), renamed(norm_eps="rms_norm_eps"))
 LAYER_NORM = renamed(norm_eps="layer_norm_eps")
 GATED_FEED_FORWARD: tuple[Field, ...] = (constant(feed_forward="gated"), same("hidden_act"))
-NO_MLP_BIAS = constant(mlp_bias=False)
 
 
 def decoder_heads(name: str, *fields: Field) -> dict[str, Head]:

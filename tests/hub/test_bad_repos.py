@@ -97,7 +97,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "length of a header": (lambda folder: overwrite(folder, 0, b"\xff" * 7), "has a damaged model.safetensors"),
     "header": (lambda folder: overwrite(folder, 8, b"["), "has a damaged model.safetensors"),
     "shard elsewhere": (lambda folder: index(folder, "../model.safetensors"), "names '../model.safetensors'"),
-    "shard that is no name": (lambda folder: index(folder, 3), "names 3, which is not a safetensors file"),
+    "shard name not text": (lambda folder: index(folder, 3), "names 3, which is not a safetensors file"),
     "deep index": (
         lambda folder: [(folder / WEIGHTS).unlink(), (folder / INDEX).write_text("[" * 10**6)],
         "has a damaged model.safetensors.index.json",
