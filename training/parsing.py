@@ -37,6 +37,7 @@ class Parser(HfArgumentParser):
 
     def __init__(self, types: Sequence[Any], page: HelpPage, **options: Any):
         self.page = page
+        self.destinations: dict[str, str] = {}
         super().__init__(types, **options)
         self.add_argument("--help-all", action=_HelpAll)
 
@@ -45,6 +46,7 @@ class Parser(HfArgumentParser):
             options["type"] = _truth
         options.pop("group", None)  # of the help page
         action = super().add_argument(*names, **options)
+        self.destinations |= dict.fromkeys(action.option_strings, action.dest)
         self.page.add(action)
         return action
 
@@ -90,7 +92,8 @@ def parse(
         elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
 
     Returns:
-        One instance per type, in the same order.
+        One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line or
+        the file names, whatever their values (`was_given`).
 
     Raises:
         ValueError: For a settings file that is missing or not a mapping, or a key that no field has (naming the
@@ -105,8 +108,10 @@ def parse(
     parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
     known = Names(types, elsewhere or {})
     parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
+    given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
         settings = _by_field(_settings(Path(words[0])), known, words[0])
+        given |= settings.keys()
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
@@ -114,7 +119,15 @@ def parse(
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(unknown[0])}")
+    given |= {parser.destinations.get(word.partition("=")[0], "") for word in words}
+    for instance in filled:
+        instance.given = frozenset(given & {entry.name for entry in dataclasses.fields(instance)})
     return tuple(filled)
+
+
+def was_given(arguments: Any, name: str) -> bool:
+    """Tell whether a user gave a field of parsed arguments; those made in Python count as given."""
+    return name in getattr(arguments, "given", (name,))
 
 
 class Names:

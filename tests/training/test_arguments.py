@@ -9,7 +9,7 @@ from transformers import Seq2SeqTrainingArguments, TrainingArguments
 from vanillaformer import tokenization
 from vanillaformer.training.arguments import ModelArguments, TranslationTokenizerArguments
 from vanillaformer.training.data.arguments import LanguageModelDataArguments
-from vanillaformer.training.parsing import parse
+from vanillaformer.training.parsing import parse, was_given
 from vanillaformer.training.programs import ARGUMENTS
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
@@ -89,6 +89,16 @@ def test_defaults_of_a_script_give_way_to_the_user():
     assert parse(ModelArguments, ["--preset", "gpt2"], defaults={"preset": "gpt"})[0].preset == "gpt2"
     with pytest.raises(ValueError, match="unknown key 'presets'; did you mean 'preset'"):
         parse(ModelArguments, [], defaults={"presets": "gpt"})
+
+
+def test_what_was_given_is_known_whatever_its_value(tmp_path):
+    file = written(tmp_path / "run.yaml", {"block_size": 128, "train_file": ["a.txt", "b.txt"]})
+    words = [file, "--set", "norm=rms_norm", "--no_joint_vocabulary", "--learning_rate=5e-5"]
+    one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
+    found = [one.given, data.given, tokenizer.given, training.given]
+    assert found == [{"overrides"}, {"block_size", "train_file"}, {"joint_vocabulary"}, {"learning_rate"}]
+    assert was_given(training, "learning_rate") and not was_given(training, "max_steps")
+    assert was_given(ModelArguments(), "preset")  # made in Python
 
 
 def test_set_is_read_as_yaml_and_the_last_wins():
