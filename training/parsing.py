@@ -92,8 +92,8 @@ def parse(
         elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
 
     Returns:
-        One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line or
-        the file names, whatever their values (`was_given`).
+        One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line
+        or the file names, whatever their values (`was_given`).
 
     Raises:
         ValueError: For a settings file that is missing or not a mapping, or a key that no field has (naming the

@@ -97,7 +97,8 @@ def test_what_was_given_is_known_whatever_its_value(tmp_path):
     one, data, tokenizer, training = parse((*OURS, Seq2SeqTrainingArguments), words)
     found = [one.given, data.given, tokenizer.given, training.given]
     assert found == [{"overrides"}, {"block_size", "train_file"}, {"joint_vocabulary"}, {"learning_rate"}]
-    assert was_given(training, "learning_rate") and not was_given(training, "max_steps")
+    assert was_given(training, "learning_rate")
+    assert not was_given(training, "max_steps")
     assert was_given(ModelArguments(), "preset")  # made in Python
 
 
