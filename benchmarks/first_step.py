@@ -31,8 +31,9 @@ from transformers import AutoTokenizer
 from vanillaformer.tokenization import train
 from vanillaformer.training.data.arguments import ClassifierDataArguments, LanguageModelDataArguments
 from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.preprocessing.blocks import block_rows
 from vanillaformer.training.preprocessing.statistics import token_counts
-from vanillaformer.training.preprocessing.tokenizing import causal_blocks, classification_rows
+from vanillaformer.training.preprocessing.tokenizing import classification_rows
 
 BLOCK = 128
 
@@ -46,7 +47,7 @@ def ours(file: str, tokenizer: Any) -> Iterator[tuple[str, int]]:
     else:
         texts = load_data(LanguageModelDataArguments(train_file=[file], sample_by="line"), "causal").splits
         yield "data", len(texts["train"])
-        rows = causal_blocks(texts, tokenizer, block_size=BLOCK)
+        rows = block_rows(texts, tokenizer, block_size=BLOCK)
     yield "rows", len(rows["train"])
     token_counts(rows["train"], "input_ids", len(tokenizer))
     yield "report", len(rows["train"])

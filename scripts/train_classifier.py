@@ -18,8 +18,9 @@ from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.cards.examples import opening
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.metrics import classification_metrics
+from vanillaformer.training.preprocessing.encoding import encode_texts, set_truncation_side
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.training.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.training.preprocessing.tokenizing import classification_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
 from vanillaformer.training.run import (
     already_finished,

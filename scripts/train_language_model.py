@@ -18,13 +18,14 @@ from vanillaformer.training import metrics
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.training.models import set_generation
+from vanillaformer.training.preprocessing.blocks import block_cutter
 from vanillaformer.training.preprocessing.language_model import (
     language_model_collator,
     language_model_rows,
     resolve_arguments,
 )
 from vanillaformer.training.preprocessing.packing import check_attention
-from vanillaformer.training.preprocessing.streamed_rows import stream_blocks
+from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.programs import Arguments, parse_arguments
 from vanillaformer.training.run import (
     already_finished,
@@ -69,7 +70,7 @@ def _train(run: Run, args: Arguments) -> Run:
         rows = language_model_rows(texts, tokenizer, data_args, training_args)
     stream = None
     if data.stream is not None:
-        stream = stream_blocks(data.stream, tokenizer, size, block_stride=data_args.block_stride, masked=not causal)
+        stream = StreamedRows(data.stream, *block_cutter(tokenizer, size, data_args.block_stride, masked=not causal))
     train_rows = describe_rows(run, args, data, rows, tokenizers, stream)
     model = new_model(run, task, args, tokenizer, length=size)
     set_generation(model, task, length=size)

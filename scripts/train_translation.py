@@ -17,8 +17,9 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import set_generation
+from vanillaformer.training.preprocessing.encoding import encode_pairs
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.training.preprocessing.tokenizing import encode_pairs, translation_rows
+from vanillaformer.training.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
 from vanillaformer.training.run import (
     already_finished,

@@ -12,8 +12,8 @@ from transformers import AutoConfig, AutoTokenizer
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer
+from vanillaformer.training.preprocessing.blocks import block_rows
 from vanillaformer.training.preprocessing.collators import BlockCollator
-from vanillaformer.training.preprocessing.tokenizing import causal_blocks
 from vanillaformer.training.run import warn_of_other_tokenizers
 
 TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]
@@ -54,7 +54,7 @@ def test_the_end_of_a_text_is_learned_where_it_pads_too(without_padding, tmp_pat
     tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
     texts = load_dataset("text", data_files=str(tmp_path / "t.txt"))
-    rows = list(causal_blocks(texts, tokenizer, block_size=30)["train"])
+    rows = list(block_rows(texts, tokenizer, block_size=30)["train"])
     assert 1 < len(rows[-1]["input_ids"]) < 30
     batch = BlockCollator(tokenizer)(rows)
     wanted = [token for row in rows for token in row["input_ids"]]

@@ -18,7 +18,8 @@ from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.data.arguments import DATA_ARGUMENTS
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.preprocessing.statistics import describe_data
-from vanillaformer.training.preprocessing.tokenizing import causal_blocks, classification_rows
+from vanillaformer.training.preprocessing.blocks import block_rows
+from vanillaformer.training.preprocessing.tokenizing import classification_rows
 from vanillaformer.training.run_folder.fingerprints import fingerprints
 
 def memory():
@@ -39,7 +40,7 @@ fingerprints(texts)
 tokenizer = train(TextColumn(texts["train"], "text"), kind="encoder", vocab_size=500)
 tokenizer.eos_token = "[SEP]"
 if task == "causal":
-    rows = causal_blocks(texts, tokenizer, block_size=64)
+    rows = block_rows(texts, tokenizer, block_size=64)
 else:
     rows = classification_rows(texts, tokenizer, max_length=64)
 settings = SimpleNamespace(

@@ -1,15 +1,21 @@
 """Blocks of token ids cut from the stream of all texts, with no more in memory than a part of it."""
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, DatasetDict, Features, List, Value
 from numpy.lib.stride_tricks import sliding_window_view
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..arrow_files import arrow_file, batch_size
+from .encoding import Batch, frame, token_ids
+from .tokenizing import TokenizedSplits, map_splits
 
 IDS = List(Value("int32"))
 """Token ids, in half the memory and disk that `datasets` would take for them."""
@@ -50,6 +56,70 @@ class Blocks:
         frame = (np.tile(np.array(ids, blocks.dtype), (len(blocks), 1)) for ids in (self.start, self.end))
         start, end = frame
         return np.concatenate([start, blocks, end], axis=1)
+
+
+def block_rows(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    masked: bool = False,
+    num_proc: int | None = None,
+) -> TokenizedSplits:
+    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
+
+    For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`. No token is lost: the
+    end of the stream is a shorter block, which the collators pad.
+
+    Args:
+        dataset: Splits with the column `text`.
+        tokenizer: The tokenizer.
+        block_size: Tokens in a block.
+        block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
+            block has, blocks overlap and each token is seen in several contexts. None: no overlap.
+        masked: For a masked language model.
+        num_proc: Processes to work with.
+    """
+    join, blocks = block_cutter(tokenizer, block_size, block_stride, masked=masked)
+    tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})
+    apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
+    return TokenizedSplits(
+        {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
+    )
+
+
+def block_cutter(
+    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None = None, *, masked: bool
+) -> tuple[Callable[[Batch], Batch], Blocks]:
+    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
+
+    The arguments are those of `block_rows`.
+    """
+    if block_size < 2 + masked:
+        needed = "a token between [CLS] and [SEP]" if masked else "two tokens, one to see and one to predict"
+        raise ValueError(f"block_size={block_size}: a block needs {needed}")
+    start, end = frame(tokenizer, masked=masked)
+    join = partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[] if masked else start, end=end)
+    if not masked:
+        return join, Blocks(block_size, check_stride(block_stride, block_size))
+    size = block_size - 2
+    return join, Blocks(size, check_stride(block_stride, size), smallest=1, start=(*start,), end=(*end,))
+
+
+def check_stride(stride: int | None, size: int) -> int:
+    """Return how far the starts of two blocks of `size` tokens are apart.
+
+    Raises:
+        ValueError: Tokens would be left out, or no block would follow.
+    """
+    if stride is not None and not 1 <= stride <= size:
+        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
+    return size if stride is None else stride
+
+
+def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int]) -> Batch:
+    return {"input_ids": [[*start, *ids, *end] for ids in token_ids(tokenizer, batch["text"])]}
 
 
 def cut_blocks(rows: Dataset, blocks: Blocks) -> Dataset:

@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerBase
 from ..arguments import TokenizerArguments
 from ..data.arguments import LanguageModelDataArguments
 from ..data.dialogue import SEPARATOR
+from .blocks import block_rows, check_stride
 from .collators import BlockCollator, PackedCollator, PackedMasking, RowMasking
 from .packing import packed_rows
 from .sentence_pairs import sentence_pairs
-from .tokenizing import causal_blocks, check_stride, masked_blocks
 
 FRAME = 2
 """[CLS] and [SEP] of a masked row."""
@@ -51,10 +51,9 @@ def language_model_rows(
     texts: DatasetDict, tokenizer: PreTrainedTokenizerBase, data_args: LanguageModelDataArguments, training_args: Any
 ) -> Any:
     """Return the rows of token ids that the objective asks for."""
-    blocks = causal_blocks if training_args.objective == "causal" else masked_blocks
-    make: Callable[..., Any] = partial(blocks, block_stride=data_args.block_stride)
+    masked = training_args.objective == "masked"
+    make: Callable[..., Any] = partial(block_rows, block_stride=data_args.block_stride, masked=masked)
     if data_args.packing:
-        masked = training_args.objective == "masked"
         make = partial(packed_rows, masked=masked, long_texts=data_args.long_texts)
     if training_args.objective == "mlm+nsp":
         make = partial(sentence_pairs, seed=training_args.seed)

@@ -16,16 +16,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
+from ..data.arguments import LongTexts
 from .blocks import IDS, flat_values
-from .tokenizing import (
-    Batch,
-    LongTexts,
-    TokenizedSplits,
-    check_encoder_tokenizer,
-    handle_long_texts,
-    map_splits,
-    token_ids,
-)
+from .encoding import Batch, frame, token_ids
+from .tokenizing import TokenizedSplits, handle_long_texts, map_splits
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention implementations that take a mask of the texts in each row of a batch."""
@@ -53,7 +47,7 @@ def packed_rows(
     Raises:
         ValueError: A row has no room for a text, or the tokenizer has no tokens to tell texts apart.
     """
-    start, end = _frame(tokenizer, masked)
+    start, end = frame(tokenizer, masked=masked)
     room = block_size - len(start) - len(end) if masked else block_size
     if block_size < 2 or room < 1:
         raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
@@ -107,17 +101,6 @@ def check_attention(model: PreTrainedModel) -> None:
             f"--packing: {implementation} attention does not keep the texts of a batch of rows apart; "
             f"--attn_implementation {', '.join(SEPARATING)} does"
         )
-
-
-def _frame(tokenizer: PreTrainedTokenizerBase, masked: bool) -> tuple[list[int], list[int]]:
-    """Return the tokens before and after each text."""
-    if masked:
-        check_encoder_tokenizer(tokenizer)
-        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
-    if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no eos_token, which a causal language model needs after a text")
-    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
-    return start, [tokenizer.eos_token_id]
 
 
 def _text_batch(

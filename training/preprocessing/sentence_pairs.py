@@ -18,7 +18,8 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from .blocks import IDS, flat_values
-from .tokenizing import Batch, TokenizedSplits, check_encoder_tokenizer, map_splits, token_ids
+from .encoding import Batch, frame, token_ids
+from .tokenizing import TokenizedSplits, map_splits
 
 # Behind a line's end, and behind the full stop, exclamation or question mark of a sentence within a line; Chinese and
 # Japanese ones, the last three, stand without a space.
@@ -81,14 +82,14 @@ def sentence_pairs(
     """
     if block_size < 5:
         raise ValueError(f"block_size={block_size}: a pair needs two tokens beside [CLS] and twice [SEP]")
-    check_encoder_tokenizer(tokenizer)
+    start, end = frame(tokenizer, masked=True)
     room = block_size - 3
     batch = partial(_sentence_batch, tokenizer=text_tokenizer(tokenizer), longest=room // 2)
     pairs, columns = {}, {"input_ids": IDS, "lengths": IDS}
     for split, rows in map_splits(dataset, batch, num_proc, features=columns).items():
         documents = _documents(split, rows)
         drawn = list(draw_pairs(documents, room, Random(f"sentence-pairs-{split}-{seed}")))
-        pairs[split] = _rows(documents.tokens, drawn, tokenizer)
+        pairs[split] = _rows(documents.tokens, drawn, start, end)
     return TokenizedSplits(pairs)
 
 
@@ -172,9 +173,9 @@ def _documents(split: str, rows: Dataset) -> Documents:
     return Documents(flat_values(rows, "input_ids").to_numpy(), bounds, list(accumulate(counts, initial=0)))
 
 
-def _rows(tokens: np.ndarray, pairs: list[Pair], tokenizer: PreTrainedTokenizerBase) -> Dataset:
+def _rows(tokens: np.ndarray, pairs: list[Pair], start: list[int], end: list[int]) -> Dataset:
     """Return pairs as rows."""
-    cls, sep = (np.array([token], tokens.dtype) for token in (tokenizer.cls_token_id, tokenizer.sep_token_id))
+    cls, sep = np.array(start, tokens.dtype), np.array(end, tokens.dtype)
     ids, lengths = [], []
     for first, second, _ in pairs:
         ids += [cls, tokens[slice(*first)], sep, tokens[slice(*second)], sep]

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
-from transformers import PreTrainedTokenizerBase
 
+from ..data.arguments import LongTexts
 from ..data.rows import SplitRows
 from ..data.streaming import TextStream
 from .blocks import Blocks
-from .tokenizing import Batch, LongTexts, block_cutter
+from .encoding import Batch
 
 
 class StreamedRows(IterableDataset):
@@ -75,15 +75,3 @@ class StreamedRows(IterableDataset):
                 )
             if not (long and self.long_texts == "skip"):
                 yield {name: values[index] for name, values in encoded.items() if name not in cuts}
-
-
-def stream_blocks(
-    texts: TextStream,
-    tokenizer: PreTrainedTokenizerBase,
-    block_size: int,
-    *,
-    block_stride: int | None = None,
-    masked: bool,
-) -> StreamedRows:
-    """Return the blocks of a language model, made while training."""
-    return StreamedRows(texts, *block_cutter(tokenizer, block_size, block_stride, masked=masked))

@@ -1,31 +1,19 @@
-"""From texts to token ids, for each task: the rows that the data collators and the Trainer take."""
+"""From splits of texts to splits of token ids: the rows that the data collators and the Trainer take."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import partial
-from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
-from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
-from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import PASSAGE, passages
 
+from ..data.arguments import LongTexts
 from ..data.rows import DataStats
-from .blocks import IDS, Blocks, cut_blocks
 from .caching import cached_map
+from .encoding import Batch, encode_pairs, encode_texts
 
-Batch = dict[str, list[Any]]
-ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
-"""Methods of a fast tokenizer that decide what it makes of a text."""
-PARTS = 32
-"""Parts of long texts that are tokenized together."""
-LongTexts = Literal["cut", "skip", "error"]
 RAW_TEXTS = ("source", "target", "text")
 """Columns of held-out rows with the texts of the data, which are not passed to the model."""
 
@@ -94,204 +82,6 @@ def classification_rows(
     return handle_long_texts(dataset, tokenized, {"text": max_length}, long_texts)
 
 
-def causal_blocks(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    block_size: int,
-    block_stride: int | None = None,
-    num_proc: int | None = None,
-) -> TokenizedSplits:
-    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
-
-    No token is lost: the end of the stream is a shorter block (which BlockCollator pads). A tokenizer
-    whose one token both starts and ends a text (GPT-2's) has it at the end only.
-
-    Args:
-        dataset: Splits with the column `text`.
-        tokenizer: The tokenizer of a decoder.
-        block_size: Tokens in a block.
-        block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
-            block has, blocks overlap and each token is seen in several contexts. None: no overlap.
-        num_proc: Processes to work with.
-    """
-    return _blocks(dataset, block_cutter(tokenizer, block_size, block_stride, masked=False), num_proc)
-
-
-def masked_blocks(
-    dataset: DatasetDict,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    block_size: int,
-    block_stride: int | None = None,
-    num_proc: int | None = None,
-) -> TokenizedSplits:
-    """Join the texts to one stream, each ended by [SEP], and cut it to `[CLS] ... [SEP]` blocks of `block_size`.
-
-    No token is lost: the end of the stream is a shorter block (which DataCollatorForLanguageModeling pads). The
-    arguments are those of `causal_blocks`.
-    """
-    return _blocks(dataset, block_cutter(tokenizer, block_size, block_stride, masked=True), num_proc)
-
-
-def _blocks(
-    dataset: DatasetDict, cutter: tuple[Callable[[Batch], Batch], Blocks], num_proc: int | None
-) -> TokenizedSplits:
-    """Cut the texts of every split to blocks; a score is on every token once, so only training blocks overlap."""
-    encode, blocks = cutter
-    tokenized = map_splits(dataset, encode, num_proc, features={"input_ids": IDS})
-    apart = replace(blocks, stride=blocks.size)
-    return TokenizedSplits(
-        {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
-    )
-
-
-def block_cutter(
-    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None, *, masked: bool
-) -> tuple[Callable[[Batch], Batch], Blocks]:
-    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
-
-    Args:
-        tokenizer: The tokenizer.
-        block_size: Tokens in a block.
-        block_stride: Tokens from the start of one block to that of the next; None: no overlap.
-        masked: For a masked language model, whose blocks are `[CLS] ... [SEP]`.
-    """
-    if not masked:
-        return encode_causal(tokenizer, block_size), Blocks(block_size, check_stride(block_stride, block_size))
-    encode, size = encode_masked(tokenizer, block_size), block_size - 2
-    start, end = (tokenizer.cls_token_id,), (tokenizer.sep_token_id,)
-    return encode, Blocks(size, check_stride(block_stride, size), smallest=1, start=start, end=end)
-
-
-def encode_pairs(
-    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
-) -> Callable[[Batch], Batch]:
-    """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
-    _check_length("max_source_length", source_length, source)
-    _check_length("max_target_length", target_length, target)
-    tokenizers = text_tokenizer(source), text_tokenizer(target)
-    return partial(_translation_batch, tokenizers=tokenizers, lengths=(source_length, target_length))
-
-
-def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
-    """Set the end at which a tokenizer truncates long texts; the setting is saved with the tokenizer."""
-    tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
-
-
-def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
-    """Return the function from batches of texts to rows, with the flag `text_cut`."""
-    _check_length("max_length", length, tokenizer)
-    return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
-
-
-def encode_causal(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
-    """Return the function from batches of texts to the pieces of the stream that causal blocks are cut from."""
-    if block_size < 2:
-        raise ValueError(f"block_size={block_size}: a block needs two tokens, one to see and one to predict")
-    if tokenizer.eos_token_id is None:
-        raise ValueError("the tokenizer has no eos_token, which a causal language model needs between texts")
-    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
-    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=start, end=[tokenizer.eos_token_id])
-
-
-def encode_masked(tokenizer: PreTrainedTokenizerBase, block_size: int) -> Callable[[Batch], Batch]:
-    """Return the function from batches of texts to the pieces of the stream that masked blocks are cut from."""
-    if block_size < 3:
-        raise ValueError(f"block_size={block_size}: a block needs a token between [CLS] and [SEP]")
-    check_encoder_tokenizer(tokenizer)
-    return partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[], end=[tokenizer.sep_token_id])
-
-
-def check_encoder_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise ValueError, naming them, when the tokenizer lacks tokens that masked rows are made with."""
-    missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
-    if missing:
-        raise ValueError(
-            f"the tokenizer has no {', '.join(missing)}: masked language modeling needs the tokenizer of an encoder"
-        )
-
-
-def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
-    """Return the encodings of texts and, for each, whether it had to be cut."""
-    encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
-    too_long = [len(ids) > length for ids in encoded["input_ids"]]
-    if any(too_long):
-        rows = [number for number, cut in enumerate(too_long) if cut]
-        shorter = tokenizer(**{side: [texts[row] for row in rows]}, truncation=True, max_length=length)
-        for name, values in shorter.items():
-            for row, value in zip(rows, values):
-                encoded[name][row] = value
-    return encoded, too_long
-
-
-def _encode_fast(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]] | None:
-    """Return what the tokenizer returns for texts, in half the time; None where it may not be the same."""
-    if any(
-        getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in ENCODING
-    ):
-        return None
-    encodings = _plain_backend(tokenizer).encode_batch_fast(texts)
-    columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
-    names = [name for name in columns if name == "input_ids" or name in tokenizer.model_input_names]
-    return {name: [getattr(encoding, columns[name]) for encoding in encodings] for name in names}
-
-
-def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """Return the tokenizer of a fast one, set as transformers sets it for texts that are not cut."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = tokenizer.split_special_tokens
-    return backend
-
-
-def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
-    source, source_cut = _encode(batch["source"], tokenizers[0], lengths[0])
-    target, target_cut = _encode(batch["target"], tokenizers[1], lengths[1], side="text_target")
-    rows = {
-        "input_ids": source["input_ids"],
-        "attention_mask": source["attention_mask"],
-        "labels": target["input_ids"],
-    }
-    return {**rows, "source_cut": source_cut, "target_cut": target_cut}
-
-
-def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int) -> Batch:
-    encoded, cut = _encode(batch["text"], tokenizer, length)
-    return {**encoded, "text_cut": cut}
-
-
-def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int]) -> Batch:
-    return {"input_ids": [[*start, *ids, *end] for ids in token_ids(tokenizer, batch["text"])]}
-
-
-def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
-    """Return the ids of texts of any length, without special tokens around them."""
-    if not tokenizer.is_fast:
-        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
-        return encoded["input_ids"]
-    backend = _plain_backend(tokenizer)
-    if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
-        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
-    parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
-    flat = list(chain.from_iterable(parts))
-    groups = (flat[start : start + PARTS] for start in range(0, len(flat), PARTS))
-    encoded = (each for group in groups for each in backend.encode_batch_fast(group, add_special_tokens=False))
-    return [list(chain.from_iterable(next(encoded).ids for _ in own)) for own in parts]
-
-
-def _splits_at_lines(backend: Tokenizer) -> bool:
-    """Return whether no token reaches across the ends of `passages`, because words are found as by GPT-2."""
-    words, added = backend.pre_tokenizer, backend.get_added_tokens_decoder().values()
-    gpt2 = isinstance(words, ByteLevel) and words.use_regex and not words.add_prefix_space
-    return (
-        gpt2
-        and backend.normalizer is None
-        and not any(token.lstrip or token.rstrip or "\n" in token.content for token in added)
-    )
-
-
 def map_splits(
     dataset: DatasetDict,
     function: Callable[[Batch], Batch],
@@ -321,17 +111,6 @@ def with_raw_texts(rows: DatasetDict, texts: DatasetDict) -> DatasetDict:
         raw = [texts[split].select_columns(columns)] if columns else []
         held_out[split] = concatenate_datasets([part, *raw], axis=1)
     return DatasetDict(held_out)
-
-
-def check_stride(stride: int | None, size: int) -> int:
-    """Return how far the starts of two blocks of `size` tokens are apart.
-
-    Raises:
-        ValueError: Tokens would be left out, or no block would follow.
-    """
-    if stride is not None and not 1 <= stride <= size:
-        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
-    return size if stride is None else stride
 
 
 def handle_long_texts(
@@ -380,9 +159,3 @@ def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longes
         f"({cut.sum()} such rows); --long_texts cut or skip, or more tokens (--max_length, --max_source_length, "
         "--max_target_length, --block_size)"
     )
-
-
-def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) -> None:
-    special = tokenizer.num_special_tokens_to_add(pair=False)
-    if length <= special:
-        raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")

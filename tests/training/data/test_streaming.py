@@ -17,15 +17,10 @@ from vanillaformer.training.data.arguments import (
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.data.streaming import check_streaming
-from vanillaformer.training.preprocessing.streamed_rows import StreamedRows, stream_blocks
-from vanillaformer.training.preprocessing.tokenizing import (
-    causal_blocks,
-    classification_rows,
-    encode_pairs,
-    encode_texts,
-    masked_blocks,
-    translation_rows,
-)
+from vanillaformer.training.preprocessing.blocks import block_cutter, block_rows
+from vanillaformer.training.preprocessing.encoding import encode_pairs, encode_texts
+from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
 from .test_loading import write
 
@@ -85,12 +80,12 @@ def test_classes(tmp_path, encoder_tokenizer):
 def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder_tokenizer):
     path = write(tmp_path / "a.txt", [*TEXTS[:9], "", "  ", *TEXTS[9:]])
     options = {"train_file": path, "validation_file": path}
-    tokenizer, make = (encoder_tokenizer, masked_blocks) if masked else (decoder_tokenizer, causal_blocks)
-    cut = {"block_size": block_size, "block_stride": stride}
-    loaded = make(load_data(LanguageModelDataArguments(**options), "causal").splits, tokenizer, **cut)
+    tokenizer = encoder_tokenizer if masked else decoder_tokenizer
+    cut = {"block_size": block_size, "block_stride": stride, "masked": masked}
+    loaded = block_rows(load_data(LanguageModelDataArguments(**options), "causal").splits, tokenizer, **cut)
     texts, stream = open_stream("causal", **options)
     assert list(texts["validation"]["text"]) == TEXTS
-    streamed = stream_blocks(stream, tokenizer, **cut, masked=masked)
+    streamed = StreamedRows(stream, *block_cutter(tokenizer, **cut))
     assert list(streamed.epoch_rows(0)) == list(loaded["train"])
 
 
@@ -195,7 +190,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
     options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
     _, stream = open_stream("causal", **options)
-    rows = stream_blocks(stream, decoder_tokenizer, 16, masked=False)
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
     epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
     joined = [row for epoch in epochs for row in epoch]
@@ -206,7 +201,7 @@ def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
 def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS)
     _, stream = open_stream("causal", train_file=path, validation_file=path, streaming_buffer=16)
-    rows = stream_blocks(stream, decoder_tokenizer, 16, masked=False)
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
     shards = [IterableDatasetShard(rows, batch_size=4, num_processes=2, process_index=index) for index in (0, 1)]
     parts = [list(islice(shard, 40)) for shard in shards]
     together = [row for start in range(0, 40, 4) for part in parts for row in part[start : start + 4]]
@@ -253,7 +248,7 @@ def test_no_rows(tmp_path, decoder_tokenizer):
     _, stream = open_stream("causal", train_file=path, validation_file=path)
     stream.held_out = frozenset(TEXTS)
     with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
-        next(iter(stream_blocks(stream, decoder_tokenizer, 16, masked=False)))
+        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))))
 
 
 # ------------------------------------------------------------------------------------------------------- checks

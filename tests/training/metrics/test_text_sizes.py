@@ -9,14 +9,14 @@ from transformers import DataCollatorForLanguageModeling, EvalPrediction
 
 from vanillaformer.tokenization import train
 from vanillaformer.training.metrics import TextSizes, language_model_metrics
-from vanillaformer.training.preprocessing.tokenizing import causal_blocks
+from vanillaformer.training.preprocessing.blocks import block_rows
 
 TEXTS = ["Größe: 5 €", "plain words, and words", "日本語 and 🙂\u2028", "a\tb  c\n\u00a0\u00ad~\x7f"]
 WORDS = ["the cat sat on the mat", "a dog and a cat", "the mat"]
 
 
 def blocks(texts, tokenizer, size):
-    rows = causal_blocks(DatasetDict({"v": Dataset.from_dict({"text": texts})}), tokenizer, block_size=size)["v"]
+    rows = block_rows(DatasetDict({"v": Dataset.from_dict({"text": texts})}), tokenizer, block_size=size)["v"]
     labels = DataCollatorForLanguageModeling(tokenizer, mlm=False)(list(rows))["labels"].numpy()
     counted = labels != -100
     counted[:, 0] = False  # nothing predicts the first token

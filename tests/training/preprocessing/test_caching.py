@@ -8,15 +8,10 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from vanillaformer.training.preprocessing import caching
+from vanillaformer.training.preprocessing.blocks import _joined_batch, block_rows
 from vanillaformer.training.preprocessing.caching import cached_map, tokenizer_key
 from vanillaformer.training.preprocessing.sentence_pairs import sentence_pairs
-from vanillaformer.training.preprocessing.tokenizing import (
-    _joined_batch,
-    causal_blocks,
-    classification_rows,
-    masked_blocks,
-    translation_rows,
-)
+from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
 TEXTS = ["one. two", "three. four and more", "five"]
 
@@ -48,8 +43,8 @@ JOBS = {
         texts(source=TEXTS, target=TEXTS[::-1]), decoder, max_source_length=9, max_target_length=8
     ),
     "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, max_length=6),
-    "causal": lambda decoder, encoder: causal_blocks(texts(), decoder, block_size=8),
-    "masked": lambda decoder, encoder: masked_blocks(texts(), encoder, block_size=8),
+    "causal": lambda decoder, encoder: block_rows(texts(), decoder, block_size=8),
+    "masked": lambda decoder, encoder: block_rows(texts(), encoder, block_size=8, masked=True),
     "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
 }
 
@@ -96,14 +91,14 @@ def test_rows_of_a_selection_are_its_own(calls, decoder_tokenizer):
 
 def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokenizer):
     many = texts(text=[f"text number {n}" for n in range(100)])
-    alone = causal_blocks(many, decoder_tokenizer, block_size=16)
+    alone = block_rows(many, decoder_tokenizer, block_size=16)
     assert calls
     datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE.with_name("other")
-    together = causal_blocks(many, decoder_tokenizer, block_size=16, num_proc=2)
+    together = block_rows(many, decoder_tokenizer, block_size=16, num_proc=2)
     assert list(together["train"]) == list(alone["train"])
     count = len(calls)
     for workers in (2, None):
-        assert list(causal_blocks(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]) == list(
+        assert list(block_rows(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]) == list(
             alone["train"]
         )
     assert len(calls) == count
@@ -122,7 +117,7 @@ def test_key_of_a_tokenizer(decoder_tokenizer, encoder_tokenizer, tmp_path):
 
 
 def test_kept_with_what_datasets_keeps(decoder_tokenizer, tmp_path):
-    causal_blocks(texts(), decoder_tokenizer, block_size=8)
+    block_rows(texts(), decoder_tokenizer, block_size=8)
     kept = [path.suffix for path in (tmp_path / "cache" / "vanillaformer").iterdir()]
     assert kept == [".arrow", ".arrow"]  # tokens and blocks
 
@@ -131,7 +126,7 @@ def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path
     datasets.disable_caching()
     try:
         for _ in range(2):
-            causal_blocks(texts(), decoder_tokenizer, block_size=8)
+            block_rows(texts(), decoder_tokenizer, block_size=8)
     finally:
         datasets.enable_caching()
     assert len(calls) == 2

@@ -6,8 +6,9 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
 from vanillaformer.training.preprocessing.batching import RandomEpochs
+from vanillaformer.training.preprocessing.blocks import block_rows
 from vanillaformer.training.preprocessing.statistics import describe_data, padding_share
-from vanillaformer.training.preprocessing.tokenizing import causal_blocks, classification_rows, translation_rows
+from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
 
 def settings(**changes):
@@ -85,7 +86,7 @@ def test_classifier_and_its_unknown_tokens(encoder_tokenizer, capsys):
 
 def test_blocks(decoder_tokenizer):
     texts = DatasetDict(train=Dataset.from_dict({"text": ["abcdefgh", "ijk"]}))
-    rows = causal_blocks(texts, decoder_tokenizer, block_size=8)
+    rows = block_rows(texts, decoder_tokenizer, block_size=8)
     stats = describe_data(rows, (decoder_tokenizer,) * 2, settings(train_sampling_strategy="sequential"))
     assert (stats["train"]["rows"], stats["train"]["longest"]) == (2, 8)
     assert stats["train"]["padding"] == pytest.approx(1 / 16)

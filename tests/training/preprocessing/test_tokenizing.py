@@ -5,15 +5,10 @@ from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq
 
 from vanillaformer.tokenization import passages, train
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.training.preprocessing import tokenizing
-from vanillaformer.training.preprocessing.blocks import IDS, Blocks, cut_blocks
-from vanillaformer.training.preprocessing.tokenizing import (
-    causal_blocks,
-    classification_rows,
-    masked_blocks,
-    token_ids,
-    translation_rows,
-)
+from vanillaformer.training.preprocessing import encoding
+from vanillaformer.training.preprocessing.blocks import IDS, Blocks, block_rows, cut_blocks
+from vanillaformer.training.preprocessing.encoding import token_ids
+from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
 TEXTS = ["def f():\n", "x", "äöü 漢字", "return 1 + 2\n" * 3]
 
@@ -72,7 +67,7 @@ def test_lengths_leave_room_for_text(translator_tokenizer, option):
 
 @pytest.mark.parametrize(("block_size", "num_proc"), [(2, None), (5, 2), (16, None), (1000, None)])
 def test_causal_blocks_are_the_stream(decoder_tokenizer, block_size, num_proc):
-    rows = causal_blocks(splits(text=TEXTS), decoder_tokenizer, block_size=block_size, num_proc=num_proc)
+    rows = block_rows(splits(text=TEXTS), decoder_tokenizer, block_size=block_size, num_proc=num_proc)
     wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
     blocks = list(rows["train"]["input_ids"])
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
@@ -88,7 +83,7 @@ def test_ids_of_long_texts_are_those_of_the_whole(options, monkeypatch):
     texts = ["", *("def f(x):\n    return x\n\n\n  # <s> é\r\ny = 1\nz\n" * n + "end" for n in (1, 20, 300))]
     tokenizer = text_tokenizer(train(texts, kind="decoder", vocab_size=300, **options))
     wanted = tokenizer(texts, add_special_tokens=False)["input_ids"]
-    monkeypatch.setattr(tokenizing, "PASSAGE", 1)
+    monkeypatch.setattr(encoding, "PASSAGE", 1)
     monkeypatch.setattr(passages, "PASSAGE", 1)
     assert token_ids(tokenizer, texts) == wanted
     tokenizer.backend_tokenizer.pre_tokenizer = None  # with which a token may reach across lines
@@ -116,7 +111,7 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
 
 
 def test_causal_blocks_collate(decoder_tokenizer):
-    rows = causal_blocks(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
+    rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
     batch = DataCollatorForLanguageModeling(decoder_tokenizer, mlm=False)(list(rows["train"]))
     assert batch["input_ids"].shape == (2, 6)
     assert batch["attention_mask"].sum().item() == 9
@@ -125,21 +120,21 @@ def test_causal_blocks_collate(decoder_tokenizer):
 
 def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer):
     decoder_tokenizer.bos_token = decoder_tokenizer.eos_token
-    rows = causal_blocks(splits(text=["a", "b"]), decoder_tokenizer, block_size=10)
+    rows = block_rows(splits(text=["a", "b"]), decoder_tokenizer, block_size=10)
     assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
 
 
 def test_causal_blocks_need_an_end_token(decoder_tokenizer):
     decoder_tokenizer.eos_token = None
     with pytest.raises(ValueError, match="eos_token"):
-        causal_blocks(splits(text=["a"]), decoder_tokenizer, block_size=10)
+        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=10)
     with pytest.raises(ValueError, match="block_size=1"):
-        causal_blocks(splits(text=["a"]), decoder_tokenizer, block_size=1)
+        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=1)
 
 
 @pytest.mark.parametrize("block_size", [3, 8, 1000])
 def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
-    rows = masked_blocks(splits(text=TEXTS), encoder_tokenizer, block_size=block_size)
+    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=block_size, masked=True)
     blocks = list(rows["train"]["input_ids"])
     assert all(block[0] == 2 and block[-1] == 3 for block in blocks)
     assert [len(block) for block in blocks[:-1]] == [block_size] * (len(blocks) - 1)
@@ -147,7 +142,7 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
 
 
 def test_masked_blocks_collate(encoder_tokenizer):
-    rows = masked_blocks(splits(text=TEXTS), encoder_tokenizer, block_size=16)
+    rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=16, masked=True)
     batch = DataCollatorForLanguageModeling(encoder_tokenizer, mlm_probability=1.0, seed=0)(list(rows["train"]))
     special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
     assert special.any()
@@ -156,31 +151,32 @@ def test_masked_blocks_collate(encoder_tokenizer):
 
 def test_masked_blocks_need_an_encoder_tokenizer(decoder_tokenizer, encoder_tokenizer):
     with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
-        masked_blocks(splits(text=["a"]), decoder_tokenizer, block_size=10)
+        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=10, masked=True)
     with pytest.raises(ValueError, match="block_size=2"):
-        masked_blocks(splits(text=["a"]), encoder_tokenizer, block_size=2)
+        block_rows(splits(text=["a"]), encoder_tokenizer, block_size=2, masked=True)
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])
 def test_training_blocks_may_overlap(decoder_tokenizer, size, stride):
     dataset = DatasetDict(train=Dataset.from_dict({"text": TEXTS}), validation=Dataset.from_dict({"text": TEXTS}))
-    rows = causal_blocks(dataset, decoder_tokenizer, block_size=size, block_stride=stride)
+    rows = block_rows(dataset, decoder_tokenizer, block_size=size, block_stride=stride)
     wanted = stream(decoder_tokenizer, TEXTS, start=[2], end=[3])
     blocks = [list(block) for block in rows["train"]["input_ids"]]
     assert blocks == [wanted[place * stride :][:size] for place in range(len(blocks))]
     reached = (len(blocks) - 1) * stride + size
     assert len(wanted) <= reached + (stride == size)  # a last token alone predicts nothing
     assert len(blocks) == 1 or reached - stride < len(wanted)  # no block is the end of another
-    plain = causal_blocks(dataset, decoder_tokenizer, block_size=size)
+    plain = block_rows(dataset, decoder_tokenizer, block_size=size)
     assert list(rows["validation"]) == list(plain["validation"])
 
 
 @pytest.mark.parametrize("stride", [0, -1, 11])
 @pytest.mark.parametrize("masked", [False, True])
 def test_blocks_leave_no_token_out(decoder_tokenizer, encoder_tokenizer, stride, masked):
-    make, tokenizer = (masked_blocks, encoder_tokenizer) if masked else (causal_blocks, decoder_tokenizer)
+    tokenizer = encoder_tokenizer if masked else decoder_tokenizer
+    size = 12 if masked else 10
     with pytest.raises(ValueError, match=f"block_stride={stride}: from 1 to the 10 tokens of a block"):
-        make(splits(text=TEXTS), tokenizer, block_size=12 if masked else 10, block_stride=stride)
+        block_rows(splits(text=TEXTS), tokenizer, block_size=size, block_stride=stride, masked=masked)
 
 
 def test_classification_rows(encoder_tokenizer, capsys):
@@ -216,7 +212,7 @@ def test_token_ids_are_those_of_a_call(decoder_tokenizer):
 def test_blocks_take_four_bytes_for_a_token(decoder_tokenizer, encoder_tokenizer):
     dataset = DatasetDict(train=Dataset.from_dict({"text": ["some text", "more of it"]}))
     for rows in (
-        causal_blocks(dataset, decoder_tokenizer, block_size=8),
-        masked_blocks(dataset, encoder_tokenizer, block_size=8),
+        block_rows(dataset, decoder_tokenizer, block_size=8),
+        block_rows(dataset, encoder_tokenizer, block_size=8, masked=True),
     ):
         assert rows["train"].features["input_ids"].feature.dtype == "int32"
