@@ -9,12 +9,10 @@ The data options are those of `train_classifier`, so the rows of each split are 
 from dataclasses import dataclass, field
 
 from datasets import Dataset
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.pipeline import make_pipeline
-from sklearn.svm import LinearSVC
 
 from vanillaformer.training.data.arguments import ClassifierDataArguments
 from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.evaluation.baselines import linear_classifier
 from vanillaformer.training.parsing import parse
 
 
@@ -39,9 +37,8 @@ def main() -> None:
     """Train, and print the accuracy on the held-out splits."""
     data, linear = parse((ClassifierDataArguments, LinearArguments), description=__doc__)
     rows = load_data(data, "classification").splits
-    features = TfidfVectorizer(ngram_range=(1, linear.ngrams), min_df=2, sublinear_tf=True)
-    model = make_pipeline(features, LinearSVC(C=linear.c, random_state=0))
-    model.fit(texts_of(rows["train"], linear.last_words), list(rows["train"]["label"]))
+    texts = texts_of(rows["train"], linear.last_words)
+    model = linear_classifier(texts, list(rows["train"]["label"]), ngrams=linear.ngrams, c=linear.c)
     for split in ("validation", "test") if linear.score_test else ("validation",):
         if split in rows:
             accuracy = model.score(texts_of(rows[split], linear.last_words), list(rows[split]["label"]))

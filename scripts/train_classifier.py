@@ -73,7 +73,7 @@ def _train(run: Run, args: Arguments) -> Run:
         processing_class=tokenizer,
         compute_metrics=classification_metrics(),
     )
-    return train_and_save(run, "classification", args, trainer, rows, tokenizers, example=example)
+    return train_and_save(run, "classification", args, trainer, rows, tokenizers, data=data, example=example)
 
 
 @program

@@ -90,7 +90,7 @@ def _train(run: Run, args: Arguments) -> Run:
         compute_metrics=compute,
         preprocess_logits_for_metrics=preprocess,
     )
-    return train_and_save(run, task, args, trainer, rows, tokenizers, example=example)
+    return train_and_save(run, task, args, trainer, rows, tokenizers, data=data, example=example)
 
 
 @program

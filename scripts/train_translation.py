@@ -81,9 +81,8 @@ def _train(run: Run, args: Arguments, length: int) -> Run:
         data_collator=DataCollatorForSeq2Seq(source, model=model),
         compute_metrics=translation_metrics(target, **scoring) if training_args.predict_with_generate else None,
     )
-    tokenizers = source, target
-    beams = training_args.num_beams
-    return train_and_save(run, "translation", args, trainer, rows, tokenizers, example=example, num_beams=beams)
+    options: dict[str, Any] = {"data": data, "example": example, "num_beams": training_args.num_beams}
+    return train_and_save(run, "translation", args, trainer, rows, (source, target), **options)
 
 
 @program

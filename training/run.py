@@ -14,7 +14,7 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from vanillaformer.hub.reporting import optional, report
+from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
@@ -24,7 +24,7 @@ from .data.arguments import DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
-from .evaluation.plots import loss_curve
+from .evaluation.outcome import describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu, free_core_threads
@@ -49,7 +49,7 @@ from .trainer.trainer import RunTrainer
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 # Details that stand among the scores in all_results.json
-EXTRA_METRICS = {"signatures", "classes", "confusion_matrix"}
+EXTRA_METRICS = {"signatures", "classes", "confusion_matrix", "baselines", "training_rows"}
 
 
 @contextmanager
@@ -200,7 +200,7 @@ def describe_rows(
     run.details["data"] = describe_data(rows, tokenizers, args.training_args, data.stats, sample=sample)
     if stream is None:
         return rows["train"]
-    del rows["train"]  # the first rows of the stream
+    stream.first_rows = rows.pop("train")
     return stream
 
 
@@ -234,6 +234,7 @@ def train_and_save(
     rows: DatasetDict,
     tokenizers: Pair,
     *,
+    data: TaskData,
     example: str,
     **test_options: Any,
 ) -> Run:
@@ -248,6 +249,7 @@ def train_and_save(
         trainer: The trainer, ready to train.
         rows: Tokenized splits; the test split, if there is one, is scored at the end.
         tokenizers: The tokenizers of source and target.
+        data: The data, whose training texts baselines are computed from.
         example: An input from the data.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
@@ -261,14 +263,13 @@ def train_and_save(
         rows = DatasetDict(test=rows["test"])
     else:
         _train(run, trainer)
+    history = list(trainer.state.log_history)
     score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
+    describe_outcome(run, task, trainer, rows, tokenizers, data=data, history=history, data_args=args.data_args)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     trainer.save_metrics("all", run.metrics | details, combined=False)
     if trainer.is_world_process_zero():
-        if not run.finished:
-            with optional("loss_curve.png"):
-                loss_curve(trainer.state.log_history, run.folder / "loss_curve.png")
         finish(run, task, args, source=data_name(args.data_args, task), example=example)
     return print_summary(run, task, args.data_args, example=example)
 
@@ -313,11 +314,16 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
     for split, prefix in PREFIXES.items():
         if scores := scores_text(run.metrics, prefix):
             report(f"{split.capitalize()}: {scores}")
+            for name, found in run.details.get("baselines", {}).items():
+                if scores := scores_text(found, prefix):
+                    report(f"{split.capitalize()}, {name}: {scores}")
             cut = shortfalls(run.details.get("data", {}).get(split, {}))
             if cut and TASKS[task].whole_texts:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
+    for sentence in run.details.get("verdict", ()):
+        report(sentence)
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
     text = terminal_example(data_args, task, example)
     report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")

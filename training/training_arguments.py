@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
@@ -95,6 +95,8 @@ class RunDefaults(
 
     HELP_GROUP = TRAINING
     TRANSFORMERS_HELP = TRANSFORMERS_HELP
+
+    baseline = cast(bool, False)  # what only some tasks offer, as it is for all others
 
     output_dir: str | None = field(
         default=None, metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT}
@@ -347,6 +349,10 @@ class ClassifierTrainingArguments(TokenDropoutArguments, LanguageModelLossArgume
     )
     metric_for_best_model: str | None = field(
         default="accuracy", metadata={"help": best_checkpoint_help("classification"), "group": EVALUATION}
+    )
+    baseline: bool = field(
+        default=False,
+        metadata={"help": "Score a linear machine (TF-IDF of words) on the same rows", "group": EVALUATION},
     )
     train_sampling_strategy: str = field(
         default="group_by_length",

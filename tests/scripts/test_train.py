@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.tokenization import load_pair
+from vanillaformer.training.evaluation.baselines import TRIVIAL
 
 KINDS = (*PROGRAMS, "separate", "decoder_classification")
 SCORES = {
@@ -37,6 +38,41 @@ def test_leaves_scores_and_pictures(job: str, trained) -> None:
             assert isinstance(metrics[f"{split}_{name}"], float)
     assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "all_results.json").read_text())["eval_loss"] == metrics["eval_loss"]
+
+
+@pytest.mark.parametrize("job", PROGRAMS)
+def test_says_how_it_went(job: str, trained) -> None:
+    folder = trained(job)
+    record = json.loads((folder / "run.json").read_text())
+    details, results = record["details"], json.loads((folder / "all_results.json").read_text())
+    assert results["baselines"] == details["baselines"]
+    assert list(details["baselines"]) == [baseline.name for baseline in TRIVIAL[job]]
+    for scores in details["baselines"].values():
+        assert {name.split("_")[0] for name in scores} == {"eval", "test"}
+        assert scores.keys() <= record["metrics"].keys()
+    assert details["training_rows"]["rows"] > 0
+    assert details["training_rows"]["loss"] > 0
+    assert details["verdict"]
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert f"How it went: {' '.join(details['verdict'])}\n" in card
+    assert f"of the baseline ({TRIVIAL[job][0].name}) |" in card
+
+
+def test_compares_with_the_linear_machine(tmp_path: Path, capsys) -> None:
+    options = ("--baseline", "--max_train_samples", "2000", "--max_steps", "2", "--eval_steps", "1")
+    run = train("classification", tmp_path / "run", *options)
+    lines = capsys.readouterr().out.splitlines()
+    scores = run.details["baselines"]["linear machine"]
+    assert scores["test_accuracy"] > run.metrics["test_accuracy"]
+    start = lines.index(f"Test, linear machine: accuracy {scores['test_accuracy']:.1%} · F1 {scores['test_f1']:.1%}")
+    assert lines[start - 1].startswith("Test, majority class: loss ")
+    assert lines[start - 2].startswith("Test: loss ")
+    verdict = lines.index(run.details["verdict"][0])
+    assert start < verdict < next(number for number, text in enumerate(lines) if text.startswith("Try it: "))
+    assert any("Below the linear machine" in sentence for sentence in run.details["verdict"])
+    assert "accuracy of the baseline (linear machine) |" in (run.folder / "README.md").read_text()
+    # The option changes nothing in the run, so that a finished one stays finished
+    assert train("classification", tmp_path / "run", *options[1:]).finished
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -40,6 +40,8 @@ class CardFacts:
         rows: Rows by split.
         choices: Settings of model, data and tokenizer by group, and of the training.
         metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
+        baselines: Scores of baselines by their names, named as those of the model.
+        verdict: Sentences on how the training went.
         signatures: sacrebleu's signatures by score.
         steps: Optimizer steps.
         epochs: Passes over the data.
@@ -64,6 +66,8 @@ class CardFacts:
     rows: Mapping[str, int] = field(default_factory=dict)
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    verdict: tuple[str, ...] = ()
     signatures: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     epochs: float | None = None

@@ -88,6 +88,8 @@ def run_facts(
         rows=run.details.get("rows", {}),
         choices=choices,
         metrics=run.metrics,
+        baselines=run.details.get("baselines", {}),
+        verdict=tuple(run.details.get("verdict", ())),
         signatures=run.details.get("signatures", {}),
         steps=run.details["steps"],
         epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else trained["epochs"],

@@ -104,13 +104,19 @@ def trained_lengths(facts: CardFacts) -> tuple[int, int | None]:
 
 
 def result_table(facts: CardFacts) -> Table:
-    """Return the scores by split; nothing if there are none."""
-    names = list(dict.fromkeys(key.split("_", 1)[1] for key in facts.scores))
-    cells = {key: f"{value:.4g}" for key, value in facts.scores.items()}
+    """Return the scores by split, each followed by those of the baselines; nothing if there are none."""
+    names = dict.fromkeys(key.split("_", 1)[1] for key in facts.scores)
     splits = {"eval": "validation", "test": "test"}
-    if not any(key.startswith("test_") for key in cells):
+    if not any(key.startswith("test_") for key in facts.scores):
         del splits["test"]
-    rows = [(label(name), *(cells.get(f"{split}_{name}", "") for split in splits)) for name in names]
+    models = {"": facts.scores, **{f" of the baseline ({name})": found for name, found in facts.baselines.items()}}
+    rows = []
+    for name in names:
+        keys = [f"{split}_{name}" for split in splits]
+        for model, found in models.items():
+            if any(key in found for key in keys):
+                cells = (f"{found[key]:.4g}" if key in found else "" for key in keys)
+                rows.append((label(name) + model, *cells))
     return [("", *splits.values()), *rows] if rows else []
 
 

@@ -43,6 +43,21 @@ class Score:
     resolution: float = 0.0
     drawn: bool = False
 
+    @property
+    def short_label(self) -> str:
+        """Its name in a sentence."""
+        return self.label if self.text is None else self.text.partition(" {")[0]
+
+    @property
+    def unit(self) -> float:
+        """Its value where everything is right, if it is a share."""
+        return 100.0 if self.label.endswith("(%)") else 1.0
+
+    def format(self, value: float) -> str:
+        """Return a value as it is printed while training, without the name."""
+        _, brace, form = (self.text or "").partition("{")
+        return (brace + form or "{:.4g}").format(value)
+
 
 ENTRIES = (
     Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}"),

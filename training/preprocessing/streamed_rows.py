@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from datasets import Dataset
 from torch.utils.data import IterableDataset, get_worker_info
 
 from ..data.arguments import LongTexts
@@ -27,7 +28,12 @@ class StreamedRows(IterableDataset):
         encode: From a batch of texts to rows, or to pieces of the stream that `blocks` cuts.
         blocks: How to cut blocks, if rows are blocks.
         long_texts: Whether rows whose texts had to be cut stay, are left out, or are an error.
+
+    Attributes:
+        first_rows: The first of the rows, in the order of the data.
     """
+
+    first_rows: Dataset | None = None
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ GENERATION = ("num_beams", "length_penalty", "early_stopping")
 NOT_COMPARED = frozenset(
     (
         *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
+        *("baseline",),
         *("test_file", "test_target_file", "max_test_samples", "preprocessing_num_workers", "attn_implementation"),
         *("license", "data_license", "data_description", "card_example", *GENERATION),
         *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_strategy", "hub_always_push"),

@@ -1,0 +1,161 @@
+"""What is measured after training to say how a run went: scores on training rows, and baselines."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.configuration import BlockConfig
+from vanillaformer.hub.reporting import optional
+
+from ..data.loading import TaskData
+from ..metrics.scores import SCORES
+from ..run_folder.run import Run
+from ..tasks import TASKS, TaskName
+from ..trainer.trainer import RunTrainer
+from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
+from .plots import loss_curve
+from .predictions import PREFIXES
+from .verdict import Outcome, verdict
+
+MOST_ROWS, FEWEST_ROWS = 1_000, 64
+"""Training rows that are scored."""
+SHARE = 0.05
+"""Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
+PREFIX = "train_rows"
+BLEU_OPTIONS = ("tokenize", "lowercase")
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
+    """Return the scores of the trained model on some training rows, computed as those on held-out rows.
+
+    The losses logged while training are of changing weights, with dropout, and maybe smoothed: no loss of held-out
+    rows can be compared with them. Of a translator there is only the loss.
+
+    Args:
+        task: What the model does.
+        trainer: The trainer, after training.
+        rows: The training rows as tokens, of a stream the first.
+        held_out: Number of validation rows.
+    """
+    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.world_size
+    enough = max(FEWEST_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
+    count = min(len(rows), MOST_ROWS, max(held_out, FEWEST_ROWS), enough)
+    sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
+    loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, "texts" in TASKS[task].predicts
+    try:
+        found = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
+    finally:
+        trainer.args.prediction_loss_only = loss_only
+    known = {name: found[f"{PREFIX}_{name}"] for name in SCORES if f"{PREFIX}_{name}" in found}
+    return {"rows": count, **known}
+
+
+def describe_outcome(
+    run: Run,
+    task: TaskName,
+    trainer: RunTrainer,
+    rows: DatasetDict,
+    tokenizers: Pair,
+    *,
+    data: TaskData,
+    history: Sequence[dict[str, Any]],
+    data_args: Any,
+) -> None:
+    """Put scores on training rows, baselines and the verdict into `run.details`, and draw `loss_curve.png`.
+
+    Of a finished run there are only baselines for the splits that are scored now.
+
+    Args:
+        run: The run, with the scores of the model.
+        task: What the model does.
+        trainer: The trainer, after training.
+        rows: The tokenized splits that were scored.
+        tokenizers: Those of source and target.
+        data: The data.
+        history: The log of the training, without what was scored after it.
+        data_args: The data arguments, which say how BLEU is computed.
+    """
+    dataset: Any = trainer.train_dataset
+    train_rows = getattr(dataset, "first_rows", dataset)
+    if not run.finished:
+        run.details["training_rows"] = training_scores(task, trainer, train_rows, len(rows["validation"]))
+    if not trainer.is_world_process_zero():
+        return
+    bleu = {name: getattr(data_args, f"bleu_{name}") for name in BLEU_OPTIONS if hasattr(data_args, f"bleu_{name}")}
+    texts = data.splits["train"]
+    fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics, bleu)
+    held_out = {PREFIXES[split]: rows[split] for split in PREFIXES if split in rows}
+    found = baseline_scores((*TRIVIAL[task], *_compared(task, trainer)), fitted, held_out)
+    known = run.details.get("baselines", {})
+    for name, scores in found.items():
+        shared = {key: value for key, value in scores.items() if key in run.metrics}
+        known[name] = known.get(name, {}) | shared
+    run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
+    if not run.finished:
+        run.details["verdict"] = verdict(_outcome(run, task, trainer, history))
+        with optional("loss_curve.png"):
+            loss_curve(history, run.folder / "loss_curve.png")
+
+
+def _compared(task: TaskName, trainer: RunTrainer) -> tuple[Baseline, ...]:
+    return TRAINED.get(task, ()) if trainer.args.baseline else ()
+
+
+def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequence[dict[str, Any]]) -> Outcome:
+    stats = run.details.get("data", {})
+    baselines, trivial = run.details["baselines"], {baseline.name for baseline in TRIVIAL[task]}
+    score = SCORES[(trainer.args.metric_for_best_model or "loss").removeprefix("eval_")]
+    return Outcome(
+        task=task,
+        score=score,
+        log_history=log_history,
+        steps=trainer.state.global_step,
+        planned=trainer.state.max_steps,
+        metrics=run.metrics,
+        training={name: value for name, value in run.details["training_rows"].items() if name in SCORES},
+        trivial={name: scores for name, scores in baselines.items() if name in trivial},
+        trained={name: scores for name, scores in baselines.items() if name not in trivial},
+        rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},
+        targets=_targets(task, stats.get("validation", {}), trainer),
+        command=run.command,
+        more=_more(trainer.args),
+        settings=_settings(run, task, trainer),
+    )
+
+
+def _targets(task: TaskName, stats: Mapping[str, Any], trainer: RunTrainer) -> int:
+    """Return about how many predictions the validation loss is a mean of."""
+    rows = stats.get("rows", 1)
+    if "classes" in TASKS[task].predicts:
+        return rows
+    length = stats.get("target mean length", stats.get("mean length", 1))
+    share = trainer.args.mlm_probability if task in ("masked", "mlm+nsp") else 1.0
+    return round(rows * length * share)
+
+
+def _more(training_args: Any) -> tuple[str, str]:
+    """Return the option that ends the training, and twice its value."""
+    if getattr(training_args, "max_time", None) is not None:
+        return "max_time", f"{2 * training_args.max_time:g}s"
+    if training_args.max_steps > 0:
+        return "max_steps", str(2 * training_args.max_steps)
+    return "num_train_epochs", f"{2 * training_args.num_train_epochs:g}"
+
+
+def _settings(run: Run, task: TaskName, trainer: RunTrainer) -> dict[str, Any]:
+    """Return the settings that `REMEDIES` of the verdict are chosen by, those that the task has."""
+    model: Any = trainer.model
+    pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
+    found = {"dropout": model.config.dropout} if isinstance(model.config, BlockConfig) and not pretrained else {}
+    if TASKS[task].program == "train-language-model":
+        return found  # whose losses are probabilities of text, which smoothing would spoil
+    offered = {entry.name for entry in fields(trainer.args)}
+    names = offered & {"label_smoothing_factor", "token_dropout", "r_drop"}
+    found |= {name: getattr(trainer.args, name) for name in names}
+    return found | ({"pretrained": pretrained} if task == "classification" else {})
