@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from vanillaformer.training.arrow_files import arrow_file, select_rows
+from vanillaformer.training.arrow_files import arrow_file
+from vanillaformer.training.data.rows import select_rows
 from vanillaformer.training.data.splits import text_numbers
 
 FEATURES = Features({"text": Value("string"), "label": ClassLabel(names=["a", "b", "c"])})

@@ -9,8 +9,7 @@ from datasets import ClassLabel, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import distinct_cells
-from .rows import SplitRows
+from .rows import SplitRows, distinct_cells
 
 
 def label_names(dataset: DatasetDict) -> list[str]:
@@ -32,7 +31,7 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
         ValueError: For a row with a missing label, a kind of label not listed above, or a label that does not occur
             in the training split, unless such rows are skipped; or for fewer than two classes.
     """
-    if "test" in splits and distinct_cells(splits["test"].rows, "label")[0] == [-1]:
+    if "test" in splits and _names(splits["test"])[2] == [-1]:
         report("The test split has no labels: it is left out.")
         splits = {split: rows for split, rows in splits.items() if split != "test"}
     train = with_labels(splits["train"], None)

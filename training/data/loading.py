@@ -8,9 +8,9 @@ from ..progress import stage
 from ..tasks import TaskName
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .labels import encode_labels, label_names
-from .rows import DataStats, SplitRows, task_rows, text_columns
-from .sources import Source, find_sources
-from .splits import by_column, divide, in_order
+from .rows import DataStats, load_rows
+from .sources import find_sources
+from .splits import divide
 from .streaming import TextStream, open_streams
 
 
@@ -51,10 +51,10 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
     data_args.check()
     sources, stream = find_sources(data_args, task), None
-    if data_args.streaming:
-        parts, stream = open_streams(sources, data_args, task)
-    else:
+    if not data_args.streaming:
         parts = load_rows(sources, data_args, task)
+    else:
+        parts, stream = open_streams(sources, data_args, task)
     if task == "classification":
         parts = encode_labels(parts)
     stats = {split: dict(part.stats) for split, part in parts.items()}
@@ -66,21 +66,3 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         stream.names = label_names(splits) if task == "classification" else None
         stream.buffer, stream.seed = data_args.streaming_buffer, order_seed
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)
-
-
-def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
-    """Return the usable rows of each split in the task's columns.
-
-    Raises:
-        ValueError: Naming the source, the row or the column at fault.
-    """
-    skip_bad = data_args.bad_rows == "skip"
-    parts = {
-        split: text_columns(SplitRows(split, source.name, source.rows, skip_bad), source.columns | source.more_columns)
-        for split, source in sources.items()
-    }
-    if data_args.split_column is not None:
-        parts = by_column(parts["train"], data_args.split_column)
-    if data_args.order_column is not None:
-        parts["train"] = in_order(parts["train"], data_args.order_column)
-    return {split: task_rows(part, sources["train"].columns, task) for split, part in parts.items()}

@@ -1,20 +1,23 @@
-"""Rows of a split, checked on their way to the task's columns: the first bad row is an error, or all are skipped."""
+"""Rows of each split, checked on the way to the task's columns: the first bad row is an error, or all are skipped."""
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, Value
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import arrow_column, select_rows
+from ..arrow_files import arrow_file
 from ..tasks import TASKS, TaskName
-from .arguments import COLUMNS
+from .arguments import COLUMNS, SPLITS, DataArguments
 from .json_files import needed_cells
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+from .sources import Source
 
 READ = "__read__"
 """Column of a row's number in the order in which a stream is read."""
@@ -94,6 +97,24 @@ class SplitRows:
         return f"row {row.get(ROW, index + 1)}" + (f" of {row[FILE]}" if FILE in row else "")
 
 
+def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
+    """Return the usable rows of each split in the task's columns.
+
+    Raises:
+        ValueError: Naming the source, the row or the column at fault.
+    """
+    skip_bad = data_args.bad_rows == "skip"
+    parts = {
+        split: text_columns(SplitRows(split, source.name, source.rows, skip_bad), source.columns | source.more_columns)
+        for split, source in sources.items()
+    }
+    if data_args.split_column is not None:
+        parts = by_column(parts["train"], data_args.split_column)
+    if data_args.order_column is not None:
+        parts["train"] = in_order(parts["train"], data_args.order_column)
+    return {split: task_rows(part, sources["train"].columns, task) for split, part in parts.items()}
+
+
 def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
     """Return the rows that can be read, with the needed columns, as texts or labels.
 
@@ -135,6 +156,53 @@ def readable_rows(split: SplitRows) -> SplitRows:
         split = split.without(unreadable, lambda index: problems[index].as_py())
     read = [name for name in (LINES, PROBLEM) if name in split.rows.column_names]
     return split.with_rows(split.rows.remove_columns(read))
+
+
+def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
+    """Return the splits of rows whose column says which split they belong to.
+
+    Raises:
+        ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
+    """
+    cells, number_of = distinct_cells(split.rows, column)
+    feature = split.rows.features[column]
+    if isinstance(feature, ClassLabel):
+        cells = [feature.names[cell] for cell in cells]
+    number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
+    found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
+    known, numbers = ", ".join(number_of_word), np.array(found, dtype=np.int64)[number_of]
+    split = split.without(
+        numbers < 0,
+        lambda index: f"{cells[number_of[index]]!r} in --split_column {column!r} names no split (known are {known})",
+    )
+    numbers = numbers[numbers >= 0]
+    chosen = {name: np.flatnonzero(numbers == number) for number, name in enumerate(SPLITS)}
+    if not len(chosen["train"]):
+        raise ValueError(f"{split.name}: no row has 'train' in --split_column {column!r}")
+    return {
+        name: replace(
+            split, split=name, rows=select_rows(split.rows, rows), stats=split.stats if name == "train" else {}
+        )
+        for name, rows in chosen.items()
+        if len(rows)
+    }
+
+
+def in_order(split: SplitRows, column: str) -> SplitRows:
+    """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
+
+    Raises:
+        ValueError: Naming a row whose cell is empty.
+    """
+    cells = arrow_column(split.rows, column).to_pylist()
+    for index, cell in enumerate(cells):
+        if cell is None or cell == "":
+            raise ValueError(f"{split.name}, {split.row_name(index)}: --order_column {column!r} is empty")
+    try:
+        keys = np.array(cells, dtype=np.float64)
+    except (ValueError, TypeError):
+        keys = np.array([str(cell) for cell in cells])
+    return split.with_rows(select_rows(split.rows, np.argsort(keys, kind="stable")))
 
 
 def task_rows(split: SplitRows, columns: Mapping[str, str], task: TaskName) -> SplitRows:
@@ -186,3 +254,42 @@ def _is_plain(option: str, feature: Any) -> bool:
 def _text_cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     cells, problem = needed_cells(row, columns)
     return {**cells, PROBLEM: row.get(PROBLEM) or problem}
+
+
+def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
+    """Return the rows of the given numbers in a file of their own, where they are in order and lie in files.
+
+    `Dataset.select` would hold the numbers in memory, and copy each row on its own whenever rows are read.
+    """
+    ordered = bool((numbers[1:] > numbers[:-1]).all())
+    if not len(numbers) or not ordered or not rows.cache_files or rows._indices is not None:
+        return rows.select(numbers)
+    if len(numbers) == 1 + numbers[-1] - numbers[0]:
+        return rows.select(range(numbers[0], numbers[-1] + 1))
+
+    def parts() -> Iterable[pa.RecordBatch]:
+        start = 0
+        for batch in rows.data.table.to_batches():
+            here = numbers[slice(*np.searchsorted(numbers, [start, start + len(batch)]))]
+            if len(here):
+                yield batch.take(pa.array(here - start))
+            start += len(batch)
+
+    key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
+    return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
+
+
+def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
+    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
+    cells = rows.data.column(column)
+    return cells if rows._indices is None else cells.take(rows._indices.column(0))
+
+
+def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
+    cells = arrow_column(rows, column)
+    if pa.types.is_string(cells.type):
+        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
+    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
+    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
+    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)

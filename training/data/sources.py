@@ -37,9 +37,9 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     Raises:
         ValueError: Naming the file, the data set or the option at fault.
     """
-    if data_args.train_file is not None:
-        return _local(data_args, task)
-    return _embedded(data_args, task) if data_args.is_embedded else _hub(data_args, task)
+    if data_args.is_embedded:
+        return _embedded(data_args, task)
+    return _hub(data_args, task) if data_args.train_file is None else _local(data_args, task)
 
 
 def _embedded(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
@@ -74,10 +74,11 @@ def _hub(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
 
 def _local(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     columns, more = task_columns(data_args, task), _more_columns(data_args)
-    read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
+    read, splits = stream_files if data_args.streaming else load_files, _files(data_args, task)
+    options = data_args.read_options()
     return {
         split: Source(named(files), read(files, columns | more, options), columns, more)
-        for split, files in _files(data_args, task).items()
+        for split, files in splits.items()
     }
 
 

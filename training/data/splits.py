@@ -1,69 +1,20 @@
-"""Training, validation and test splits: by a column, held out, capped, without leaks."""
+"""Training, validation and test splits: held out, capped, without leaks."""
 
 import hashlib
-from dataclasses import replace
 from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import Dataset, DatasetDict
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import arrow_column, distinct_cells, select_rows
-from .arguments import SPLITS, DataArguments
-from .rows import DataStats, SplitRows
+from .arguments import DataArguments
+from .rows import DataStats, arrow_column, select_rows
 
 SHARES = 16
 """Parts in which texts are compared."""
-
-
-def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
-    """Return the splits of rows whose column says which split they belong to.
-
-    Raises:
-        ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
-    """
-    cells, number_of = distinct_cells(split.rows, column)
-    feature = split.rows.features[column]
-    if isinstance(feature, ClassLabel):
-        cells = [feature.names[cell] for cell in cells]
-    number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
-    found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
-    known, numbers = ", ".join(number_of_word), np.array(found, dtype=np.int64)[number_of]
-    split = split.without(
-        numbers < 0,
-        lambda index: f"{cells[number_of[index]]!r} in --split_column {column!r} names no split (known are {known})",
-    )
-    numbers = numbers[numbers >= 0]
-    chosen = {name: np.flatnonzero(numbers == number) for number, name in enumerate(SPLITS)}
-    if not len(chosen["train"]):
-        raise ValueError(f"{split.name}: no row has 'train' in --split_column {column!r}")
-    return {
-        name: replace(
-            split, split=name, rows=select_rows(split.rows, rows), stats=split.stats if name == "train" else {}
-        )
-        for name, rows in chosen.items()
-        if len(rows)
-    }
-
-
-def in_order(split: SplitRows, column: str) -> SplitRows:
-    """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
-
-    Raises:
-        ValueError: Naming a row whose cell is empty.
-    """
-    cells = arrow_column(split.rows, column).to_pylist()
-    for index, cell in enumerate(cells):
-        if cell is None or cell == "":
-            raise ValueError(f"{split.name}, {split.row_name(index)}: --order_column {column!r} is empty")
-    try:
-        keys = np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
-        keys = np.array([str(cell) for cell in cells])
-    return split.with_rows(select_rows(split.rows, np.argsort(keys, kind="stable")))
 
 
 def divide(dataset: DatasetDict, column: str, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:

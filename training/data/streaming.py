@@ -14,13 +14,12 @@ from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
-from ..arrow_files import arrow_column
 from ..tasks import TaskName
 from .arguments import COLUMNS, DataArguments
 from .json_files import column_names, needed_cells
 from .labels import with_labels
 from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
-from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
+from .rows import BAD, READ, SplitRows, arrow_column, readable_rows, usable_rows
 from .sources import Source
 
 HELD_OUT = 1_000
@@ -124,11 +123,6 @@ class TextStream:
         if bad and "count" not in self.reported:
             self.reported.add("count")
             report(f"{self.name}: {bad:,} of {number:,} rows are bad and left out.")
-
-    def rows(self, epoch: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the usable rows of an epoch in the task's columns."""
-        for batch in self.batches(epoch):
-            yield from batch.rows.select_columns(list(COLUMNS[self.task]))
 
     def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
         """Return as many usable rows, or all of them.

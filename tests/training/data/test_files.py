@@ -17,7 +17,7 @@ from vanillaformer.training.run import data_name
 from vanillaformer.training.run_folder.settings import changed_settings
 
 from .test_loading import load, write
-from .test_streaming import open_stream
+from .test_streaming import open_stream, stream_rows
 
 MARK = "\ufeff"
 
@@ -33,7 +33,7 @@ def texts(path, column="text", task="causal", **options):
     """Return a column of the rows that loading gives; streaming gives the same."""
     options = {"train_file": path, "validation_file": path, **options}
     loaded = list(load(task, **options)["train"][column])
-    assert [cells[column] for cells in open_stream(task, **options)[1].rows()] == loaded
+    assert [cells[column] for cells in stream_rows(open_stream(task, **options)[1])] == loaded
     return loaded
 
 
@@ -56,7 +56,7 @@ def test_rows_with_more_or_fewer_cells_than_the_header(tmp_path, kind):
     with pytest.raises(ValueError, match=message):
         load("classification", train_file=path, validation_file=path)
     with pytest.raises(ValueError, match=message):
-        list(open_stream("classification", train_file=path, validation_file=path)[1].rows())
+        stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
@@ -69,7 +69,7 @@ def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
     assert data.stats["train"]["bad rows left out"] == 2
     assert "2 of 5 rows are bad and left out, first row 2: it has 3 cells" in capsys.readouterr().out
     stream = open_stream("classification", **options)[1]
-    assert [cells["text"] for cells in stream.rows()] == ["one", "three", "five"]
+    assert [cells["text"] for cells in stream_rows(stream)] == ["one", "three", "five"]
     out = capsys.readouterr().out
     assert "rows of the stream are bad and left out, first row 2: it has 3 cells" in out
     assert out.count(": 2 of 5 rows are bad and left out.") == 2  # training and validation
@@ -109,7 +109,7 @@ def test_csv_with_unbalanced_quotation_marks(tmp_path, text, message):
         with pytest.raises(ValueError, match=message):
             load("classification", **options)
         with pytest.raises(ValueError, match=message):
-            list(open_stream("classification", **options)[1].rows())
+            stream_rows(open_stream("classification", **options)[1])
 
 
 def test_a_row_of_several_lines_is_named(tmp_path, capsys):
@@ -118,7 +118,7 @@ def test_a_row_of_several_lines_is_named(tmp_path, capsys):
     load("classification", train_file=path, validation_file=path)
     said = "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines"
     assert said in capsys.readouterr().out
-    list(open_stream("classification", train_file=path, validation_file=path)[1].rows())
+    stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
     assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
 
 
@@ -158,7 +158,7 @@ def test_several_files_and_patterns(tmp_path, suffix):
     wanted = ["first 0", "first 1", "first 2", "part-10 0", "part-10 1", "part-2 0"]
     assert texts(names) == wanted
     shuffled = open_stream("causal", train_file=names, validation_file=names, streaming_buffer=4)[1]
-    assert sorted(cells["text"] for cells in shuffled.rows()) == sorted(wanted)
+    assert sorted(cells["text"] for cells in stream_rows(shuffled)) == sorted(wanted)
 
 
 def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
@@ -167,7 +167,7 @@ def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
     with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
         load("causal", **options)
     with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
-        list(open_stream("causal", **options)[1].rows())
+        stream_rows(open_stream("causal", **options)[1])
     train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
     late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
     with pytest.raises(ValueError, match=r"row 1 of .*1.csv: label 'c' does not occur in the training data"):
@@ -265,7 +265,7 @@ def test_lines_of_parallel_files(tmp_path):
     rows = load("translation", **options, **more)["train"]
     assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
     stream = open_stream("translation", **options, **more)[1]
-    assert list(stream.rows()) == list(rows)
+    assert stream_rows(stream) == list(rows)
 
 
 def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
