@@ -45,7 +45,8 @@ class GenerateArguments:
     )
     batch_size: int = field(default=32, metadata={"help": "Texts per batch", "group": MACHINE})
     num_beams: int | None = field(
-        default=None, metadata={"help": "Beam search: number of beams (default: the model's)", "group": SEARCH}
+        default=None,
+        metadata={"help": "Beam search: number of beams, 1 for greedy search (default: the model's)", "group": SEARCH},
     )
     do_sample: bool = field(
         default=False,
@@ -114,6 +115,8 @@ class GenerateArguments:
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.do_sample or given.keys() & set(SAMPLING) or (self.chat and self.num_beams is None):
             given = {"num_beams": 1, **given, "do_sample": True}
+        elif self.num_beams is not None:
+            given["do_sample"] = False  # also where the model samples by default
         return given
 
 

@@ -139,7 +139,8 @@ def check_options(
     """Raise ValueError for options of generation that the model has no use or no room for."""
     options = arguments.options()
     if options and not generates and not arguments.chat:
-        raise ValueError(f"{', '.join(f'--{name}' for name in options)}: {architecture} generates nothing")
+        names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
+        raise ValueError(f"{names}: {architecture} generates nothing")
     new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")

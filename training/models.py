@@ -26,6 +26,9 @@ from .tasks import TASKS, TaskName
 
 Fields = dict[str, Any]
 
+SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}
+"""How a new language model generates."""
+
 
 def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
     """Return the kind of model that the arguments ask for.
@@ -119,7 +122,10 @@ def build_model(
 
 
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
-    """Set the generation config that the model is saved with: outputs as long as in training.
+    """Set the generation config that the model is saved with: outputs as long as in training, sampled by a decoder.
+
+    The most likely continuation of a small language model repeats itself soon. A saved model that samples keeps its
+    own settings.
 
     Args:
         model: The model.
@@ -133,6 +139,8 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
         model.generation_config.update(max_length=length + 1, **search)  # and the start token
     else:
         model.generation_config.max_length = model.config.max_position_embeddings
+        if not model.generation_config.do_sample:
+            model.generation_config.update(**SAMPLING)
 
 
 # ------------------------------------------------------------------------------------------ fields from tokenizers

@@ -26,6 +26,7 @@ from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
 from .evaluation.outcome import describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
+from .evaluation.samples import print_samples
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu, free_core_threads
 from .models import build_model, check_model, check_preset
@@ -322,6 +323,7 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
+    print_samples(run.folder)
     for sentence in run.details.get("verdict", ()):
         report(sentence)
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"

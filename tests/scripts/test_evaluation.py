@@ -11,9 +11,16 @@ import sacrebleu
 from datasets import Dataset
 from script_runs import PROGRAMS, losses, train
 from sklearn.metrics import classification_report, confusion_matrix
-from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    set_seed,
+)
 
 from vanillaformer.training.evaluation.confusion import class_scores
+from vanillaformer.training.evaluation.samples import print_samples, read_samples
 from vanillaformer.training.run_folder.files import discard_previous, files_of_run, move_aside
 
 
@@ -131,14 +138,24 @@ def test_validation_where_there_is_no_test(tmp_path: Path) -> None:
     assert run.metrics["eval_accuracy"] == pytest.approx(np.mean(right))
 
 
-def test_continuations(trained) -> None:
+def test_continuations(trained, capsys) -> None:
     folder = trained("causal")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     rows = records(folder / "samples.jsonl")
     assert len(rows) == 8
     ids = tokenizer(rows[0]["prompt"], return_tensors="pt")
-    new = model.generate(**ids, max_new_tokens=16, do_sample=False)[0, ids["input_ids"].shape[1] :]
+    assert (model.generation_config.do_sample, model.generation_config.temperature) == (True, 0.8)
+    set_seed(42)
+    new = model.generate(**ids, max_new_tokens=16, max_length=None)[0, ids["input_ids"].shape[1] :]
     assert tokenizer.decode(new, skip_special_tokens=True) == rows[0]["prediction"]
+    capsys.readouterr()
+    print_samples(folder)
+    printed, card = capsys.readouterr().out, (folder / "README.md").read_text(encoding="utf-8")
+    for row in read_samples(folder):
+        assert f"after {row['prompt'][-60:]!r}:\n" in printed
+        for line in row["prediction"].split("\n"):
+            assert f"  | {line}\n" in printed
+            assert f"    {line}\n" in card or not line.strip()
     scores = results(folder)
     for split in ("eval", "test"):
         bits = np.log2(scores[f"{split}_perplexity_per_byte"])

@@ -16,7 +16,7 @@ NAMES = ["Deutschland", "France métropolitaine", "x"]
 JOBS: dict[str, list[str]] = {
     "translation": [*LINES, "--max_new_tokens", "8"],
     "separate": [*LINES, "--max_new_tokens", "8", "--batch_size", "3"],
-    "causal": ["def f(x", "import", "--max_new_tokens", "6"],
+    "causal": ["def f(x", "import", "--max_new_tokens", "6", "--num_beams", "1"],
     "masked": ["import [MASK] as x", "[MASK] = 1"],
     "mlm+nsp": ["import [MASK]"],
     "classification": NAMES,

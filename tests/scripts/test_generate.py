@@ -80,7 +80,7 @@ def test_a_person_at_a_terminal_is_told_what_to_do(trained, capsys, monkeypatch)
 
 def test_continues_prompts_in_a_batch_as_alone(trained, capsys) -> None:
     prompts = ["def f(x", "import"]
-    common = ["--model", trained("causal"), "--max_new_tokens", "6"]
+    common = ["--model", trained("causal"), "--max_new_tokens", "6", "--num_beams", "1"]
     together = lines_of(*common, "--text", *prompts, capsys=capsys)
     assert len(together) == 2
     for prompt, text in zip(prompts, together):

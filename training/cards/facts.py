@@ -49,6 +49,7 @@ class CardFacts:
         hardware: What it was trained on, by heading.
         separate_target: Whether the target has a tokenizer of its own.
         pictures: Names of pictures beside the card.
+        samples: Texts that a causal language model wrote.
         license: License of the model, as the Hub writes it.
         has_code: Whether the model's code is stored with it.
     """
@@ -75,6 +76,7 @@ class CardFacts:
     hardware: Mapping[str, str] = field(default_factory=dict)
     separate_target: bool = False
     pictures: tuple[str, ...] = ()
+    samples: tuple[str, ...] = ()
     license: str | None = None
     has_code: bool = True
 

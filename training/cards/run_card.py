@@ -10,6 +10,7 @@ from vanillaformer.hub.file_names import PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
 from ..data.arguments import DataArguments
+from ..evaluation.samples import read_samples
 from ..run_folder.files import CARD
 from ..run_folder.run import Run
 from ..tasks import TASKS, TaskName
@@ -98,6 +99,7 @@ def run_facts(
         separate_target=trained["separate_target"],
         pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
         license=training_args.license,
+        samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
         has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
     )
 

@@ -1,8 +1,6 @@
 """Scores and predictions of a finished model on held-out data."""
 
-import json
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,14 @@ from vanillaformer.hub.reporting import optional
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..preprocessing.batching import evaluation_order
+from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
 from ..tasks import TASKS, TaskName
 from ..trainer.trainer import RunTrainer
 from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
 from .plots import confusion_picture
+from .samples import write_samples
 
-SAMPLES, SAMPLE_TOKENS = 8, 64
 PREFIXES = {"validation": "eval", "test": "test"}
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
@@ -60,10 +59,10 @@ def score_and_predict(
             output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
             with optional(f"predictions_{split}.jsonl"):
                 records = _records(run, task, trainer, rows[split], output, tokenizers)
-                _write_lines(run.folder / f"predictions_{split}.jsonl", records)
+                write_lines(run.folder / f"predictions_{split}.jsonl", records)
     if samples and "validation" in rows:
-        with optional("samples.jsonl"):
-            _write_samples(run, trainer, rows["validation"], tokenizers[0])
+        with optional(SAMPLES):
+            write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
 
 
 # -------------------------------------------------------------------------------------------------- the file's lines
@@ -127,36 +126,7 @@ def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Ite
         yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 
 
-# ----------------------------------------------------------------------------------------------------- continuations
-def _write_samples(run: Run, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Continue the first half of some rows greedily; one process cannot do this with a sharded model."""
-    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        return
-    model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    model.eval()
-    records = []
-    for row in rows.select(range(min(SAMPLES, len(rows)))):
-        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
-        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
-        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
-        if not rest:
-            continue
-        inputs = torch.tensor([prompt], device=model.device)
-        with torch.inference_mode():
-            options = {"max_new_tokens": len(rest), "max_length": None, "do_sample": False}
-            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
-        texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
-        records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
-    _write_lines(run.folder / "samples.jsonl", records)
-
-
 # ----------------------------------------------------------------------------------------------------------- details
 def _reordered(values: Any, order: np.ndarray) -> Any:
     """Return collected arrays in another order."""
     return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
-
-
-def _write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as stream:
-        for record in records:
-            print(json.dumps(record, ensure_ascii=False), file=stream)

@@ -1,9 +1,10 @@
 """The files of a run: their names, how they are written as a whole, and moved aside for those of another run."""
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 RECORD = "run.json"
+SAMPLES = "samples.jsonl"
 ADAPTER = "adapter"
 NAMES = (
     *(RECORD, CARD, "all_results.json", "trainer_state.json", "training_args.bin"),
-    *("predictions_validation.jsonl", "predictions_test.jsonl", "samples.jsonl"),
+    *("predictions_validation.jsonl", "predictions_test.jsonl", SAMPLES),
     *("loss_curve.png", "confusion_matrix.png"),
     *(CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS),
     *(f"{ADAPTER}/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", CARD)),
@@ -41,6 +43,13 @@ def files_of_run(folder: Path) -> list[Path]:
     found = [path for name in NAMES for path in folder.glob(name) if path.is_file()]
     found += [path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
     return [*found, *saved_code(folder)]  # code by what is in it, not by its name
+
+
+def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    """Write a file of JSON lines."""
+    with path.open("w", encoding="utf-8") as stream:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False), file=stream)
 
 
 # ------------------------------------------------------------------------------------------------ written in one piece
