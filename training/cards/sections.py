@@ -7,6 +7,7 @@ from typing import Any
 
 from vanillaformer.configuration.options import POSITION_CHOICES
 
+from ..evaluation.baselines import BASELINES
 from ..evaluation.confusion import part_in_words
 from ..metrics.scores import label
 from ..preprocessing.statistics import shortfalls
@@ -63,6 +64,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
             ["--model", facts.place, *(["--chat"] if facts.chats else ["--text", facts.example])]
         ),
         "results": result_table(facts),
+        "baselines": {name: BASELINES[name].does for name in facts.baselines if name in BASELINES},
         "cut_texts": cut_texts(facts),
         "classes_shown": classes,
         **parts,

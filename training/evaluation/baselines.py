@@ -57,10 +57,12 @@ class Baseline:
 
     Attributes:
         name: Its name in a sentence.
+        does: What it does, for the card.
         fit: From the data to what scores a held-out split.
     """
 
     name: str
+    does: str
     fit: Callable[[BaselineData], Scorer]
 
 
@@ -209,11 +211,19 @@ def _column(rows: Dataset, name: str) -> np.ndarray:
     return np.asarray(rows.with_format("arrow")[name])
 
 
-MAJORITY = Baseline("majority class", majority_class)
-UNIGRAM = Baseline("unigram", unigram)
-COPY = Baseline("copied source", copied_source)
-TARGET_UNIGRAM = Baseline("unigram of the targets", target_unigram)
-LINEAR = Baseline("linear machine", linear_machine)
+MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every text", majority_class)
+UNIGRAM = Baseline("unigram", "tokens by their frequency in the training data, without any context", unigram)
+COPY = Baseline("copied source", "the source in place of its translation", copied_source)
+TARGET_UNIGRAM = Baseline(
+    "unigram of the targets",
+    "target tokens by their frequency in the training data, without any context",
+    target_unigram,
+)
+LINEAR = Baseline(
+    "linear machine",
+    "a linear support vector machine on the TF-IDF of words and pairs of words, trained on the same texts",
+    linear_machine,
+)
 
 TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
     "classification": (MAJORITY,),
@@ -225,3 +235,4 @@ TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
 """Always computed."""
 TRAINED: dict[TaskName, tuple[Baseline, ...]] = {"classification": (LINEAR,)}
 """Computed with --baseline."""
+BASELINES = {baseline.name: baseline for table in (TRIVIAL, TRAINED) for each in table.values() for baseline in each}

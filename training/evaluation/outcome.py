@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.configuration import BlockConfig
-from vanillaformer.hub.reporting import optional
+from vanillaformer.hub.reporting import optional, report
 
 from ..data.loading import TaskData
 from ..metrics.scores import SCORES
@@ -89,6 +89,8 @@ def describe_outcome(
         return
     bleu = {name: getattr(data_args, f"bleu_{name}") for name in BLEU_OPTIONS if hasattr(data_args, f"bleu_{name}")}
     texts = data.splits["train"]
+    if data.stream is not None:
+        report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics, bleu)
     held_out = {PREFIXES[split]: rows[split] for split in PREFIXES if split in rows}
     found = baseline_scores((*TRIVIAL[task], *_compared(task, trainer)), fitted, held_out)

@@ -16,6 +16,8 @@ END = 0.8
 """The last fifth of a run, in which it is asked whether the model still improved, begins here."""
 FEW = 3
 """With fewer evaluations nothing is said of a trend."""
+STEADY = 0.05
+"""Part of what a loss has fallen before that it has to fall in the last fifth, if each evaluation there is lower."""
 LOSS_NOISE = 0.005
 """Relative changes of a loss up to this, or up to a quarter of `1/√N` over N targets, are noise."""
 OVERFITTED = {"classes": 0.5, "tokens": 0.85}
@@ -117,8 +119,8 @@ def verdict(outcome: Outcome) -> list[str]:
 def find_trend(outcome: Outcome) -> Trend | None:
     """Return the trend of the validation scores; None if there are too few of them.
 
-    One evaluation can be lucky. The score has to gain more than its noise on the mean of the last fifth, or in each
-    of several evaluations, and the loss must not contradict; or the mean loss has to fall, without a loss of score.
+    One evaluation can be lucky. The score has to gain more than its noise on the mean of the last fifth, and the loss
+    must not contradict, or in each of several evaluations; or else the loss has to fall, and the score not.
     """
     by_step = {entry["step"]: entry for entry in reversed(evaluations(outcome.log_history)) if "eval_loss" in entry}
     entries = [by_step[step] for step in sorted(by_step)]
@@ -131,10 +133,11 @@ def find_trend(outcome: Outcome) -> Trend | None:
     noise = outcome.noise(score, _value(before, score))
     gains = [gain(entry, before, score) for entry in late]
     losses = [entry["eval_loss"] for entry in late]
-    lowest = best_of(early, loss)["eval_loss"]
-    fall = (lowest - fmean(losses)) / lowest if lowest else 0.0
-    gained = (fmean(gains) > noise and fall > -outcome.loss_noise) or (len(late) > 1 and min(gains) > noise)
-    by_loss = not gained and fall > outcome.loss_noise and max(gains) > -2 * noise
+    highest, lowest = max(entry["eval_loss"] for entry in early), min(entry["eval_loss"] for entry in early)
+    fall, small = lowest - fmean(losses), outcome.loss_noise * lowest
+    falls = fall > small or (len(late) > 1 and max(losses) < lowest and fall > STEADY * (highest - lowest))
+    gained = (fmean(gains) > noise and fall > -small) or (len(late) > 1 and min(gains) > noise)
+    by_loss = not gained and falls and max(gains) > -2 * noise
     ended = outcome.steps < outcome.planned and best is not entries[-1]
     return Trend(
         best=best,
@@ -155,13 +158,15 @@ def trend_sentences(outcome: Outcome, trend: Trend | None) -> Iterator[str]:
     score = SCORES["loss"] if trend.by_loss else outcome.score
     before, after = (score.format(_value(entry, score)) for entry in (trend.before, trend.after))
     name = f"validation {score.short_label}"
-    if trend.improving:
+    best = outcome.score.format(_value(trend.best, outcome.score))
+    if outcome.score.greater_is_better and best == outcome.score.format(outcome.score.unit):
+        yield f"Nothing is left to gain on the validation data ({outcome.score.short_label} {best})."
+    elif trend.improving:
         yield (
             f"Still improving at the end ({name} {before} → {after} in the last fifth): more time helps: "
             f"`{with_option(outcome.command, *outcome.more)}`"
         )
     elif trend.best["step"] <= END * outcome.steps or trend.ended:
-        best = outcome.score.format(_value(trend.best, outcome.score))
         yield (
             f"Stopped improving at step {trend.best['step']:,} of {outcome.planned:,} (validation "
             f"{outcome.score.short_label} {best}): nothing was gained after it"

@@ -50,8 +50,8 @@ class Score:
 
     @property
     def unit(self) -> float:
-        """Its value where everything is right, if it is a share."""
-        return 100.0 if self.label.endswith("(%)") else 1.0
+        """Its value where everything is right, if a greater value is better."""
+        return 100.0 if "texts" in self.compares else 1.0
 
     def format(self, value: float) -> str:
         """Return a value as it is printed while training, without the name."""

@@ -98,6 +98,20 @@ def test_trend(outcome: Outcome, sentence: str) -> None:
     assert verdict(outcome)[0] == sentence
 
 
+def test_a_loss_that_falls_little_but_steadily() -> None:
+    losses = [2.995, 2.991, 2.979, 2.978, 2.977, 2.974, 2.963, 2.947, 2.933, 2.926]
+    accuracies = [0.063, 0.058, 0.066, 0.061, 0.061, 0.126, 0.169, 0.161, 0.156, 0.146]
+    assert verdict(classifier(losses, accuracies))[0].startswith(
+        "Still improving at the end (validation loss 2.9470 → 2.9260 in the last fifth)"
+    )
+
+
+def test_nothing_left_to_gain() -> None:
+    assert verdict(classifier(FALLING, [*GROWING[:8], 0.99, 1.0])) == [
+        "Nothing is left to gain on the validation data (accuracy 100.0%)."
+    ]
+
+
 def test_nothing_is_known_without_evaluations() -> None:
     outcome = Outcome(
         task="causal", score=SCORES["loss"], log_history=[{"step": 5, "loss": 1.0}], steps=5, planned=5, metrics={}
