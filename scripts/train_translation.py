@@ -26,11 +26,11 @@ from vanillaformer.training.run import (
     describe_rows,
     new_model,
     open_data,
-    prepare_tokenizers,
     start,
     train_and_save,
 )
 from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.tokenizers import prepare_tokenizers
 from vanillaformer.training.trainer.trainer import TranslationTrainer
 
 

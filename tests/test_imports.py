@@ -49,7 +49,7 @@ TRAINING = [
     {"training_arguments", "evaluation"},
     {"programs"},
     {"cards"},
-    {"finishing"},
+    {"finishing", "tokenizers"},
     {"run"},
 ]
 

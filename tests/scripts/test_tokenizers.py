@@ -14,7 +14,7 @@ from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer
 from vanillaformer.training.preprocessing.blocks import block_rows
 from vanillaformer.training.preprocessing.collators import BlockCollator
-from vanillaformer.training.run import warn_of_other_tokenizers
+from vanillaformer.training.tokenizers import warn_of_other_tokenizers
 
 TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]
 

@@ -1,0 +1,101 @@
+"""The tokenizers of a run: those of its checkpoint, those of a saved model, or new ones trained on its data."""
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.hub.reporting import report
+from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
+
+from .arguments import TokenizerArguments
+from .models import check_preset
+from .programs import Arguments
+from .progress import Advance, stage
+from .run_folder.files import SAVING
+from .run_folder.run import Run
+from .tasks import TaskName
+
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iterable[str]) -> Pair:
+    """Return the tokenizers of source and target (one, twice, for one column).
+
+    A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
+
+    Args:
+        run: The run.
+        task: What the model does, which decides the special tokens.
+        args: The arguments.
+        *columns: The training texts: one column, or source and target.
+    """
+    model_args, _, tokenizer_args, training_args = args
+    folder = run.checkpoint or run.folder
+    if run.checkpoint is None and not run.finished:
+        folder = run.folder / SAVING / "tokenizer"  # where all processes find it, and no model's files are
+        with training_args.main_process_first(local=False, desc="tokenizer"):
+            if training_args.should_save:
+                origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
+                kind = check_preset(task, model_args)
+                pair = _loaded(origin, tokenizer_args) if origin else _trained(tokenizer_args, kind, columns)
+                if model_args.saved and tokenizer_args.tokenizer_name_or_path:
+                    names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
+                    warn_of_other_tokenizers(pair, *names)
+                save_pair(*pair, folder)
+    source, target = load_pair(folder, trust_remote_code=False)
+    size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
+    report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
+    return source, target
+
+
+def warn_of_other_tokenizers(pair: Pair, name: str, saved: Path, model_name: str) -> None:
+    """Print a warning when the tokenizers are not those that a saved model was trained with."""
+    try:
+        trained_with = load_pair(saved, trust_remote_code=False)
+    except (OSError, ValueError):
+        return  # a model without a tokenizer
+    moved, total = 0, 0
+    for tokenizer, own in {id(own): (tokenizer, own) for tokenizer, own in zip(pair, trained_with)}.values():
+        found, tokens = tokenizer.get_vocab(), own.get_vocab()
+        moved += sum(tokens.get(token) != number for token, number in found.items())
+        total += len(found)
+    if moved:
+        report(
+            f"Warning: --tokenizer_name_or_path {name} is not the tokenizer of --model_name_or_path "
+            f"{model_name}: {moved:,} of its {total:,} tokens have another id there or none, so that "
+            "the embeddings of the model do not fit them."
+        )
+
+
+def _loaded(origin: str | Path, tokenizer_args: TokenizerArguments) -> Pair:
+    try:
+        return load_pair(origin, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        if tokenizer_args.tokenizer_name_or_path is None:
+            raise
+        here = "" if Path(origin).is_dir() else " is not a directory, nor can it be fetched from the Hub"
+        raise ValueError(f"--tokenizer_name_or_path {origin}{here}: {error}") from error
+
+
+def _trained(tokenizer_args: TokenizerArguments, kind: ModelKind, columns: Sequence[Iterable[str]]) -> Pair:
+    options = tokenizer_args.training_options()
+    total = sum(len(column) for column in columns if isinstance(column, Sized))
+    with stage("Training the tokenizer", total or None) as advance:
+        texts = [_counted(column, advance) for column in columns]
+        if len(texts) == 2:
+            return train_pair(*texts, joint=getattr(tokenizer_args, "joint_vocabulary", True), kind=kind, **options)
+        tokenizer = train(texts[0], kind=kind, **options)
+        return tokenizer, tokenizer
+
+
+def _counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
+    for text in texts:
+        advance(1)
+        yield text
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> str:
+    ids = tokenizer(text[:200], add_special_tokens=False)["input_ids"]
+    pieces = "|".join(str(tokenizer.decode([token])) for token in ids[:count])
+    return f"{pieces!r}{' ...' if len(ids) > count else ''}"
