@@ -15,6 +15,7 @@ from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerA
 from .data.arguments import DATA_ARGUMENTS, DataArguments
 from .parsing import parse
 from .tasks import TASKS, TaskName
+from .trainer.time_budget import set_length
 from .training_arguments import (
     ClassifierTrainingArguments,
     LanguageModelTrainingArguments,
@@ -72,6 +73,7 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None, description
         names={"Configuration fields for --set": config_fields(kinds)},
         elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
     )
+    set_length(found[-1])
     return Arguments(*found)
 
 

@@ -42,6 +42,7 @@ from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.pushing import check_pushing
+from .trainer.time_budget import in_words
 from .trainer.trainer import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
@@ -123,6 +124,8 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
         run.new_search = searches_otherwise(run.folder, training_args)
     else:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
+        if training_args.max_time is not None:
+            report(f"Training for up to {in_words(training_args.max_time)} (--max_time)")
 
 
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:

@@ -28,6 +28,7 @@ from .trainer.losses import (
 )
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments
 from .trainer.sharding import ShardingArguments
+from .trainer.time_budget import TimeBudgetArguments
 from .transformers_help import (
     BEAMS,
     CARD,
@@ -41,7 +42,7 @@ from .transformers_help import (
 
 ARGUMENT_GROUPS = (
     *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
-    AdaptationArguments,
+    *(AdaptationArguments, TimeBudgetArguments),
 )
 
 # What each number has to be, checked before anything is loaded.
@@ -86,6 +87,7 @@ class RunDefaults(
     OptimizerArguments,
     GuardArguments,
     AdaptationArguments,
+    TimeBudgetArguments,
 ):
     """What the training programs set differently from `TrainingArguments`, whose other fields keep their defaults.
 

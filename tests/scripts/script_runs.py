@@ -84,6 +84,36 @@ class DieAt(TrainerCallback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Ticks(TrainerCallback):
+    """Moves the clock of a time budget by as many seconds in every step."""
+
+    def __init__(self, trainer: Any, seconds: float):
+        self.time, self.seconds = 0.0, seconds
+        trainer.budget.clock, trainer.budget.origin = (lambda: self.time), 0.0
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.time += self.seconds
+
+
+def ticking(seconds: float, *others: TrainerCallback) -> Any:
+    """Return a `replace_callbacks` for runs on a clock that each step moves, with other callbacks."""
+    replace = runs.replace_callbacks
+
+    def and_tick(trainer: Any) -> None:
+        replace(trainer)
+        for callback in (Ticks(trainer, seconds), *others):
+            trainer.add_callback(callback)
+
+    return and_tick
+
+
+def train_on_clock_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
+    """Run a training program whose steps take a second each, and which is killed in the step after `step`."""
+    torch.set_num_threads(1)
+    runs.replace_callbacks = ticking(1.0, DieAt(step))
+    PROGRAMS[job][0].train(argv)
+
+
 def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
     """Run a training program that is killed in the step after `step`."""
     torch.set_num_threads(1)
@@ -177,6 +207,20 @@ def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, 
 
     LayerDrop.forward, runs.replace_callbacks = chosen, and_draw  # type: ignore[method-assign]
     train_as_rank(job, rank, size, port, argv)
+
+
+def train_as_rank_on_its_own_clock(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
+    """Run a training program as one of several processes, whose steps take 1 and 8 s; it leaves its rates."""
+    rates: list[float] = []
+
+    class Rates(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
+            rates.append(lr_scheduler.get_last_lr()[0])
+
+    runs.replace_callbacks = ticking(1.0 + 7 * rank, Rates())
+    train_as_rank(job, rank, size, port, argv)
+    folder = Path(argv[argv.index("--output_dir") + 1])
+    (folder / f"rates_{rank}.json").write_text(json.dumps(rates))
 
 
 def shard_on_cpus() -> None:

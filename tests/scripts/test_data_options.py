@@ -169,7 +169,7 @@ def test_admin_measures_the_first_rows_of_a_stream(tmp_path: Path, capsys) -> No
 @pytest.mark.parametrize(
     ("job", "options", "message"),
     [
-        ("causal", ["--max_steps", "-1"], "--streaming needs --max_steps"),
+        ("causal", ["--max_steps", "-1", "--num_train_epochs", "1"], "--streaming needs --max_time"),
         ("mlm+nsp", [], "--streaming is for --objective causal and masked"),
         ("causal", ["--packing"], "--packing True needs all data at once"),
     ],

@@ -80,7 +80,7 @@ class DataArguments:
     max_test_samples: int | None = field(default=None, metadata={"help": "Maximum number of test rows"})
     streaming: bool = field(
         default=False,
-        metadata={"help": "Read the data while training, for --max_steps steps"},
+        metadata={"help": "Read the data while training; not with --num_train_epochs"},
     )
     streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows in the shuffle buffer"})
     tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: rows that train the tokenizer"})

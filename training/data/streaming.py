@@ -32,10 +32,8 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
     Raises:
         ValueError: Naming an option that a stream cannot have.
     """
-    if training_args.max_steps <= 0:
-        raise ValueError(
-            f"--streaming needs --max_steps: the length of an epoch is not known (it is {training_args.max_steps})"
-        )
+    if training_args.max_steps <= 0 and training_args.max_time is None:
+        raise ValueError("--streaming needs --max_time or --max_steps: the length of an epoch is not known")
     if training_args.tokens_per_batch is not None:
         raise ValueError(
             f"--tokens_per_batch {training_args.tokens_per_batch}: --streaming does not know the lengths of rows"

@@ -202,15 +202,19 @@ def _why(changes: Changes) -> str:
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
     if not lengths or len(lengths) < len(changes):
         return ""
-    return "; a run can be made longer, not shorter, and counts epochs or steps"
+    return "; a run can be made longer, not shorter, and counts epochs, steps or time"
 
 
 def _check_length(run: Run, checkpoint: Path, changes: Changes) -> None:
     """Raise ValueError when a run has been trained for longer already than is asked for."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    steps, epochs = (run.settings["training"].get(name, 0) for name in ("max_steps", "num_train_epochs"))
-    done, wanted, unit = state["global_step"], steps, "max_steps"
-    if steps <= 0:
-        done, wanted, unit = state.get("epoch") or 0, epochs, "num_train_epochs"
+    epochs, steps, seconds = (run.settings["training"].get(name) or 0 for name in LENGTH)
+    done, wanted, unit = state.get("epoch") or 0, epochs, "num_train_epochs"
+    if steps > 0:
+        done, wanted, unit = state["global_step"], steps, "max_steps"
+    elif seconds > 0:
+        callbacks = state.get("stateful_callbacks") or {}
+        done = callbacks.get("TimeBudget", {}).get("attributes", {}).get("spent", 0)
+        wanted, unit = seconds, "max_time"
     if wanted < done and changes.keys() & {f"training.{name}" for name in LENGTH}:
         raise ValueError(f"--{unit} {wanted}: the run in {run.folder} has come to {done:g} already; {ANEW}")

@@ -5,11 +5,12 @@ import time
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run, discard
+from .time_budget import UNLIMITED, BudgetTrainer, TimeBudget
 
 # What is printed of a report, in this order: (its name, how it is written).
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
@@ -21,21 +22,32 @@ def scores_text(metrics: dict[str, float], prefix: str) -> str:
     return " · ".join(text.format(value) for text, value in found if text is not None and value is not None)
 
 
-def line(state: Any, logs: dict[str, Any], seconds: float) -> str | None:
+def line(state: Any, logs: dict[str, Any], seconds: float, budget: TimeBudget | None = None) -> str | None:
     """Return the line for a report of the Trainer; None for its final summary, which the run prints itself."""
+    time, speed = [f"{seconds:4.0f} s"], []
     start = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
+    if budget is not None:
+        start = f"step {state.global_step:,}/{budget.steps_text(state)}"
+        time, speed = [f"{budget.spent:.0f} s", budget.time_left(state)], [f"{budget.rate:,.0f} tokens/s"]
     if any(name.startswith("eval_") for name in logs):
-        return f"{start} · {seconds:4.0f} s · validation: {scores_text(logs, 'eval') or 'no token to predict'}"
+        return " · ".join([start, *time, f"validation: {scores_text(logs, 'eval') or 'no token to predict'}"])
     if "loss" not in logs:
         return None
     parts = (text.format(float(logs[name])) for name, text in TRAINING_PARTS if name in logs)
-    return f"{start} · {seconds:4.0f} s · {' · '.join(parts)}"
+    return " · ".join([start, *time, *speed, *parts])
 
 
 class Lines(TrainerCallback):
-    """Prints reports as lines, without progress bars."""
+    """Prints reports as lines, without progress bars.
+
+    Args:
+        budget: The time budget, if there is one.
+    """
 
     started: float | None = None
+
+    def __init__(self, budget: TimeBudget | None = None):
+        self.budget = budget
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.started = time.perf_counter()
@@ -45,7 +57,7 @@ class Lines(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.started is not None:
-            text = line(state, logs or {}, time.perf_counter() - self.started)
+            text = line(state, logs or {}, time.perf_counter() - self.started, self.budget)
             if text is not None:
                 tqdm.write(text)  # above the bars, if there are any
                 sys.stdout.flush()
@@ -53,6 +65,13 @@ class Lines(TrainerCallback):
 
 class Bars(ProgressCallback):
     """The Trainer's progress bars; `Lines` prints the reports."""
+
+    training_bar: Any
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:  # with a time budget the steps are an estimate
+            self.training_bar.total = state.max_steps if state.max_steps < UNLIMITED else None
+        super().on_step_end(args, state, control, **kwargs)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Print nothing."""
@@ -80,10 +99,10 @@ class RecordProgress(TrainerCallback):
             self.written = True
 
 
-def replace_callbacks(trainer: Trainer) -> None:
+def replace_callbacks(trainer: BudgetTrainer) -> None:
     """Put these callbacks in place of the Trainer's own."""
     bars = not trainer.args.disable_tqdm
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    for added in ([Bars] if bars else []) + [Lines, EvaluateAtEnd]:
+    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd()]:
         trainer.add_callback(added)

@@ -80,7 +80,7 @@ class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        control.should_training_stop = self.over
+        control.should_training_stop |= self.over
 
     @property
     def over(self) -> bool:
@@ -203,6 +203,24 @@ def largest(number: int, device: torch.device) -> int:
         return number
     numbers = torch.tensor(float(number), device=device)
     torch.distributed.all_reduce(numbers, op=torch.distributed.ReduceOp.MAX)
+    return int(numbers)
+
+
+def from_first_process(number: float, device: torch.device) -> float:
+    """Return the number that the first process has."""
+    if PartialState().num_processes == 1:
+        return number
+    numbers = torch.tensor(number, dtype=torch.float64, device=device)
+    torch.distributed.broadcast(numbers, src=0)
+    return float(numbers)
+
+
+def total(number: Any, device: torch.device) -> int:
+    """Return the sum of a whole number that each of the processes has."""
+    if PartialState().num_processes == 1:
+        return int(number)
+    numbers = torch.as_tensor(number).to(device, torch.int64)
+    torch.distributed.all_reduce(numbers)
     return int(numbers)
 
 

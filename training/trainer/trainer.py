@@ -35,10 +35,17 @@ from .losses import gold_probability, training_loss, with_hidden_tokens, with_ow
 from .optimizers import OPTIMIZERS, decaying_names
 from .pushing import PushingTrainer
 from .sharding import ShardingTrainer
+from .time_budget import BudgetTrainer
 
 
 class RunTrainer(
-    PushingTrainer, GuardedTrainer, AdaptingTrainer, AveragingTrainer, ShardingTrainer, HeldOutLossTrainer
+    PushingTrainer,
+    GuardedTrainer,
+    AdaptingTrainer,
+    AveragingTrainer,
+    ShardingTrainer,
+    HeldOutLossTrainer,
+    BudgetTrainer,
 ):
     """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
 

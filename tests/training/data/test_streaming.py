@@ -262,6 +262,7 @@ def test_no_rows(tmp_path, decoder_tokenizer):
 def settings(**changes):
     defaults = {
         "max_steps": 5,
+        "max_time": None,
         "tokens_per_batch": None,
         "dataloader_num_workers": 0,
         "train_sampling_strategy": "random",
@@ -272,7 +273,7 @@ def settings(**changes):
 @pytest.mark.parametrize(
     ("options", "changes", "message"),
     [
-        ({}, {"max_steps": -1}, "--streaming needs --max_steps"),
+        ({}, {"max_steps": -1}, "--streaming needs --max_time or --max_steps"),
         ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
         ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
         ({"packing": True}, {}, "--packing True needs all data at once"),

@@ -120,12 +120,16 @@ def test_run_of_an_earlier_version_is_continued_with_the_defaults_of_newer_setti
         ({"max_steps": 6}, None),
         ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has come to 2.5 already"),
         ({"max_steps": -1, "num_train_epochs": 3.0}, None),
+        ({"max_steps": -1, "max_time": 60.0}, "--max_time 60.0: the run in .* has come to 65 already"),
+        ({"max_steps": -1, "max_time": 90.0}, None),
     ],
 )
 def test_unfinished_run_is_not_made_shorter_than_it_is(asked: dict, message: str | None, tmp_path: Path) -> None:
     run(tmp_path).write()
-    checkpoint(tmp_path, 5, '{"global_step": 5, "epoch": 2.5}')
+    callbacks = '{"TimeBudget": {"args": {}, "attributes": {"spent": 65.0}}}'
+    checkpoint(tmp_path, 5, f'{{"global_step": 5, "epoch": 2.5, "stateful_callbacks": {callbacks}}}')
     wanted = run(tmp_path)
+    wanted.defaults = {"training": {"max_time": None}}
     wanted.settings["training"] |= asked
     if message is None:
         assert open_folder(wanted).checkpoint == tmp_path / "checkpoint-5"

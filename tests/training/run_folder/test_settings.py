@@ -94,6 +94,12 @@ def test_records_of_earlier_versions_lack_settings() -> None:
         ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_steps": 5}, False),
         ({"max_steps": 5}, {"num_train_epochs": 9.0}, False),
         ({"max_steps": 5}, {"max_steps": 6, "seed": 1}, False),
+        ({"max_time": "10m"}, {"max_time": "20m"}, True),
+        ({"max_time": "20m"}, {"max_time": "1200.5"}, True),
+        ({"max_time": "20m"}, {"max_time": "1200"}, False),
+        ({"max_time": "10m"}, {"max_time": "9m"}, False),
+        ({"max_time": "10m"}, {"max_steps": 5}, False),
+        ({"num_train_epochs": 1.0}, {"num_train_epochs": 1.0, "max_time": "10m"}, False),
     ],
 )
 def test_longer(old: dict, new: dict, longer: bool) -> None:

@@ -1,0 +1,445 @@
+"""Runs with a time budget, on a clock that only the test moves."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import TrainerControl, TrainerState
+from transformers.optimization import get_scheduler
+
+from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.trainer.callbacks import EvaluateAtEnd, line
+from vanillaformer.training.trainer.time_budget import (
+    SCHEDULE_STEPS,
+    UNCOUNTED_STEPS,
+    UNLIMITED,
+    WARMUP_SHARE,
+    TimeBudget,
+    count_tokens,
+    follow,
+    in_short,
+    in_words,
+    seconds_of,
+)
+
+STATE = SimpleNamespace(global_step=340, max_steps=2_097, is_world_process_zero=True)
+
+
+class FakeClock:
+    """A clock that is moved by hand."""
+
+    def __init__(self, time: float = 100.0):
+        self.time = time
+
+    def __call__(self) -> float:
+        return self.time
+
+
+class Simulation:
+    """Goes through the events of a training as transformers' Trainer does; nothing is trained.
+
+    Args:
+        seconds: The budget.
+        step: Seconds of a step, or a function from its number to them.
+        evaluation: Seconds of an evaluation.
+        saving: Seconds of a checkpoint.
+        preparation: Seconds before training.
+        largest: The largest number of steps.
+        saved: The state of a checkpoint to resume from.
+        **options: Training arguments.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        step: float | Callable[[int], float] = 1.0,
+        *,
+        evaluation: float = 0.0,
+        saving: float = 0.0,
+        preparation: float = 0.0,
+        largest: int | None = None,
+        saved: TrainerState | None = None,
+        schedule: str = "cosine",
+        **options: Any,
+    ):
+        self.clock = FakeClock()
+        self.budget = TimeBudget(seconds, self.clock.time, self.clock)
+        self.budget.largest = largest
+        self.seconds_of_step = step if callable(step) else lambda number: step
+        self.evaluation, self.saving = evaluation, saving
+        self.clock.time += preparation
+        defaults = {"eval_steps": 0.1, "save_steps": 0.1, "logging_steps": 0.02, "warmup_steps": 0.05, "eval_delay": 0}
+        strategies = dict.fromkeys(("eval_strategy", "save_strategy", "logging_strategy"), "steps")
+        self.args = SimpleNamespace(**{**defaults, **strategies, **options}, device=torch.device("cpu"))
+        self.state = saved or TrainerState()
+        self.state.max_steps = UNLIMITED
+        self.control = TrainerControl()
+        self.evaluated: list[tuple[int, float]] = []
+        self.saved: list[int] = []
+        self.logged: list[int] = []
+        self.estimates: list[int] = []
+        self.progress: list[float] = []
+        warmup = self.args.warmup_steps if self.args.warmup_steps < 1 else WARMUP_SHARE
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+        self.scheduler = get_scheduler(schedule, optimizer, int(warmup * SCHEDULE_STEPS), SCHEDULE_STEPS)
+        self.scheduler.lr_lambdas = [follow(self.budget, each) for each in self.scheduler.lr_lambdas]
+        self.rates: list[float] = []  # of the steps
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the program started."""
+        return self.clock.time - 100.0
+
+    def event(self, name: str) -> None:
+        for callback in (self.budget, EvaluateAtEnd()):
+            getattr(callback, name)(self.args, self.state, self.control)
+
+    def run(self, until: float = float("inf")) -> "Simulation":
+        """Train to the end, or until a time."""
+        self.event("on_train_begin")
+        while not self.control.should_training_stop and self.clock.time < until:
+            self.step()
+        return self
+
+    def step(self) -> None:
+        self.control._new_step()
+        self.rates.append(self.scheduler.get_last_lr()[0])
+        self.clock.time += self.seconds_of_step(self.state.global_step + 1)
+        self.event("on_optimizer_step")
+        self.scheduler.optimizer.step()
+        self.scheduler.step()
+        self.state.global_step += 1
+        assert self.state.global_step < self.state.max_steps  # or else transformers would end the training
+        self.event("on_step_end")
+        self.progress.append(self.budget.progress)
+        self.estimates.append(self.state.max_steps)
+        if self.control.should_log:
+            self.logged.append(self.state.global_step)
+        if self.control.should_evaluate:
+            self.clock.time += self.evaluation
+            self.evaluated.append((self.state.global_step, self.elapsed))
+            self.event("on_evaluate")
+        if self.control.should_save:
+            self.state.stateful_callbacks["TimeBudget"] = self.budget.state()
+            self.clock.time += self.saving
+            self.saved.append(self.state.global_step)
+            self.event("on_save")
+
+
+def resumed(run: Simulation, seconds: float, **options: Any) -> Simulation:
+    """Return a run that resumes from the last checkpoint of another, in a new process."""
+    state = TrainerState(global_step=run.saved[-1], stateful_callbacks=dict(run.state.stateful_callbacks))
+    return Simulation(seconds, saved=state, **options)
+
+
+# ---------------------------------------------------------------------------------------------------- durations
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("90s", 90), ("10m", 600), ("2h", 7200), ("1h30m", 5400), ("45", 45), ("1.5h", 5400), ("0.5m", 30)),
+        *(("1h 30min", 5400), (" 10M ", 600), ("1h5s", 3605), ("2m30", 150), (600.0, 600)),
+    ],
+)
+def test_durations(text, seconds) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "x", "10 days", "-5m", "0", "0m", "1.2.3h", "m", "inf", "nan", "1m1h"])
+def test_what_is_no_duration(text) -> None:
+    with pytest.raises(ValueError, match=f"--max_time {text}: it must be a time above 0, such as 90s, 10m or 1h30m"):
+        seconds_of(text)
+
+
+def test_words() -> None:
+    assert in_words(600) == "10 minutes"
+    assert in_words(5400) == "1 hour 30 minutes"
+    assert in_words(61.5) == "1 minute 1.5 seconds"
+    assert in_words(5430, ("h", "m", "s")) == "1h30m30s"
+    assert [in_short(seconds) for seconds in (9.6, 498, 9000)] == ["10 s", "8.3 min", "2.5 h"]
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+def arguments(*words: str) -> Any:
+    return parse_arguments("train-classifier", ["--use_cpu", *words]).training_args
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ([], 600),
+        (["--max_time", "1h30m"], 5400),
+        (["--max_steps", "5"], None),
+        (["--num_train_epochs", "2"], None),
+        (["--num_train_epochs", "3"], None),  # the default's value, and yet given
+        (["--max_steps", "-1"], 600),
+        (["--max_epochs", "2"], 600),
+    ],
+)
+def test_time_when_no_other_length_is_given(words, seconds) -> None:
+    assert arguments(*words).max_time == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--max_time 10m --max_steps 100", "--max_time 10m and --max_steps 100: give one of them"),
+        ("--num_train_epochs 2.5 --max_time 90", "--max_time 1m30s and --num_train_epochs 2.5: give one of them"),
+        ("--max_epochs 2 --max_steps 100", "--max_epochs 2 and --max_steps 100: give one of them"),
+        ("--max_time soon", "--max_time soon: it must be a time above 0"),
+        ("--max_epochs 0", "--max_epochs 0.0: it must be greater than 0"),
+    ],
+)
+def test_lengths_that_exclude_each_other(words, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        arguments(*words.split())
+
+
+def test_a_settings_file_gives_a_length_too(tmp_path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_time: 20m\nuse_cpu: true\n")
+    assert parse_arguments("train-classifier", [str(file)]).training_args.max_time == 1200
+    with pytest.raises(ValueError, match="--max_time 20m and --max_steps 7: give one of them"):
+        parse_arguments("train-classifier", [str(file), "--max_steps", "7"])
+
+
+# ---------------------------------------------------------------------------------------- the end and the schedule
+def test_ends_at_the_budget_with_its_last_evaluation() -> None:
+    run = Simulation(600, 0.5, evaluation=4, saving=1, preparation=20).run()
+    assert 599 <= run.elapsed <= 601
+    assert run.evaluated[-1][0] == run.saved[-1] == run.logged[-1] == run.state.global_step == run.state.max_steps
+    assert run.rates[-1] < 1e-3
+    assert run.scheduler.get_last_lr() == [0.0]
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 0.1), (0.1, 1.0), (0.2, 2.0, 0.05)])
+def test_a_schedule_ends_at_the_budget_whatever_the_speeds(speeds) -> None:
+    run = Simulation(600)
+    run.seconds_of_step = lambda number: speeds[min(len(speeds) - 1, int(run.elapsed / 600 * len(speeds)))]
+    run.run()
+    assert run.elapsed == pytest.approx(600, abs=max(speeds))
+    assert run.progress[-1] == 1
+    half = next(index for index, progress in enumerate(run.progress) if progress >= 0.5)
+    assert run.rates[half + 1] == pytest.approx(0.54, abs=0.02)  # cosine after a warm-up of 5 %
+    assert run.rates[-1] < 0.01
+
+
+def test_compilation_is_not_the_speed() -> None:
+    """A first step of two minutes costs time, and neither the warm-up nor the estimate."""
+    run = Simulation(600, lambda number: 120.0 if number == 1 else 0.5).run()
+    assert run.progress[UNCOUNTED_STEPS - 1] == 0
+    assert run.progress[UNCOUNTED_STEPS] == pytest.approx(4 / run.state.global_step, rel=0.02)
+    assert run.rates[:4] == [0.0, 0.02, 0.04, 0.06]
+    assert max(run.rates) > 0.99
+    assert run.estimates[20] == pytest.approx(run.state.global_step, rel=0.02)
+    assert run.elapsed == pytest.approx(600, abs=0.5)
+
+
+def test_the_number_of_steps_is_estimated() -> None:
+    run = Simulation(600, 0.5, evaluation=2, saving=0.5).run()
+    assert run.estimates[0] == UNLIMITED
+    for estimate in run.estimates[UNCOUNTED_STEPS:]:
+        assert estimate == pytest.approx(run.state.global_step, rel=0.06)
+
+
+def test_training_gets_half_of_the_budget_after_a_long_preparation() -> None:
+    run = Simulation(100, preparation=500).run()
+    assert run.elapsed == pytest.approx(550, abs=1)
+    assert run.state.global_step == pytest.approx(50, abs=1)
+
+
+def test_a_step_longer_than_the_budget() -> None:
+    run = Simulation(10, 25.0).run()
+    assert run.state.global_step == 1
+    assert run.progress == [1.0]
+    assert run.saved == [1]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "polynomial"])
+def test_warmup_in_steps(schedule) -> None:
+    """The rate rises over as many steps, and falls over the rest of the time."""
+    run = Simulation(400, warmup_steps=40, schedule=schedule).run()
+    for step in (1, 10, 20, 39, 40):
+        assert run.rates[step] == pytest.approx(step / 40, abs=1e-3)
+    assert run.rates[40:] == sorted(run.rates[40:], reverse=True)
+    assert run.rates[-1] < 0.01
+    assert run.rates[220] == pytest.approx(0.5, abs=0.02)  # halfway from 40 to 400
+
+
+def test_a_largest_number_of_steps_ends_the_schedule() -> None:
+    run = Simulation(600, largest=50).run()
+    assert run.state.global_step == 50
+    assert run.progress[24] == 0.5
+    assert run.rates[-1] < 0.01
+    assert run.elapsed == 50
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    speeds=st.lists(st.floats(0.05, 20), min_size=1, max_size=12),
+    evaluation=st.floats(0, 30),
+    preparation=st.floats(0, 100),
+    largest=st.none() | st.integers(1, 300),
+    warmup=st.sampled_from([0.0, 0.05, 0.3, 1, 20]),
+)
+def test_any_speeds(speeds, evaluation, preparation, largest, warmup) -> None:
+    run = Simulation(
+        300,
+        lambda number: speeds[number // 7 % len(speeds)],
+        evaluation=evaluation,
+        preparation=preparation,
+        largest=largest,
+        warmup_steps=warmup,
+    ).run()
+    assert run.progress[-1] == 1
+    assert run.progress == sorted(run.progress)
+    assert run.scheduler.get_last_lr() == [0.0]
+    peak = run.rates.index(max(run.rates))
+    assert run.rates[peak:] == sorted(run.rates[peak:], reverse=True)
+    assert run.rates[: peak + 1] == sorted(run.rates[: peak + 1])
+    assert run.saved[-1] == run.evaluated[-1][0] == run.state.global_step
+    # A first evaluation cannot be foreseen, and a step can last longer than those before it
+    if largest is None:
+        assert 300 - max(speeds) <= run.elapsed <= 300 + evaluation + 2 * max(speeds)
+    else:
+        assert run.state.global_step <= largest
+
+
+# ------------------------------------------------------------------------------- evaluations, checkpoints, reports
+def test_evaluations_come_at_fixed_times() -> None:
+    run = Simulation(3600, 0.5, evaluation=5, saving=1).run()
+    times = [time for _, time in run.evaluated]
+    assert times[0] == pytest.approx(65, abs=1)  # one minute, and the evaluation
+    assert [later - earlier for earlier, later in pairwise(times[:-1])] == pytest.approx([360] * 9, abs=10)
+    assert times[-1] == pytest.approx(3600, abs=2)
+    assert run.saved == [step for step, _ in run.evaluated]
+    assert 45 <= len(run.logged) <= 52
+
+
+def test_first_evaluation_of_a_short_run() -> None:
+    assert Simulation(100, 0.1, eval_steps=0.5, save_steps=0.5).run().evaluated[0][1] == pytest.approx(20, abs=0.2)
+
+
+@pytest.mark.parametrize(("evaluation", "share"), [(1, 0.03), (10, 0.13), (30, 0.15)])
+def test_evaluations_do_not_eat_the_run(evaluation, share) -> None:
+    run = Simulation(600, 0.2, evaluation=evaluation).run()
+    assert len(run.evaluated) * evaluation <= share * 600
+    assert run.elapsed == pytest.approx(600, abs=1)
+
+
+def test_an_expensive_evaluation_is_reported(capsys) -> None:
+    Simulation(600, evaluation=90).run()
+    assert capsys.readouterr().out == (
+        "An evaluation takes 90 s of the 10 minutes: with fewer rows, --max_validation_samples, there is more time "
+        "to train.\n"
+    )
+
+
+def test_evaluations_of_a_run_that_epochs_end_early() -> None:
+    run = Simulation(3600, 0.1, largest=200, evaluation=0.05).run()
+    assert [step for step, _ in run.evaluated] == pytest.approx([20, 40, 60, 80, 100, 120, 140, 160, 180, 200], abs=1)
+
+
+def test_intervals_in_steps_stay() -> None:
+    """Transformers' own callback takes care of those."""
+    run = Simulation(60, eval_steps=7, save_steps=7, logging_steps=5).run()
+    assert [step for step, _ in run.evaluated] == run.saved == run.logged == [run.state.global_step]
+
+
+def test_fewer_checkpoints_than_evaluations() -> None:
+    run = Simulation(1000, save_steps=0.3).run()
+    assert run.saved == [step for step, _ in run.evaluated[:-1:3]] + [run.state.global_step]
+
+
+def test_checkpoints_without_evaluations() -> None:
+    run = Simulation(1000, eval_strategy="no").run()
+    assert not run.evaluated
+    assert len(run.saved) == 10
+    assert run.saved[-1] == run.state.global_step
+
+
+# --------------------------------------------------------------------------------------------------- resuming
+def test_resuming_counts_what_was_spent() -> None:
+    first = Simulation(600, 0.5, evaluation=2, saving=1, preparation=30).run(until=350)
+    second = resumed(first, 600, step=0.5, evaluation=2, saving=1, preparation=10).run()
+    spent = first.state.stateful_callbacks["TimeBudget"]["attributes"]["spent"]
+    assert spent < 350
+    assert second.elapsed == pytest.approx(
+        10 + 600 - spent, abs=2
+    )  # what comes before it resumes is not counted again
+    before = first.progress[first.saved[-1] - 1]
+    assert second.progress[0] == pytest.approx(before, abs=0.02)
+    assert second.progress[-1] == 1
+    assert second.evaluated[0][1] > 40  # not at once
+
+
+def test_a_run_that_was_killed_after_its_last_step_is_over() -> None:
+    first = Simulation(600, 0.5, evaluation=20, saving=1).run()
+    for budget, steps in ((600, 0), (500, 0), (1200, pytest.approx(1180, abs=20))):
+        second = resumed(first, budget, step=0.5, evaluation=2).run()
+        assert second.state.global_step - first.state.global_step == steps
+        assert second.control.should_training_stop
+
+
+def test_a_longer_budget_extends_a_run() -> None:
+    first = Simulation(300).run()
+    second = resumed(first, 600, step=1.0).run()
+    assert second.elapsed == pytest.approx(300, abs=2)
+    assert second.progress[0] == pytest.approx(0.5, abs=0.02)
+    assert second.rates[1] == pytest.approx(0.54, abs=0.02)
+    assert second.progress[-1] == 1
+
+
+def test_a_run_that_counted_steps_goes_on_with_a_time() -> None:
+    run = Simulation(100, saved=TrainerState(global_step=50), preparation=10).run()
+    assert run.elapsed == pytest.approx(100, abs=1)
+    assert run.progress[0] == 0
+
+
+# ------------------------------------------------------------------------------------------------------ lines
+def budget(**attributes: Any) -> TimeBudget:
+    found = TimeBudget(600, 0.0)
+    for name, value in attributes.items():
+        setattr(found, name, value)
+    return found
+
+
+def test_lines_with_a_budget() -> None:
+    found = budget(spent=96.4, rate=5_400.3)
+    assert line(STATE, {"loss": 2.31, "learning_rate": 1.2e-3}, 90, found) == (
+        "step 340/≈2,100 · 96 s · 8.4 min left · 5,400 tokens/s · loss 2.310 · learning rate 0.0012"
+    )
+    assert line(STATE, {"eval_loss": 0.5}, 90, found) == (
+        "step 340/≈2,100 · 96 s · 8.4 min left · validation: loss 0.5000"
+    )
+    unknown = SimpleNamespace(global_step=2, max_steps=UNLIMITED)
+    assert str(line(unknown, {"loss": 1}, 3, budget(spent=3.0))).startswith("step 2/? · 3 s · 9.9 min left · ")
+    last = SimpleNamespace(global_step=2_104, max_steps=2_104)
+    assert str(line(last, {"loss": 1}, 3, budget(spent=600.2, over=True))).startswith("step 2,104/2,104 · 600 s · 0 s")
+
+
+def test_the_time_left_of_a_run_that_epochs_end() -> None:
+    found = budget(spent=10.0, largest=440, step=0.5, evaluation=4.0, saving=1.0)
+    assert found.time_left(STATE) == "55 s left"
+    assert found.time_left(SimpleNamespace(global_step=430, max_steps=440)) == "10 s left"
+
+
+def test_tokens_are_those_without_padding() -> None:
+    mask, labels = torch.tensor([[1, 1, 0], [1, 0, 0]]), torch.tensor([[5, -100], [6, 7]])
+    inputs = {"input_ids": torch.ones(2, 3), "attention_mask": mask, "labels": labels}
+    assert count_tokens(inputs, encoder_decoder=True) == 6
+    assert count_tokens(inputs, encoder_decoder=False) == 3
+    assert count_tokens({"input_ids": torch.ones(2, 3)}, encoder_decoder=False) == 6
+
+
+def test_tokens_per_second_are_of_the_steps() -> None:
+    run = Simulation(600, 0.5, evaluation=5)
+    run.event("on_train_begin")
+    while not run.evaluated or run.logged[-1] < run.evaluated[0][0]:
+        run.budget.tokens += 100
+        run.step()
+    assert run.budget.rate == pytest.approx(200)
