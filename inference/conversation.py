@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from transformers import set_seed
-
-from vanillaformer.conversion.exports import EngineModel
+import torch
+from transformers import PreTrainedModel
 
 from .arguments import GenerateArguments
 from .chat import Chat
@@ -24,7 +23,7 @@ def open_chat(generate_args: GenerateArguments) -> Chat:
     """
     loaded, function, _ = load(generate_args)
     path, judge_path = generate_args.model_name_or_path, generate_args.rerank_model
-    if function is not continue_prompts or isinstance(loaded.model, EngineModel):
+    if function is not continue_prompts or not isinstance(loaded.model, PreTrainedModel):
         raise ValueError(f"--chat: --model {path} is not a causal language model run by torch")
     reranker = None
     if judge_path is not None:
@@ -62,7 +61,7 @@ def converse(generate_args: GenerateArguments) -> None:
         path = generate_args.model_name_or_path
         hint(f"Chatting with {path}: {RESET} forgets the dialogue, {QUIT} or Ctrl-D ends it.")
         turns = prompted(turns)
-    set_seed(generate_args.seed)
+    torch.manual_seed(generate_args.seed)
     with output_stream(generate_args.output_file) as stream:
         for reply in replies(chat, turns):
             print(reply, file=stream, flush=True)

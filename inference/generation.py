@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformers import set_seed
+import torch
 
 from .arguments import GenerateArguments
 from .tasks import load, run
@@ -37,7 +37,7 @@ def generate_texts(generate_args: GenerateArguments) -> None:
     options = generate_args.options()
     if "max_new_tokens" in options:
         options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
-    set_seed(generate_args.seed)
+    torch.manual_seed(generate_args.seed)
     results = run(loaded, function, texts, generate_args.batch_size, **options)
     with output_stream(generate_args.output_file) as stream:
         for result in results:

@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from vanillaformer.conversion.exports import EngineModel, exporter_of, is_export, load_engine, read_record
+from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
 from vanillaformer.inference.arguments import GenerateArguments
@@ -109,7 +109,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         logging.disable_progress_bar()
         disable_progress_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
-    if is_export(folder):
+    if (folder / EXPORT).is_file():
         return load_export(arguments, folder)
     if arguments.engine not in (None, TORCH):
         raise ValueError(f"--engine {arguments.engine}: --model {path} is not a folder made by vanillaformer export")
@@ -168,6 +168,8 @@ def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Cal
         ValueError: It was made for another engine or has no tokenizer, or an option does not fit.
         ImportError: The engine is not installed.
     """
+    from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # no part of torch
+
     path = arguments.model_name_or_path
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
     if arguments.engine not in (None, runtime):

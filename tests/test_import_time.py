@@ -1,4 +1,4 @@
-"""`import vanillaformer` costs little more than what every model of transformers needs."""
+"""`import vanillaformer` and `vanillaformer generate` cost little more than what every model of transformers needs."""
 
 import json
 import subprocess
@@ -6,6 +6,15 @@ import sys
 
 # Libraries for data, metrics and pictures: the scripts load them when they use them.
 HEAVY = ["datasets", "evaluate", "sklearn", "pandas", "matplotlib", "babel", "sacrebleu", "peft"]
+
+# Of these, `generate` loads what a task needs when it is given: exports, data, the Trainer.
+NOT_OF_GENERATE = [
+    *(*HEAVY, "pyarrow", "tensorboard", "ctranslate2", "onnx", "onnxruntime", "gguf"),
+    *("transformers.trainer", "transformers.training_args", "transformers.trainer_utils"),
+    *("vanillaformer.conversion", "vanillaformer.training.run", "vanillaformer.training.trainer"),
+    *("vanillaformer.training.models", "vanillaformer.training.preprocessing", "vanillaformer.training.cards"),
+    *("vanillaformer.training.data.loading", "vanillaformer.training.metrics", "vanillaformer.training.evaluation"),
+]
 
 # First what transformers loads for models of its own, then ours; processor time, which other programs do not stretch.
 PROGRAM = f"""
@@ -35,3 +44,11 @@ def test_import_costs_little_over_transformers_own_models_and_loads_no_other_lib
         seconds, new, _ = measure()
     others = [name for name in new if not name.startswith("vanillaformer")]
     assert seconds <= 0.3, f"{seconds:.2f} s, with {len(others)} modules of others, among them {others[:20]}"
+
+
+def test_generate_loads_neither_training_nor_exports():
+    program = "import sys, vanillaformer_cli; vanillaformer_cli.load_program('generate'); print(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = result.stdout.splitlines()[-1].split()
+    assert "vanillaformer.inference.tasks" in loaded
+    assert not {*NOT_OF_GENERATE} & {*loaded}

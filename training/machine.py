@@ -4,12 +4,10 @@ import ctypes
 import os
 import time
 from functools import cache
-from typing import Any
 
 import psutil
 import torch
 from joblib import cpu_count
-from transformers import TrainerCallback
 
 from vanillaformer.hub.reporting import warn
 
@@ -24,8 +22,8 @@ def configure_cpu() -> None:
     keep_freed_memory()
 
 
-class FreeCoreThreads(TrainerCallback):
-    """Uses as many CPU threads as there are cores that other processes leave free, and follows that while training.
+class FreeCoreThreads:
+    """Uses as many CPU threads as there are cores that other processes leave free.
 
     Threads that share a core wait for each other at every operation: two threads beside one busy process on two cores
     are several times slower than one. `OMP_NUM_THREADS` fixes the number; it is never larger than it was at first, nor
@@ -53,12 +51,6 @@ class FreeCoreThreads(TrainerCallback):
             return
         self.last = now
         torch.set_num_threads(max(1, min(self.most, round((idle + own) / elapsed))))
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.adjust()
-
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # evaluations are logged too
-        self.adjust()
 
 
 @cache

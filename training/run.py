@@ -26,7 +26,7 @@ from .evaluation.outcome import describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .evaluation.samples import print_samples
 from .finishing import finish, searches_otherwise
-from .machine import configure_cpu, free_core_threads
+from .machine import configure_cpu
 from .models import build_model, check_model, check_preset
 from .preprocessing.batching import order_seed
 from .preprocessing.statistics import describe_data, shortfalls
@@ -229,7 +229,6 @@ def train_and_save(
 def add_callbacks(run: Run, trainer: RunTrainer) -> None:
     """Give a trainer the callbacks of a run."""
     replace_callbacks(trainer)
-    trainer.add_callback(free_core_threads())
     if trainer.args.average_checkpoints:
         trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
     trainer.add_callback(RecordProgress(run))

@@ -1,3 +1,4 @@
+import functools
 import os
 import resource
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from vanillaformer.training import machine
+from vanillaformer.training.trainer import callbacks
 
 # Prints the page faults of 20 tensors of 64 MiB, one after the other, behind a line that prepares the process.
 FAULTS = """
@@ -71,7 +73,8 @@ def test_threads_follow_the_load_while_training(monkeypatch, set_threads) -> Non
     load = Load(4, 0)
     monkeypatch.setattr(machine, "cpu_seconds", load)
     monkeypatch.setattr(machine, "cpu_count", lambda: 4)
-    callback = machine.FreeCoreThreads()
+    monkeypatch.setattr(callbacks, "free_core_threads", functools.cache(machine.FreeCoreThreads))
+    callback = callbacks.FollowFreeCores()
     for load.busy in (0, 2, 3, 0):
         callback.on_log(None, None, None)
     assert set_threads == [4, 2, 1, 4]

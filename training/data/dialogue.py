@@ -1,9 +1,11 @@
 """Dialogues as texts of a language model: turns, each ended by [SEP], and the matching chat template."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets import DatasetDict
 from transformers import PreTrainedTokenizerBase
+
+if TYPE_CHECKING:  # which a chat needs no second of
+    from datasets import DatasetDict
 
 SEPARATOR = "[SEP]"
 # Renders a dialogue as `<s> text </s>`, as in training; a reply is what follows, up to the separator.
@@ -24,7 +26,7 @@ def reversed_text(text: str) -> str:
     return "".join(f"{turn}{SEPARATOR}" for turn in reversed(text.removesuffix(SEPARATOR).split(SEPARATOR)))
 
 
-def reverse_dialogues(dataset: DatasetDict) -> DatasetDict:
+def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
     """Return dialogues with their turns reversed."""
     return dataset.map(lambda row: {"text": reversed_text(row["text"])}, desc="Reversing turns")
 

@@ -8,6 +8,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from ..machine import free_core_threads
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run, discard
 from .time_budget import UNLIMITED, BudgetTrainer, TimeBudget
@@ -77,6 +78,16 @@ class Bars(ProgressCallback):
         """Print nothing."""
 
 
+class FollowFreeCores(TrainerCallback):
+    """Adjusts the number of CPU threads to the cores that are free."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        free_core_threads().adjust()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # evaluations are logged too
+        free_core_threads().adjust()
+
+
 class EvaluateAtEnd(TrainerCallback):
     """Evaluates after the last step too: otherwise it could not be the best one."""
 
@@ -104,5 +115,5 @@ def replace_callbacks(trainer: BudgetTrainer) -> None:
     bars = not trainer.args.disable_tqdm
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)
-    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd()]:
+    for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd(), FollowFreeCores()]:
         trainer.add_callback(added)
