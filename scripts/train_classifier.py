@@ -50,7 +50,7 @@ def _train(run: Run, args: Arguments) -> Run:
     data = open_data(run, "classification", args)
     example = opening(data.splits["validation"][0]["text"], 100)
     if run.complete:
-        return already_finished(run, "classification", args, example=example)
+        return already_finished(run, "classification", args, data=data, example=example)
     tokenizers = prepare_tokenizers(run, "classification", args, TextColumn(data.splits["train"], "text"))
     tokenizer, length = tokenizers[0], data_args.max_length
     labels = label_names(data.splits)

@@ -57,7 +57,7 @@ def _train(run: Run, args: Arguments) -> Run:
     data = open_data(run, task, args)
     texts, example = data.splits, data.splits["validation"][0]["text"][:1_000]
     if run.complete:
-        return already_finished(run, task, args, example=example)
+        return already_finished(run, task, args, data=data, example=example)
     column: Any = TextColumn(texts["train"], "text")
     if data_args.turns_column is not None:
         column = WithoutSeparators(column)

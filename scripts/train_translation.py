@@ -49,7 +49,7 @@ def _train(run: Run, args: Arguments, length: int) -> Run:
     data = open_data(run, "translation", args)
     example = data.splits["validation"][0]["source"]
     if run.complete:
-        return already_finished(run, "translation", args, example=example)
+        return already_finished(run, "translation", args, data=data, example=example)
     columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]
     source, target = prepare_tokenizers(run, "translation", args, *columns)
     lengths = data_args.max_source_length, data_args.max_target_length

@@ -21,7 +21,7 @@ from .trainer.pushing import push_run
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
 
 
-def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: str) -> None:
+def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: str, changed: bool = False) -> None:
     """Write search settings, card and record where they differ from those in the folder, and push if asked to.
 
     Args:
@@ -30,12 +30,13 @@ def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: s
         args: The arguments.
         source: What to call the data.
         example: An input from the data.
+        changed: Whether there is more to record of a finished run.
     """
     _, data_args, _, training_args = args
     if searches_otherwise(run.folder, training_args):
         _change_search(run.folder, training_args)
     options = _card_options(run, training_args, data_args)
-    if not run.finished or run.new_test or options != run.details.get("card", options):
+    if not run.finished or run.new_test or changed or options != run.details.get("card", options):
         if "training" in run.details:
             run.details["card"] = options
             with optional(CARD):

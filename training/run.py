@@ -22,7 +22,7 @@ from .data.arguments import DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
-from .evaluation.outcome import describe_outcome
+from .evaluation.outcome import add_trained_baselines, describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .evaluation.samples import print_samples
 from .finishing import finish, searches_otherwise
@@ -252,11 +252,12 @@ def _train(run: Run, trainer: RunTrainer) -> None:
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def already_finished(run: Run, task: TaskName, args: Arguments, *, example: str) -> Run:
-    """Do what a command asks of a finished run that needs no scores: its search, its card, a push."""
+def already_finished(run: Run, task: TaskName, args: Arguments, *, data: TaskData, example: str) -> Run:
+    """Do what a command asks of a finished run that needs no scores: its search, its card, a baseline, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     if args.training_args.process_index == 0:
-        finish(run, task, args, source=data_name(args.data_args, task), example=example)
+        changed = args.training_args.baseline and add_trained_baselines(run, task, data.splits)
+        finish(run, task, args, source=data_name(args.data_args, task), example=example, changed=changed)
     return print_summary(run, task, args.data_args, example=example)
 
 
@@ -274,6 +275,9 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     print_samples(run.folder)
+    if scored := dict(run.details.get("training_rows", {})):
+        rows = scored.pop("rows")
+        report(f"Training data, {rows:,} rows: {scores_text({f'train_{k}': v for k, v in scored.items()}, 'train')}")
     for sentence in run.details.get("verdict", ()):
         report(sentence)
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"

@@ -19,8 +19,7 @@ from script_runs import (
 )
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
-from vanillaformer.training import run as runs
-from vanillaformer.training.evaluation import predictions
+from vanillaformer.training.evaluation import outcome, predictions
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 
@@ -169,6 +168,21 @@ def test_card_is_written_anew(run: Path) -> None:
     assert "license: apache-2.0\n" in (run / "README.md").read_text()
 
 
+def test_linear_machine_is_added(run: Path, capsys) -> None:
+    before = record(run)
+    assert again(run, "--baseline", "True").finished
+    assert "Validation, linear machine: accuracy " in capsys.readouterr().out
+    found = record(run)
+    scores = found["details"]["baselines"].pop("linear machine")
+    assert scores["eval_accuracy"] > 0.5
+    assert found["details"] == before["details"]
+    assert found["metrics"] == before["metrics"]
+    assert json.loads((run / "all_results.json").read_text())["baselines"]["linear machine"] == scores
+    assert "accuracy of the baseline (linear machine) |" in (run / "README.md").read_text()
+    again(run, "--baseline", "True", "--license", "mit")
+    assert record(run)["details"]["baselines"]["linear machine"] == scores
+
+
 def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
     shutil.copytree(trained("translation"), tmp_path / "run")
     train("translation", tmp_path / "run", "--num_beams", "2", "--length_penalty", "2.0")
@@ -186,7 +200,7 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
         raise MemoryError("too many classes")
 
     monkeypatch.setattr(predictions, "confusion_picture", fail)
-    monkeypatch.setattr(runs, "loss_curve", fail)
+    monkeypatch.setattr(outcome, "loss_curve", fail)
     assert train("classification", tmp_path, "--max_steps", "1", "--eval_steps", "1").finished
     printed = capfd.readouterr()
     for name in ("confusion_matrix.png", "loss_curve.png"):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from sklearn.pipeline import Pipeline, make_pipeline
-from transformers import EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction
 
 from vanillaformer.hub.reporting import optional
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -36,7 +36,7 @@ class BaselineData:
 
     Attributes:
         texts: The training rows as they stand in the data, of a stream the first.
-        rows: The same as tokens.
+        rows: The same as tokens; None for trained baselines, which need only texts.
         tokenizers: Those of source and target.
         collator: What makes batches of the model's rows.
         compute_metrics: What turns predictions of tokens into scores.
@@ -44,9 +44,9 @@ class BaselineData:
     """
 
     texts: Dataset
-    rows: Dataset
-    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
-    collator: Any
+    rows: Any = None
+    tokenizers: Any = ()
+    collator: Any = None
     compute_metrics: ComputeMetrics | None = None
     bleu_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -105,7 +105,12 @@ def linear_machine(data: BaselineData) -> Scorer:
     """Train `linear_classifier` on the training rows."""
     with stage("Training the linear machine"):
         model = linear_classifier(list(data.texts["text"]), _column(data.texts, "label"))
-    return lambda rows: _class_scores(model.predict(list(rows["text"])), _column(rows, "labels"))
+
+    def score(rows: Dataset) -> Scores:
+        labels = "labels" if "labels" in rows.column_names else "label"  # of rows that are not tokenized
+        return _class_scores(model.predict(list(rows["text"])), _column(rows, labels))
+
+    return score
 
 
 def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: float = 1.0) -> Pipeline:

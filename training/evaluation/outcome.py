@@ -1,5 +1,6 @@
 """What is measured after training to say how a run went: scores on training rows, and baselines."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -10,6 +11,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.configuration import BlockConfig
+from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.reporting import optional, report
 
 from ..data.loading import TaskData
@@ -92,21 +94,45 @@ def describe_outcome(
     if data.stream is not None:
         report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics, bleu)
-    held_out = {PREFIXES[split]: rows[split] for split in PREFIXES if split in rows}
-    found = baseline_scores((*TRIVIAL[task], *_compared(task, trainer)), fitted, held_out)
-    known = run.details.get("baselines", {})
-    for name, scores in found.items():
-        shared = {key: value for key, value in scores.items() if key in run.metrics}
-        known[name] = known.get(name, {}) | shared
-    run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
+    baselines = (*TRIVIAL[task], *(TRAINED.get(task, ()) if trainer.args.baseline else ()))
+    _add_baselines(run, baselines, fitted, rows)
     if not run.finished:
-        run.details["verdict"] = verdict(_outcome(run, task, trainer, history))
+        with optional("The verdict"):
+            run.details["verdict"] = verdict(_outcome(run, task, trainer, history))
         with optional("loss_curve.png"):
             loss_curve(history, run.folder / "loss_curve.png")
 
 
-def _compared(task: TaskName, trainer: RunTrainer) -> tuple[Baseline, ...]:
-    return TRAINED.get(task, ()) if trainer.args.baseline else ()
+def add_trained_baselines(run: Run, task: TaskName, splits: DatasetDict) -> bool:
+    """Put trained baselines that a finished run lacks into its record; tell whether there are any.
+
+    Args:
+        run: The run.
+        task: What the model does.
+        splits: The data as texts.
+    """
+    known = run.details.get("baselines", {})
+    missing = [baseline for baseline in TRAINED.get(task, ()) if baseline.name not in known]
+    if not missing:
+        return False
+    _add_baselines(run, missing, BaselineData(splits["train"]), splits)
+    path = run.folder / "all_results.json"
+    with optional(path.name):
+        results = json.loads(path.read_text()) | {"baselines": run.details["baselines"]}
+        write_text(path, json.dumps(results, indent=4, sort_keys=True))
+    return True
+
+
+def _add_baselines(
+    run: Run, baselines: Sequence[Baseline], fitted: BaselineData, splits: Mapping[str, Dataset]
+) -> None:
+    """Put the scores of baselines that the model has too into `run.details`."""
+    held_out = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
+    known = run.details.get("baselines", {})
+    for name, scores in baseline_scores(baselines, fitted, held_out).items():
+        shared = {key: value for key, value in scores.items() if key in run.metrics}
+        known = known | {name: known.get(name, {}) | shared}
+    run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
 
 
 def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequence[dict[str, Any]]) -> Outcome:
