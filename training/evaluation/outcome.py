@@ -18,6 +18,7 @@ from ..data.loading import TaskData
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run
 from ..tasks import TASKS, TaskName
+from ..trainer.time_budget import in_words
 from ..trainer.trainer import RunTrainer
 from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
 from .plots import loss_curve
@@ -145,6 +146,7 @@ def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequenc
         log_history=log_history,
         steps=trainer.state.global_step,
         planned=trainer.state.max_steps,
+        length=f"{trainer.state.max_steps:,}" if trainer.budget is None else trainer.budget.steps_text(trainer.state),
         metrics=run.metrics,
         training={name: value for name, value in run.details["training_rows"].items() if name in SCORES},
         trivial={name: scores for name, scores in baselines.items() if name in trivial},
@@ -152,7 +154,7 @@ def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequenc
         rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},
         targets=_targets(task, stats.get("validation", {}), trainer),
         command=run.command,
-        more=_more(trainer.args),
+        more=_more(trainer),
         settings=_settings(run, task, trainer),
     )
 
@@ -167,10 +169,13 @@ def _targets(task: TaskName, stats: Mapping[str, Any], trainer: RunTrainer) -> i
     return round(rows * length * share)
 
 
-def _more(training_args: Any) -> tuple[str, str]:
+def _more(trainer: RunTrainer) -> tuple[str, str]:
     """Return the option that ends the training, and twice its value."""
-    if getattr(training_args, "max_time", None) is not None:
-        return "max_time", f"{2 * training_args.max_time:g}s"
+    training_args, budget = trainer.args, trainer.budget
+    if budget is not None:
+        if trainer.state.max_steps == budget.largest:
+            return "max_epochs", f"{2 * training_args.max_epochs:g}"
+        return "max_time", in_words(2 * budget.seconds, ("h", "m", "s"))
     if training_args.max_steps > 0:
         return "max_steps", str(2 * training_args.max_steps)
     return "num_train_epochs", f"{2 * training_args.num_train_epochs:g}"

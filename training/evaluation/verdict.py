@@ -39,6 +39,7 @@ class Outcome:
         log_history: The log of the training.
         steps: The steps trained.
         planned: The steps planned.
+        length: The same in words.
         metrics: The scores of the model on held-out rows (`eval_loss`, `test_accuracy`).
         training: Its scores on rows that it was trained on, computed as on held-out rows; empty if unknown.
         trivial: Scores of trivial baselines by their names.
@@ -55,6 +56,7 @@ class Outcome:
     log_history: Sequence[Evaluation]
     steps: int
     planned: int
+    length: str
     metrics: Scores
     training: Scores = field(default_factory=dict)
     trivial: Mapping[str, Scores] = field(default_factory=dict)
@@ -168,7 +170,7 @@ def trend_sentences(outcome: Outcome, trend: Trend | None) -> Iterator[str]:
         )
     elif trend.best["step"] <= END * outcome.steps or trend.ended:
         yield (
-            f"Stopped improving at step {trend.best['step']:,} of {outcome.planned:,} (validation "
+            f"Stopped improving at step {trend.best['step']:,} of {outcome.length} (validation "
             f"{outcome.score.short_label} {best}): nothing was gained after it"
             f"{f', and training ended at step {outcome.steps:,}' if trend.ended else ''}."
         )

@@ -30,6 +30,7 @@ def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> 
         "log_history": history(losses, accuracy=accuracies),
         "steps": 100 * len(losses),
         "planned": 100 * len(losses),
+        "length": f"{100 * len(losses):,}",
         "metrics": {"eval_loss": losses[-1], "eval_accuracy": accuracies[-1]},
         "training": {"loss": 0.8 * losses[-1], "accuracy": accuracies[-1] + 0.01},
         "trivial": {"majority class": {"eval_loss": 1.4, "eval_accuracy": 0.25}},
@@ -84,8 +85,8 @@ MORE_STEPS = "`vanillaformer train-classifier --train_file 'my rows.csv' --max_s
             "Stopped improving at step 400 of 1,000 (validation accuracy 84.0%): nothing was gained after it.",
         ),
         (
-            classifier(RISING[:6], [0.5, 0.7, 0.8, 0.82, 0.84, 0.83], planned=1000),
-            "Stopped improving at step 500 of 1,000 (validation accuracy 84.0%): nothing was gained after it, and "
+            classifier(RISING[:6], [0.5, 0.7, 0.8, 0.82, 0.84, 0.83], planned=1012, length="≈1,000"),
+            "Stopped improving at step 500 of ≈1,000 (validation accuracy 84.0%): nothing was gained after it, and "
             "training ended at step 600.",
         ),
         (
@@ -114,7 +115,13 @@ def test_nothing_left_to_gain() -> None:
 
 def test_nothing_is_known_without_evaluations() -> None:
     outcome = Outcome(
-        task="causal", score=SCORES["loss"], log_history=[{"step": 5, "loss": 1.0}], steps=5, planned=5, metrics={}
+        task="causal",
+        score=SCORES["loss"],
+        log_history=[{"step": 5, "loss": 1.0}],
+        steps=5,
+        planned=5,
+        length="5",
+        metrics={},
     )
     assert verdict(outcome) == [
         "Too few evaluations (--eval_steps) to tell whether the model was still improving at the end."
