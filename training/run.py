@@ -32,6 +32,7 @@ from .preprocessing.batching import order_seed
 from .preprocessing.statistics import describe_data, shortfalls
 from .preprocessing.streamed_rows import StreamedRows
 from .programs import Arguments
+from .run_folder.checkpoints import spent_time
 from .run_folder.files import locked
 from .run_folder.fingerprints import fingerprints
 from .run_folder.run import Run, open_folder, recover, replace
@@ -42,7 +43,7 @@ from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.pushing import check_pushing
-from .trainer.time_budget import in_words
+from .trainer.time_budget import in_short, in_words
 from .trainer.trainer import RunTrainer
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
@@ -125,7 +126,9 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
     else:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
         if training_args.max_time is not None:
-            report(f"Training for up to {in_words(training_args.max_time)} (--max_time)")
+            spent = spent_time(run.checkpoint) if run.checkpoint else 0.0
+            resumed = f"; {in_short(spent)} of it were spent before" if spent else ""
+            report(f"Training for up to {in_words(training_args.max_time)} (--max_time){resumed}")
 
 
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:

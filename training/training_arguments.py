@@ -66,6 +66,7 @@ STRATEGIES = {
 
 JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
 
+EPOCHS = "Number of passes over the training data (default: as many as --max_time allows)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
@@ -110,7 +111,7 @@ class RunDefaults(
     license: str | None = field(
         default=None, metadata={"help": "License of the model: apache-2.0, mit, cc-by-4.0, ...", "group": CARD}
     )
-    num_train_epochs: float = field(default=3.0, metadata={"help": "Number of passes over the training data"})
+    num_train_epochs: float = field(default=3.0, metadata={"help": EPOCHS})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per batch and process"})
     per_device_eval_batch_size: int = field(
         default=128, metadata={"help": "Rows per batch and process in evaluation", "group": EVALUATION}
@@ -319,7 +320,7 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
     mlm_probability: float = field(
         default=0.15, metadata={"help": "Fraction of hidden tokens, for masked and mlm+nsp"}
     )
-    num_train_epochs: float = field(default=1.0, metadata={"help": "Number of passes over the training data"})
+    num_train_epochs: float = field(default=1.0, metadata={"help": EPOCHS})
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
     metric_for_best_model: str | None = field(
         default="loss",

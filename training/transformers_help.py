@@ -7,7 +7,7 @@ BEAMS = "Beam search"
 TRANSFORMERS_HELP = {
     OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume from (default: the last one of the run)"},
     TRAINING: {
-        "max_steps": "Optimizer steps; -1 for --num_train_epochs",
+        "max_steps": "Number of optimizer steps (default: as many as --max_time allows)",
         "gradient_accumulation_steps": "Batches per optimizer step",
         "seed": "Seed of weights, batches and dropout",
     },

@@ -47,11 +47,13 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
     assert "Trained to step 20; this took" in printed
     assert evaluated(tmp_path / "run") == [4, 9, 14, 20]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["training"]["max_time"] == 20
+    assert "| time budget | 20 s |" in (tmp_path / "run" / "README.md").read_text()
     train("classification", tmp_path / "run", *TIME, "0m20s")
     assert "is finished already: nothing to train" in capfd.readouterr().out
     train("classification", tmp_path / "run", *TIME, "40s")
     printed = capfd.readouterr().out
     assert f"resuming from {tmp_path / 'run' / 'checkpoint-20'}" in printed
+    assert "\nTraining for up to 40 seconds (--max_time); 20 s of it were spent before\n" in printed
     assert "Trained to step 40; this took" in printed
     assert state(tmp_path / "run")["max_steps"] == state(tmp_path / "run")["global_step"] == 40
     with pytest.raises(ValueError, match=r"max_time: 40.0 there, 30.0 now\); a run can be made longer, not shorter"):

@@ -175,6 +175,8 @@ def training_rows(facts: CardFacts) -> dict[str, str]:
     rows = {"steps": f"{facts.steps:,}" + (f" ({facts.epochs:.3g} epochs)" if facts.epochs else "")}
     if facts.tokens_seen:
         rows["tokens seen"] = f"about {short(facts.tokens_seen)}"
+    if budget := facts.choices.get("training", {}).get("max_time"):
+        rows["time budget"] = format_duration(budget)
     seconds = facts.metrics.get("train_runtime")
     if seconds:
         rows["time"] = f"{format_duration(seconds)}, evaluation included"

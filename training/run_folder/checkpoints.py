@@ -23,6 +23,12 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return {step: path for step, path in found.items() if is_complete(path)}
 
 
+def spent_time(checkpoint: Path) -> float:
+    """Return how many seconds of its time budget a run had spent at a checkpoint; 0 for one without a budget."""
+    callbacks = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")).get("stateful_callbacks")
+    return (callbacks or {}).get("TimeBudget", {}).get("attributes", {}).get("spent", 0.0)
+
+
 def extra_checkpoints(folder: Path) -> set[Path]:
     """Return the checkpoints that a run has only because it was stopped: the next one takes their place."""
     return {path.parent for path in folder.glob(f"checkpoint-*/{EXTRA}")}

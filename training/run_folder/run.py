@@ -10,7 +10,7 @@ from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 from vanillaformer.hub.reporting import report
 
-from .checkpoints import is_complete, last_checkpoint
+from .checkpoints import is_complete, last_checkpoint, spent_time
 from .files import (
     CHECKPOINT,
     DISCARDED,
@@ -213,8 +213,6 @@ def _check_length(run: Run, checkpoint: Path, changes: Changes) -> None:
     if steps > 0:
         done, wanted, unit = state["global_step"], steps, "max_steps"
     elif seconds > 0:
-        callbacks = state.get("stateful_callbacks") or {}
-        done = callbacks.get("TimeBudget", {}).get("attributes", {}).get("spent", 0)
-        wanted, unit = seconds, "max_time"
+        done, wanted, unit = spent_time(checkpoint), seconds, "max_time"
     if wanted < done and changes.keys() & {f"training.{name}" for name in LENGTH}:
         raise ValueError(f"--{unit} {wanted}: the run in {run.folder} has come to {done:g} already; {ANEW}")

@@ -69,10 +69,18 @@ class Bars(ProgressCallback):
 
     training_bar: Any
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        self.set_total(state)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero:  # with a time budget the steps are an estimate
-            self.training_bar.total = state.max_steps if state.max_steps < UNLIMITED else None
+        self.set_total(state)
         super().on_step_end(args, state, control, **kwargs)
+
+    def set_total(self, state: Any) -> None:
+        """Set the number of steps, which a time budget estimates anew in each."""
+        if state.is_world_process_zero:
+            self.training_bar.total = state.max_steps if state.max_steps < UNLIMITED else None
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Print nothing."""

@@ -59,13 +59,11 @@ class TimeBudgetArguments:
     max_time: str | None = field(
         default=None,
         metadata={
-            "help": "Time until training ends, from the start of the program: 90s, 10m, 1h30m "
-            "(default: 10m without --max_steps and --num_train_epochs)"
+            "help": "Time until training ends, with reading and tokenizing: 90s, 10m, 1h30m "
+            "(default: 10m, unless --max_steps or --num_train_epochs is given)"
         },
     )
-    max_epochs: float | None = field(
-        default=None, metadata={"help": "Maximum number of passes over the training data within --max_time"}
-    )
+    max_epochs: float | None = field(default=None, metadata={"help": "Maximum number of passes within --max_time"})
 
     def check(self: Any) -> None:
         """Note when the program starts, and set `max_time` to seconds; raise ValueError if it is not a time."""

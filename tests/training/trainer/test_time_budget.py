@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerControl, TrainerState
 from transformers.optimization import get_scheduler
 
+from vanillaformer import VanillaEncoderConfig, VanillaEncoderForSequenceClassification
 from vanillaformer.training.programs import parse_arguments
-from vanillaformer.training.trainer.callbacks import EvaluateAtEnd, line
+from vanillaformer.training.trainer.callbacks import Bars, EvaluateAtEnd, line
 from vanillaformer.training.trainer.time_budget import (
     SCHEDULE_STEPS,
     UNCOUNTED_STEPS,
@@ -26,6 +29,8 @@ from vanillaformer.training.trainer.time_budget import (
     in_words,
     seconds_of,
 )
+from vanillaformer.training.trainer.trainer import RunTrainer
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 STATE = SimpleNamespace(global_step=340, max_steps=2_097, is_world_process_zero=True)
 
@@ -309,6 +314,58 @@ def test_any_speeds(speeds, evaluation, preparation, largest, warmup) -> None:
         assert run.state.global_step <= largest
 
 
+def trainer(tmp_path: Path, **options: Any) -> RunTrainer:
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    settings = ClassifierTrainingArguments(output_dir=str(tmp_path), use_cpu=True, **options)
+    model = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(vocab_size=9, **size))
+    return RunTrainer(model=model, args=settings, eval_dataset=[{}])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "options"),
+    [
+        *((name, 0.1, {}) for name in ("linear", "cosine", "polynomial", "inverse_sqrt", "constant_with_warmup")),
+        *((name, 0.0, {}) for name in ("linear", "cosine_with_restarts", "constant")),
+        ("cosine_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
+        ("warmup_stable_decay", 0.1, {"num_decay_steps": 200}),
+    ],
+)
+def test_schedules_are_those_of_transformers(schedule, warmup, options, tmp_path) -> None:
+    """At each progress the rate is that of a run of a thousand steps after as many thousandths."""
+    found = trainer(
+        tmp_path, max_time="10m", lr_scheduler_type=schedule, warmup_steps=warmup, lr_scheduler_kwargs=options
+    )
+    optimizer = found.create_optimizer()
+    scheduler = found.create_scheduler(UNLIMITED)
+    expected = get_scheduler(schedule, optimizer, round(1000 * warmup), 1000, options).lr_lambdas[0]
+    for progress in (0, 0.05, 0.1, 0.25, 0.5, 0.85, 1):
+        found.budget.position = progress
+        optimizer.step()
+        scheduler.step()
+        assert scheduler.get_last_lr()[0] == pytest.approx(1e-3 * expected(1000 * progress))
+    assert found.args.warmup_steps == warmup
+
+
+@pytest.mark.parametrize("schedule", ["inverse_sqrt", "constant_with_warmup", "reduce_lr_on_plateau", "greedy"])
+def test_schedules_that_do_not_depend_on_the_length(schedule, tmp_path) -> None:
+    options = {"max_time": "10m", "lr_scheduler_type": schedule, "warmup_steps": 4, "metric_for_best_model": "loss"}
+    found = trainer(tmp_path, **options)
+    optimizer = found.create_optimizer()
+    scheduler = found.create_scheduler(UNLIMITED)
+    expected = get_scheduler(schedule, optimizer, 4, None, found.args.lr_scheduler_kwargs)
+    assert type(scheduler) is type(expected)
+    if isinstance(expected, LambdaLR):
+        for step in (0, 1, 4, 16):
+            assert scheduler.lr_lambdas[0](step) == expected.lr_lambdas[0](step)
+
+
+def test_runs_without_a_budget_have_none(tmp_path) -> None:
+    found = trainer(tmp_path, max_steps=7)
+    assert found.budget is None
+    assert found.args.max_steps == 7
+    assert not any(isinstance(callback, TimeBudget) for callback in found.callback_handler.callbacks)
+
+
 # ------------------------------------------------------------------------------- evaluations, checkpoints, reports
 def test_evaluations_come_at_fixed_times() -> None:
     run = Simulation(3600, 0.5, evaluation=5, saving=1).run()
@@ -400,7 +457,7 @@ def test_a_run_that_counted_steps_goes_on_with_a_time() -> None:
     assert run.progress[0] == 0
 
 
-# ------------------------------------------------------------------------------------------------------ lines
+# ------------------------------------------------------------------------------------------------ lines and bars
 def budget(**attributes: Any) -> TimeBudget:
     found = TimeBudget(600, 0.0)
     for name, value in attributes.items():
@@ -426,6 +483,19 @@ def test_the_time_left_of_a_run_that_epochs_end() -> None:
     found = budget(spent=10.0, largest=440, step=0.5, evaluation=4.0, saving=1.0)
     assert found.time_left(STATE) == "55 s left"
     assert found.time_left(SimpleNamespace(global_step=430, max_steps=440)) == "10 s left"
+
+
+def test_bars_have_the_estimated_number_of_steps() -> None:
+    bars, totals = Bars(), []
+    state = SimpleNamespace(global_step=0, max_steps=UNLIMITED, is_world_process_zero=True)
+    bars.on_train_begin(None, state, None)
+    totals.append(bars.training_bar.total)
+    for state.global_step, state.max_steps in ((1, UNLIMITED), (4, 2_097), (5, 1_950), (6, 6)):
+        bars.on_step_end(None, state, None)
+        totals.append(bars.training_bar.total)
+    assert totals == [None, None, 2_097, 1_950, 6]
+    assert bars.training_bar.n == 6
+    bars.on_train_end(None, state, None)
 
 
 def test_tokens_are_those_without_padding() -> None:
