@@ -52,8 +52,8 @@ def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: P
 def read_samples(folder: Path) -> list[dict[str, str]]:
     """Return the samples of a run to show, with `prompt` and `prediction`: none blank, without control characters."""
     path = folder / SAMPLES
-    records = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else ()
-    records = ({**record, "prediction": _visible(record["prediction"])} for record in records)
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    records = [{**record, "prediction": _visible(record["prediction"])} for record in map(json.loads, lines)]
     return [record for record in records if record["prediction"]][:SHOWN]
 
 

@@ -29,6 +29,14 @@ def test_whole_texts_have_their_own_sizes(decoder_tokenizer):
     assert TextSizes(decoder_tokenizer)(labels, counted) == (len(text), len(text.encode()))
 
 
+def test_names_of_special_tokens_in_a_text_are_text():
+    texts = ["<s>struck out</s>, <pad> and <unk>", "</s>"]
+    for algorithm in ("byte_level_bpe", "bpe"):
+        tokenizer = train(texts * 3, algorithm=algorithm, kind="decoder", vocab_size=300)
+        labels, counted = blocks(texts, tokenizer, 500)
+        assert TextSizes(tokenizer)(labels, counted) == (len("".join(texts)),) * 2
+
+
 def test_cut_through_characters(decoder_tokenizer):
     labels, counted = blocks(TEXTS, decoder_tokenizer, 5)
     stream = [b for text in TEXTS for b in (None, *text.encode(), None)]  # a token is a byte; None: <s>, </s>
