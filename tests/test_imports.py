@@ -41,7 +41,16 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"limits", "arrow_files", "progress", "machine", "help_page", "transformers_help", "tasks"},
+    {
+        "limits",
+        "data_defaults_language_model",
+        "arrow_files",
+        "progress",
+        "machine",
+        "help_page",
+        "transformers_help",
+        "tasks",
+    },
     {"parsing"},
     {"arguments", "data", "run_folder"},
     {"models", "preprocessing", "metrics"},
