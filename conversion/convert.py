@@ -45,9 +45,9 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
 
 
 def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
-    """Return a transformers model of a native architecture with the weights of ours, which computes the same.
+    """Return a transformers model of a native architecture with the weights of one of ours, which computes the same.
 
-    Biases that only the native model has are zeros. Where its sinusoidal table has the columns of ours in another
+    Biases that only the native model has are zeros. Where its sinusoidal table has our columns in another
     order, the dimensions of its weights and hidden states have that order too; its logits are the same.
 
     Args:

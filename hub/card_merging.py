@@ -226,7 +226,7 @@ def _parts(body: str) -> dict[str, Part]:
 
 
 def _with_repo_id(card: Card, repo_id: str) -> Card:
-    """Replace the folder by the Hub id in the part that tells how to load the model, unless a person edited it."""
+    """Replace the folder by the Hub id in the part on loading the model, unless a person edited it."""
     here, part, body = card.record["place"], _parts(card.body).get(USE), card.body
     if part is not None and not part.edited:
         option = "--model {} "
@@ -261,7 +261,7 @@ def read_card(path: Path, where: str) -> str:
 def write_card(path: Path, text: str) -> None:
     """Replace a card as a whole; a link, as in the Hub's cache, stays one.
 
-    A card with a person's words that are not in the new one is kept beside it.
+    A card with a person's words that are not in the new one is kept next to it.
     """
     old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if path.is_symlink() or old == text:

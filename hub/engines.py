@@ -1,4 +1,4 @@
-"""The engines that models are exported to, by name: what each runs, what it needs and which files it leaves.
+"""The engines that models are exported to, by name: what each runs, what it needs and which files it writes.
 
 An entry here and a folder `conversion/exports/NAME`, whose `exporter.py` ends in an `EXPORTER`, are all of an engine;
 `--help`, refusals, docs/deploy.md and the files that the Hub keeps are read from the entry.

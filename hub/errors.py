@@ -49,7 +49,7 @@ def damaged_file(folder: Path, patterns: Sequence[str]) -> tuple[str, Path] | No
     """Return the first file of these patterns that is not what the Hub gave, and where it lies; `None` if all are.
 
     The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git: huggingface_hub
-    itself compares sizes alone. Where the cache has no links (Windows), nothing says what should be there.
+    itself compares only sizes. A cache without links (Windows) does not record what should be there.
     """
     for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
         if path.is_symlink() and path.is_file():
@@ -91,7 +91,7 @@ def describe_hub_error(error: BaseException, repo: str, revision: str | None = N
         if type(cause).__module__.startswith("httpx"):  # or httpx2: which one depends on huggingface_hub's version
             message = short_message(cause) or type(cause).__name__
             return f"the connection to the Hub ({constants.ENDPOINT}) failed: {message}"
-    if _origin(error) == "huggingface_hub":  # also for what the library behind its uploads raises
+    if _origin(error) == "huggingface_hub":  # also for errors of the library that it uploads with
         return f"{repo}: {type(error).__name__}: {short_message(error)}"
     return None
 

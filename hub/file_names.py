@@ -12,7 +12,7 @@ LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
 # What a run draws of its model
 PICTURES = ("loss_curve.png", "confusion_matrix.png", "cross_attention.png")
 
-# Tokenizers of ours and of the native models: exact names, for a folder may hold other files that begin alike
+# Files of our tokenizers and those of native models: exact names, for other files may begin alike
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     *("vocab.json", "vocab.txt", "merges.txt", "target_vocab.json"),
@@ -25,7 +25,7 @@ TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER))
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)
 CARRIED = (CARD, *LICENSES)
 
-# What no program of ours reads
+# Never read by our programs
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 CODE = "*.py"
 UNSAFE = [*PICKLES, CODE]

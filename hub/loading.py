@@ -1,6 +1,6 @@
-"""Opening saved models that came from somewhere: fetched where they are on the Hub, and checked before they are built.
+"""Opening saved models from untrusted sources: downloaded if they are on the Hub, and checked before they are built.
 
-What the programs load is safetensors and configs alone: no pickle is read, no code of a repository runs, and weights
+The programs load only safetensors and configs: no pickle is read, no code of a repository runs, and weights
 that are not exactly those of the model in the config are refused before memory is taken for it.
 """
 
@@ -31,11 +31,11 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
     Args:
         source: A folder or Hub id.
         revision: Branch, tag or commit of the repository.
-        option: What the user named it by.
+        option: The option that named it, for messages.
         exported: Whether it may be an exported model, of which nothing is checked: its engine reads it.
 
     Raises:
-        ValueError: There is none, or it holds no model that can be opened safely.
+        ValueError: The folder is missing, or holds no model that can be opened safely.
     """
     folder = Path(source)
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -86,7 +86,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
 def check_folder(folder: Path) -> None:
     """Raise ValueError for a folder without a config and weights that belong together.
 
-    The message goes on where the folder was named.
+    The message continues one that names the folder.
     """
     if (folder / EXPORT).is_file():
         raise ValueError(f"has an exported model ({EXPORT}), which generate.py runs and nothing else opens")
@@ -110,7 +110,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the fields in a folder's config.
 
     Raises:
-        ValueError: There is none, it is no JSON object, or has sizes, data types or settings that no model has.
+        ValueError: It is missing, not a JSON object, or has sizes, data types or settings that no model has.
     """
     if not (folder / CONFIG).is_file():
         raise ValueError(f"has no {CONFIG}: it holds no (finished) model{_checkpoint(folder)}")
@@ -176,7 +176,7 @@ def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> An
     Args:
         model_class: The class or Auto class that loads it.
         folder: The folder.
-        where: What the user named it by.
+        where: The option that named it, for messages.
         **options: Passed on to `from_pretrained`.
 
     Raises:

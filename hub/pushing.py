@@ -1,4 +1,4 @@
-"""Putting saved models on the Hub: what is uploaded and what never is, checked before, and repeatable."""
+"""Pushing saved models to the Hub: the files to upload, checks before the upload, one commit."""
 
 import warnings
 from collections.abc import Iterable, Sequence
@@ -31,9 +31,9 @@ from .remote_code import saved_code
 from .reporting import report
 from .weights import weight_files
 
-# Besides weights: what loading needs, and what people read
+# In addition to weights: files that loading needs, and files for people
 PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
-# Files of an earlier push that would be loaded with the new ones, or in their place, where those have no such file
+# Files of an earlier push that would be loaded with or instead of the new ones
 STALE = (WEIGHTS, INDEX, SHARDS, EXPORT)
 STALE_WITH_TOKENIZER = (
     *("target_tokenizer/*", "chat_template.*", "additional_chat_templates/*"),
@@ -54,7 +54,7 @@ class Pushed(NamedTuple):
 def files_to_push(folder: Path) -> dict[str, Path]:
     """Return the files of a saved model that belong on the Hub, by the path that they have there.
 
-    Left out is all that is not named here: optimizers, checkpoints, records that hold paths of this machine, pickles.
+    All other files are left out: optimizers, checkpoints, records that hold paths of this machine, pickles.
 
     Raises:
         ValueError: The folder holds no model, a pickle in place of safetensors, damaged files or links out of it.
@@ -87,21 +87,21 @@ def by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
     """Return files by the path that they have in a folder.
 
     Raises:
-        ValueError: One is a link that leads out of the folder, to what nobody may have meant to publish.
+        ValueError: One is a link that leads out of the folder, to a file that may be private.
     """
     files, root = {}, folder.resolve()
     # In the Hub's cache all files are links to here
-    places = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     for path in filter(Path.is_file, paths):
         name, real = path.relative_to(folder).as_posix(), path.resolve()
-        if not any(real.is_relative_to(place) for place in places):
+        if not any(real.is_relative_to(root) for root in roots):
             raise ValueError(f"{folder}: {name} leads out of the folder, to {real}: to publish that, put a copy there")
         files[name] = path
     return files
 
 
 def code_files(folder: Path) -> list[Path]:
-    """Return the modules that a folder's config names, with those that they import, and the copies of ours."""
+    """Return the modules that a folder's config names, those that they import, and copies of the package's modules."""
     auto_map = read_config(folder).get("auto_map")
     entries = auto_map.values() if isinstance(auto_map, dict) else ()
     modules = {entry.split(".")[0] for entry in entries if isinstance(entry, str)}
@@ -113,7 +113,7 @@ def code_files(folder: Path) -> list[Path]:
 
 
 def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
-    """Return what else lies in a folder, folders with a slash."""
+    """Return the other files of a folder, and its folders with a slash."""
     tops = {name.split("/")[0] for name in files}
     return sorted(
         f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir() if path.name not in tops
@@ -133,7 +133,7 @@ def api_for(token: str | None) -> HfApi:
     """Return a client of the Hub.
 
     Raises:
-        HubError: There is no token.
+        HubError: No token is given or stored.
     """
     if token is None:
         with hub_errors("the Hub"):
@@ -181,15 +181,15 @@ def push_folder(
     message: str = "Upload model",
     files: dict[str, Path] | None = None,
 ) -> Pushed:
-    """Put a saved model into a repository, in one commit; what is there already is not sent again.
+    """Push a saved model to a repository in one commit; files that are there already are not sent again.
 
     A person's edits of the card there stay (`card_merging`), and the folder gets the card that was pushed.
 
     Args:
         folder: The folder.
-        repo: The repository; it is made if there is none, but for a pull request.
+        repo: The repository; created if it does not exist, except for a pull request.
         token: A token; by default that of HF_TOKEN or `hf auth login`.
-        revision: A branch, made if there is none.
+        revision: A branch, created if it does not exist.
         private: Whether a new repository is private.
         pull_request: Open a pull request; the repository may be somebody else's.
         claimed: `claim` has found already that the token may write there; the Hub does not like to be asked often.
@@ -198,7 +198,7 @@ def push_folder(
 
     Raises:
         ValueError: The folder holds no model.
-        HubError: The Hub does not take it.
+        HubError: The Hub refuses it.
     """
     files = files_to_push(folder) if files is None else files
     check_name(repo)
@@ -249,7 +249,7 @@ def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
 
 
 def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: bool) -> str | None:
-    """Return the card to upload, with what people wrote in the one that is there; `None` without one of ours."""
+    """Return the card to upload, with a person's edits of the remote one; `None` for a folder without a card."""
     if path is None:
         return None
     remote = None
@@ -262,7 +262,7 @@ def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: boo
 
 
 def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
-    """Return what an earlier push left that does not belong to the model that is pushed."""
+    """Return the files of an earlier push that do not belong to the pushed model."""
     patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
     return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
 

@@ -1,4 +1,4 @@
-"""Copies of the package's own modules beside saved weights, which load with them where it is not installed.
+"""Copies of the package's own modules next to saved weights, which load with them where it is not installed.
 
 transformers imports such copies from one flat folder: `vanillaformer/modeling/attention.py` becomes
 `modeling_attention.py`, and imports of our own modules are made to fit. It finds them by regular expressions, so what
@@ -23,7 +23,7 @@ SWITCH = "VANILLAFORMER_REMOTE_CODE"
 OFF = ("0", "false", "no", "off")
 MARK = "# Generated: vanillaformer/"
 FOR_TRANSFORMERS = """\
-if False:  # never run, but read by transformers, which then takes it along where a config is saved alone
+if False:  # never run, but read by transformers, which then copies it even if only a config is saved
     from .{} import {}"""
 
 
@@ -108,7 +108,7 @@ def known_commit() -> str | None:
 
 
 def flattened(modules: tuple[str, ...]) -> dict[str, str]:
-    """Return the changed text of modules and of all modules of ours that they need."""
+    """Return the changed text of modules and of all our modules that they need."""
     done: dict[str, str] = {}
     waiting = list(modules)
     while waiting:
@@ -129,7 +129,7 @@ def source(module: str) -> str:
 
 
 def flatten(module: str) -> tuple[str, set[str]]:
-    """Return a module's text with imports of ours rewritten, and the modules that it imports."""
+    """Return a module's text with imports of our modules rewritten, and the modules that it imports."""
     lines, needed = source(module).splitlines(), set()
     tree = ast.parse(source(module))
     only_for_checkers = set(imports_for_checkers(tree))
@@ -145,7 +145,7 @@ def flatten(module: str) -> tuple[str, set[str]]:
 
 
 def imports_of_ours(tree: ast.Module, module: str) -> list[ast.ImportFrom]:
-    """Return the imports of modules of ours.
+    """Return the imports of our modules.
 
     Raises:
         ValueError: One has a form that cannot be copied.
@@ -195,10 +195,10 @@ def origins_of(node: ast.ImportFrom, module: str) -> dict[str, list[str]]:
 
 
 def origin_of(module: str, name: str) -> str:
-    """Return which module defines a name, behind the packages that pass it on.
+    """Return which module defines a name, following the packages that re-export it.
 
     Raises:
-        ValueError: A package does not import it from a module of ours.
+        ValueError: A package does not import it from one of our modules.
     """
     while is_package(module):
         found: Any = reexports(module).get(name)
@@ -210,6 +210,6 @@ def origin_of(module: str, name: str) -> str:
 
 @cache
 def reexports(package: str) -> dict[str, str]:
-    """Return the names that a package imports from modules of ours, and those modules."""
+    """Return the names that a package imports from our modules, and those modules."""
     nodes = imports_of_ours(ast.parse(source(package)), package)
     return {alias.asname or alias.name: target_of(node, package) for node in nodes for alias in node.names}

@@ -1,4 +1,4 @@
-"""What the scripts say while they work."""
+"""Messages of the programs."""
 
 import os
 import sys
@@ -24,8 +24,8 @@ def _print(message: str, stream: TextIO) -> None:
 
 @contextmanager
 def optional(what: str) -> Iterator[None]:
-    """Go on without what cannot be made, and say so."""
+    """Report an error and continue without the result."""
     try:
         yield
-    except Exception as error:  # whatever the library behind it raises
+    except Exception as error:  # whatever the library raises
         warn(f"Warning: {what} could not be made: {' '.join(str(error).split()) or type(error).__name__}")

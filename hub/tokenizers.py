@@ -41,7 +41,7 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where:
 
 @contextmanager
 def tokenizer_errors(what: str) -> Iterator[None]:
-    """Turn whatever the library behind tokenizers raises into a ValueError, the panics of its Rust code included."""
+    """Turn whatever the tokenizers library raises into a ValueError, the panics of its Rust code included."""
     try:
         yield
     except BaseException as error:

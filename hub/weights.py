@@ -123,7 +123,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     """Raise ValueError unless the weights are those of the model that the config describes, whole and finite.
 
     The model is the one that the folder was saved from: what another task adds or leaves out does not count. Names
-    that an architecture of transformers has besides are passed over, as many of its files have some.
+    that an architecture of transformers has in addition are ignored, as many of its files have some.
 
     Args:
         folder: The folder.
@@ -153,7 +153,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
 
 
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class that a config's model was saved from, one of ours or of transformers.
+    """Return the class that a config's model was saved from: ours or one of transformers.
 
     Raises:
         ValueError: Its `architectures` do not name one.

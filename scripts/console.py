@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 an error named in one line, 2 wrong usage (argparse), 130 
 output went away. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import TextIO
 
 from huggingface_hub.errors import HTTPError, StrictDataclassError
+from huggingface_hub.utils import disable_progress_bars
 from safetensors import SafetensorError
 
 from vanillaformer.hub.errors import redact_tokens
+from vanillaformer.training.help_page import HelpPage
 
 Main = Callable[[Sequence[str] | None], None]
 
@@ -51,6 +54,36 @@ def program(main: Main) -> Callable[..., None]:
 def name() -> str:
     """Return the name by which the program was started, which argparse gives too."""
     return Path(sys.argv[0]).name
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help page is like that of the training programs.
+
+    Args:
+        description: What the program does, with examples.
+        usage: What follows the program's name.
+    """
+
+    def __init__(self, description: str, usage: str):
+        super().__init__(prog=name(), usage=f"%(prog)s {usage}", description=description)
+
+    def format_help(self) -> str:
+        page = HelpPage((), {}, {})
+        for group in self._action_groups:
+            for action in group._group_actions:
+                if action.dest != "help":
+                    page.described[action.dest] = group.title or "", action.help or ""
+                page.add(action)
+        return page.text(self.format_usage(), self.description or "")
+
+
+def hide_progress_bars() -> None:
+    """Show no progress bars of transformers and huggingface_hub where nobody watches."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+        disable_progress_bars()
 
 
 def is_user_error(error: BaseException) -> bool:

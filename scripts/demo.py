@@ -7,10 +7,8 @@ of `train-translation` can be given too, and take precedence.
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -19,7 +17,7 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.scripts import train_translation
 from vanillaformer.scripts.console import program
 from vanillaformer.training.data.corpora import cldr_translation, unseen_examples
-from vanillaformer.training.evaluation.plots import attention_map
+from vanillaformer.training.evaluation.plots import draw_attention
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.callbacks import scores_text
 
@@ -36,14 +34,6 @@ RECIPE = f"""
 EXAMPLES = 10
 
 
-def intro() -> None:
-    """Print what the demo does."""
-    report(
-        "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
-        "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
-    )
-
-
 def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list[dict[str, str]]) -> int:
     """Print source, translation (by beam search) and reference of each row; return how many translations are right."""
     output = model.generate(
@@ -55,19 +45,6 @@ def show_translations(model: Any, tokenizer: PreTrainedTokenizerBase, rows: list
         report(f"  {'✓' if right else '✗'} {row['source']}")
         report(f"    {translation}" if right else f"    {translation}   (reference: {row['target']})")
     return sum(translation == row["target"] for row, translation in zip(rows, translations))
-
-
-def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> None:
-    """Draw the cross-attention of the last decoder layer."""
-    model.set_attn_implementation("eager")  # which returns the weights
-    inputs = tokenizer([text], return_tensors="pt")
-    output = model.generate(**inputs, num_beams=1)
-    with torch.inference_mode():
-        attentions = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
-    source = [str(tokenizer.decode([token])) for token in inputs["input_ids"][0]]
-    target = [str(tokenizer.decode([token])) for token in output[0, 1:]]
-    title = f"Cross-attention of the last layer: {text}"
-    attention_map(attentions[-1][0].numpy(), source, target, path, title=title)
 
 
 def show(run: Run) -> None:
@@ -107,7 +84,10 @@ Next:
 @program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the demo."""
-    intro()
+    report(
+        "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
+        "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
+    )
     run = train_translation.train([*RECIPE, *(sys.argv[1:] if argv is None else argv)])
     show(run)
     outro(run)

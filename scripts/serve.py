@@ -1,107 +1,43 @@
 """Serve a language model by the OpenAI protocol: transformers' own server, for one model and within limits.
 
-    vanillaformer serve runs/language_model --port 8000
+POST to http://localhost:8000/v1/chat/completions (models with a chat template) or /v1/completions, with any client of
+that protocol. No other model is loaded, and transformers' other endpoints are not there.
 
-Then POST to http://localhost:8000/v1/chat/completions (models with a chat template) or /v1/completions, with any
-client of that protocol. Options are those of `transformers serve`, and limits of a request;
-`vanillaformer serve --help` lists them. No other model is loaded, and transformers' other endpoints are not there.
+Examples:
+  vanillaformer serve runs/language_model
+  vanillaformer serve runs/chat --host 0.0.0.0 --port 80
+  vanillaformer serve user/model@main --continuous-batching --device cuda
 """
 
-import copy
 import sys
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from typing import Any
 
-from transformers import AutoConfig
-from transformers.utils.import_utils import is_serve_available
+from vanillaformer.inference.serving.command import LIMITS, check_libraries, check_model, server_command
+from vanillaformer.scripts.console import CommandParser, name, program
 
-from vanillaformer import modeling
-from vanillaformer.hub.loading import saved_folder
-from vanillaformer.scripts.console import name, program
-
-SERVED = modeling.VanillaDecoderForCausalLM
-NEEDED = ("fastapi", "uvicorn", "openai", "pydantic")
-# Limits of a request: default and help
-LIMITS = {
-    "max_tokens": (2048, "Most tokens that a request may ask for, and with no limit of its own is given."),
-    "max_prompt_tokens": (8192, "Most tokens of a prompt; the model's length is a limit besides."),
-    "max_body_bytes": (2**18, "Most bytes of a request."),
+# Options of transformers' command that people use, by group; the others follow
+GROUPS = {
+    "Model": ("device", "dtype", "attn_implementation", "quantization", "compile", "trust_remote_code"),
+    "Server": ("host", "port", "enable_cors", "log_level", "continuous_batching"),
+    "Limits of a request": tuple(LIMITS),
 }
 
 
-def check_libraries() -> None:
-    """Raise ImportError for a library of the server that is not installed."""
-    if not is_serve_available():
-        missing = ", ".join(name for name in NEEDED if find_spec(name) is None)
-        raise ImportError(f"serving needs {missing}: pip install 'vanillaformer[serve]'")
-
-
-def server_command() -> Any:
-    """Return transformers' command with our limits, able to load our language models.
-
-    Its `--help` needs no library of the server.
-    """
-    from click import IntRange, Option
-    from transformers.cli.transformers import app
-
-    # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
-    setattr(sys.modules["transformers"], SERVED.__name__, SERVED)
-    command: Any = copy.copy(app.commands["serve"])
-    options = [
-        Option([f"--{name.replace('_', '-')}"], type=IntRange(1), default=default, show_default=True, help=text)
-        for name, (default, text) in LIMITS.items()
-    ]
-    command.params = [*command.params, *options]
-    command.callback = limited(command.callback)
-    command.help = __doc__
-    return command
-
-
-def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
-    """Return transformers' serving with an app that has the endpoints of one model, within limits."""
-
-    def run(**options: Any) -> Any:
-        from transformers.cli.serving import server
-
-        from vanillaformer.inference.serving.app import builder
-        from vanillaformer.inference.serving.requests import Limits
-
-        limits = Limits(**{name: options.pop(name) for name in LIMITS})
-        server.build_server = builder(limits, options["host"])  # which `serve` looks up there
-        return serve(**options)
-
-    return run
-
-
-def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
-    """Raise ValueError for no model, or one that the server cannot run as it is asked to."""
-    if name is None:
-        raise ValueError("name the model to serve: vanillaformer serve MODEL, a folder or Hub id")
-    if name.endswith(".gguf"):
-        return
-    path, _, revision = name.partition("@")
-    try:
-        options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
-        config: Any = AutoConfig.from_pretrained(path, **options)
-    except (OSError, ValueError) as error:
-        if "trust_remote_code" in str(error):
-            raise ValueError(
-                f"{name} has code of its own: --trust-remote-code runs it, once you have read it"
-            ) from error
-        raise ValueError(f"{name} is not a model: {error}") from error
-    if not trust_remote_code:
-        saved_folder(path, revision or None, "MODEL")
-    architecture = next(iter(config.architectures or []), "none")
-    if architecture not in vars(modeling):
-        return
-    if architecture != SERVED.__name__:
-        raise ValueError(
-            f"{name} is a {architecture}, but only language models are served ({SERVED.__name__}); "
-            "generate.py runs every model"
-        )
-    if continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
-        raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")
+def help_page(command: Any) -> str:
+    """Return the help page of the server's command."""
+    parser = CommandParser(__doc__, "MODEL [--option value ...]")
+    options = {option.name: option for option in command.params if option.name not in ("force_model", "non_blocking")}
+    model = parser.add_argument_group("Model")
+    model.add_argument("force_model", metavar="MODEL", help="Language model (folder or Hub id)")
+    shown = [option for names in GROUPS.values() for option in names]
+    others = [option for option in options if option not in shown]
+    for title, names in {**GROUPS, "Other options of the server": others}.items():
+        group = model if title == "Model" else parser.add_argument_group(title)
+        for option in map(options.__getitem__, names):
+            words = (option.help or "").replace("%", "%%").rstrip(".")
+            group.add_argument(option.opts[0], dest=option.name, default=option.default, help=words)
+    return parser.format_help()
 
 
 @program
@@ -109,11 +45,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = server_command()
-    if "--help" not in arguments:
-        check_libraries()
-        given = command.make_context(name(), list(arguments), resilient_parsing=True).params
-        options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
-        check_model(given.get("force_model"), *options)
+    if {"--help", "-h"} & set(arguments):
+        print(help_page(command))
+        raise SystemExit
+    check_libraries()
+    given = command.make_context(name(), list(arguments), resilient_parsing=True).params
+    options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
+    check_model(given.get("force_model"), *options)
     command.main(arguments, prog_name=name())
 
 

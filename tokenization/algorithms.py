@@ -78,7 +78,7 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
     normalized, symbols = limited_symbols(passages(texts), tokenizer, options)
     trained = Tokenizer(models.WordPiece(unk_token=options.unk_token))
-    # Digits are set apart in training only. With no longer digit piece to be found, encoding keeps them alone too,
+    # Digits are set apart in training only. With no longer digit piece to be found, encoding separates them too,
     # but as parts of one word, so that decoding puts no spaces between them.
     trained.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, *digits(options)])
     # Named beforehand, the `##` symbols get fixed ids; left to the trainer, ids follow its random order of words.
@@ -122,11 +122,11 @@ def character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Every character is a token, with BERT's normalizer: Chinese characters and punctuation stand alone.
+    """Every character is a token, with BERT's normalizer: Chinese characters and punctuation are separate.
 
     Runs of other letters and digits are split into characters too, marked with `##` inside a run, so that no word is
     unknown and decoding joins them again. White space is not kept: decoding puts one space between runs and none
-    beside Chinese.
+    next to Chinese.
     """
     tokenizer = bert(models.WordPiece(unk_token=options.unk_token), options)
     _, symbols = limited_symbols(passages(texts), tokenizer, options, options.min_frequency or 1)

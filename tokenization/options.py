@@ -22,7 +22,7 @@ class TrainingOptions:
         special_tokens: All special tokens in id order: token `i` gets id `i`.
         declared_tokens: Those of them that are part of the text: its user has declared them.
         unk_token: The special token that stands for what the vocabulary does not cover.
-        min_frequency: How often something must occur to enter the vocabulary; None leaves it to the algorithm.
+        min_frequency: How often something must occur to enter the vocabulary; None: the algorithm's default.
         lowercase: Lower-case the text first.
         split_digits: Keep each digit a token of its own.
         strip_punctuation: Leave out what is neither letter nor digit, of words only.
@@ -46,7 +46,7 @@ class TrainingOptions:
 
     @property
     def room(self) -> int:
-        """How many tokens fit beside the special ones."""
+        """How many tokens fit in addition to the special ones."""
         return self.vocab_size - len(self.special_tokens)
 
     @property
@@ -55,7 +55,7 @@ class TrainingOptions:
         return self.special_tokens.index(self.unk_token)
 
     def require_room(self, size: int, reason: str) -> None:
-        """Raise ValueError unless `size` tokens fit beside the special ones."""
+        """Raise ValueError unless `size` tokens fit in addition to the special ones."""
         if self.room < size:
             raise ValueError(
                 f"vocab_size={self.vocab_size} is too small: {len(self.special_tokens)} special tokens and {reason} "

@@ -1,4 +1,4 @@
-"""Saving and loading of the two tokenizers of a translation model beside its weights."""
+"""Saving and loading of the two tokenizers of a translation model next to its weights."""
 
 import shutil
 from os import PathLike

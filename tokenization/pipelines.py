@@ -21,7 +21,7 @@ UNNATURAL_SPACES = (
     r" (?=[.,!?;:%)\]}…])",  # before closing punctuation
     r"(?<=[(\[{¿¡]) ",  # after opening punctuation
     rf"(?<=\w) (?=' {CONTRACTED})|(?<=\w ') (?={CONTRACTED})",  # in "it's" and "don't"
-    rf"(?<={CHINESE}) | (?={CHINESE})",  # beside Chinese
+    rf"(?<={CHINESE}) | (?={CHINESE})",  # next to Chinese
     rf"(?<={WORD_CHARACTER}{{{LONGEST_WORD}}}) (?={WORD_CHARACTER})",  # between the parts of a long word
 )
 
@@ -29,7 +29,7 @@ UNNATURAL_SPACES = (
 def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
     """A tokenizer that turns each space into `▁`, puts one in front of the text, and undoes both when decoding.
 
-    The front one is put there by the normalizer: `Metaspace` alone would not tell " a" from "a".
+    The front one is put there by the normalizer: `Metaspace` itself does not distinguish " a" from "a".
     """
     tokenizer = Tokenizer(model)
     lowercase = [normalizers.Lowercase()] if options.lowercase else []
@@ -48,7 +48,7 @@ def space_keeping(model: models.Model, options: TrainingOptions) -> Tokenizer:
 
 
 def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
-    """BERT's pipeline: Chinese characters and punctuation alone, accents removed when lower-casing."""
+    """BERT's pipeline: Chinese characters and punctuation separate, accents removed when lower-casing."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=options.lowercase)
     parts = pre_tokenizers.Split(PART_OF_WORD, "isolated")
@@ -58,7 +58,7 @@ def bert(model: models.Model, options: TrainingOptions) -> Tokenizer:
 
 
 def digits(options: TrainingOptions) -> list[pre_tokenizers.PreTokenizer]:
-    """The pre-tokenizer that keeps each digit alone, where it is asked for."""
+    """The pre-tokenizer that separates digits, if asked for."""
     return [pre_tokenizers.Digits(individual_digits=True)] if options.split_digits else []
 
 

@@ -54,7 +54,7 @@ def train(
             the character algorithms 1. Unigram has no such limit.
         lowercase: Lower-case all text, in training and later; `word` always does.
         split_digits: Keep each digit a token of its own.
-        strip_punctuation: Leave out punctuation and other symbols; apostrophes within words stay. For `word` alone.
+        strip_punctuation: Leave out punctuation and other symbols; apostrophes within words stay. Only for `word`.
         model_max_length: Stored length limit, used when the tokenizer is asked to truncate.
         extra_special_tokens: Placeholders and tags in the texts. They are never split, decoding keeps them, and they
             get the ids after the special ones, in this order.

@@ -95,7 +95,7 @@ class ModelArguments:
         """The folder of the model to start from, fetched if it is on the Hub; looked up once, for main may move on.
 
         Raises:
-            ValueError: There is none, or it holds no model that can be opened safely.
+            ValueError: The model is missing, or cannot be opened safely.
         """
         if self.model_name_or_path is not None:
             return saved_folder(self.model_name_or_path, self.model_revision, "--model_name_or_path")

@@ -18,6 +18,12 @@ GROUPS = (
     "Input and output",
     "Data",
     "Tokenizer",
+    "Conversion",
+    "Engine",
+    "Repository",
+    "Upload",
+    "Server",
+    "Limits of a request",
     "Output",
     "Training",
     "Loss",
@@ -64,8 +70,7 @@ class HelpPage:
 
     def add(self, action: argparse.Action) -> None:
         """Note the first action of an option; further ones are for its negation (`--no_...`)."""
-        if action.option_strings:
-            self.actions.setdefault(action.dest, action)
+        self.actions.setdefault(action.dest, action)
 
     def text(self, usage: str, description: str, everything: bool = False) -> str:
         """Return the page.
@@ -113,7 +118,7 @@ def shown_name(action: argparse.Action) -> str:
     """Return the one spelling of an option that the page shows: a short one where there is one."""
     if "-h" in action.option_strings:
         return "-h, --help"
-    first, *others = action.option_strings
+    first, *others = action.option_strings or [str(action.metavar)]
     aliases = [name for name in others if name.replace("-", "_") != first.replace("-", "_")]
     return aliases[0] if aliases else first
 

@@ -146,7 +146,7 @@ class Names:
         """Return the field that a name stands for.
 
         Raises:
-            ValueError: There is none.
+            ValueError: No field has that name.
         """
         name = str(key).replace("-", "_")
         if name not in self.fields:

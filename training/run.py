@@ -56,7 +56,7 @@ EXTRA_METRICS = {"signatures", "classes", "confusion_matrix", "baselines", "trai
 def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: TaskName, length: int) -> Iterator[Run]:
     """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
 
-    What a signal or an error ends leaves a folder that the same command can continue.
+    After a signal or an error the same command resumes from the folder.
 
     Args:
         program: Name of the program.

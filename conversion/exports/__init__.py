@@ -51,7 +51,7 @@ def export(
         model: One of our models with a head.
         folder: A folder that does not exist or is empty.
         engine: A name in `EXPORTERS`.
-        tokenizer: Its tokenizer, or that of the source; saved beside it.
+        tokenizer: Its tokenizer, or that of the source; saved with it.
         target_tokenizer: That of the target, where it is another one.
         quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
 
@@ -68,7 +68,7 @@ def exporter_of(engine: str) -> Exporter:
     """Return the exporter of a name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: No exporter has that name.
     """
     if engine not in EXPORTERS:
         raise ValueError(f"engine must be one of {', '.join(EXPORTERS)}, got {engine!r}")

@@ -112,7 +112,7 @@ class Exporter:
         check_free(job.folder)
 
     def write_record(self, job: ExportJob, checked: str | None = None) -> None:
-        """Write what `load` needs besides the engine's own files, and the result of the comparison."""
+        """Write what `load` needs in addition to the engine's own files, and the result of the comparison."""
         modules = self.info.writer.load()
         versions = {module.__name__: getattr(module, "__version__", None) for module in modules}
         record = {

@@ -104,9 +104,9 @@ class Architecture:
         parts: The tables of the stack's tensors.
         heads: The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`.
         unconstrained: Our fields that can have any value, since the weights decide.
-        unused: Native tensors that nothing reads when they are not tied, each with the tensor of ours to copy.
+        unused: Native tensors that nothing reads when they are not tied, each with our tensor to copy.
         distinct_tokens: Pairs of our fields for special tokens that must not be the same token.
-        fixed_tables: Native tensors that are not trained, each with the table of ours that it must equal.
+        fixed_tables: Native tensors that are not trained, each with our table that it must equal.
         read: Returns those of our fields that only the native weights determine.
         finish: Changes a new native model in ways that its config cannot express.
     """

@@ -37,7 +37,7 @@ def module_of(name: str) -> str:
 
 
 def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> torch.Tensor:
-    """Return a tensor of ours for a model with another layout; stacks of different widths have an order each.
+    """Return one of our tensors for a model with another layout; stacks of different widths have an order each.
 
     Raises:
         ValueError: Its axes along the model's width are not known.

@@ -33,7 +33,7 @@ def same(*names: str) -> Field:
 
 
 def constant(**values: Any) -> Field:
-    """Fields of ours that have one value in every model of the architecture."""
+    """Our fields that have one value in every model of the architecture."""
     return Field(to_ours=lambda config: copy.deepcopy(values), to_native=lambda config: {})
 
 
@@ -57,7 +57,7 @@ LABELS = optional("id2label", "label2id", "problem_type")
 
 
 def head_width(config: PreTrainedConfig) -> int:
-    """Return the width of a head, which some native configs leave at the model's width by the number of heads."""
+    """Return the width of a head, by default the model's width divided by the number of heads."""
     width = getattr(config, "head_dim", None)
     return width or config.hidden_size // config.num_attention_heads
 

@@ -38,7 +38,7 @@ Differences = dict[str, tuple[Any, Any]]
 
 
 class Fit(NamedTuple):
-    """How a native architecture can hold a model of ours.
+    """How a native architecture can hold one of our models.
 
     Args:
         config: The nearest config to the architecture that computes the same.

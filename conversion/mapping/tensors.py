@@ -1,7 +1,7 @@
 """The correspondence of native tensors to ours, as tables that are read in both directions.
 
-A table's key is a name of ours, or a tuple of names where the native model has several in one tensor; its value is the
-native name, with the kind of correspondence unless the two are equal. Names of modules stand for their weight and
+A table's key is one of our names, or a tuple of those that the native model has in one tensor; its value is the native
+name, with the kind of correspondence unless the two are equal. Names of modules stand for their weight and
 bias, `{layer}` for the number of a layer, `{head}` for that of a head (`HeadRow`). All kinds are linear, so a table
 converts gradients too.
 """
@@ -16,7 +16,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Same:
-    """A tensor of ours equals a native one; the base of the kinds."""
+    """One of our tensors equals a native one; the base of the kinds."""
 
     def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
         """Return our tensors, given the native one and our config."""
@@ -86,7 +86,7 @@ class BufferRow(Same):
 
 @dataclass(frozen=True)
 class HeadRow(Same):
-    """The weight (K) of one head's norm, a row of ours for all heads (H, K); its links are added up (StableLM).
+    """The weight (K) of one head's norm, a row of our tensor for all heads (H, K); its links are added up (StableLM).
 
     Args:
         count: Our field with the number of heads.

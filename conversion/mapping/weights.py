@@ -133,7 +133,7 @@ def write_tensors(model: nn.Module, values: Tensors) -> None:
 def our_weights(
     architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
 ) -> Tensors:
-    """Return the weights of a native model for a new one of ours.
+    """Return the weights of a native model for one of our new models.
 
     Raises:
         ValueError: A tensor of either model is left over, or a native table is not the one that ours computes.

@@ -61,7 +61,7 @@ def from_state_dict(
         prefix: Prefix of the names; other tensors are left out.
         causal: Whether a stack is a decoder, if names do not show it: an `nn.TransformerEncoder` (default: no) and
             x-transformers (default: yes).
-        **options: Fields of our config that leave no trace in weights. `num_attention_heads` must be given (nanoGPT's
+        **options: Fields of our config that weights do not determine. `num_attention_heads` must be given (nanoGPT's
             checkpoints tell it); for the others the library's default is taken: `hidden_act`, `norm_eps`, for
             `torch.nn.Transformer` `norm_placement="post"` (its `norm_first=True` is `"pre"`), and for x-transformers
             `norm_unit_offset=True` (its `norm_add_unit_offset`, which older versions had not).

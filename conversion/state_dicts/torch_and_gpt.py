@@ -1,7 +1,7 @@
 """State dicts of nanoGPT, minGPT and torch: the names and shapes of their tensors, and our config inferred from them.
 
-Shapes and names determine sizes, biases, norms and ties; fields that leave no trace (heads, activation) come from the
-caller, or are that library's default. Each function here reads one kind of state dict.
+Shapes and names determine sizes, biases, norms and ties; other fields (heads, activation) come from the caller, or
+are that library's default. Each function here reads one kind of state dict.
 """
 
 import re
@@ -30,13 +30,13 @@ NO_TOKENS = {"vocab_size": 1, "pad_token_id": None, "bos_token_id": None, "eos_t
 
 @dataclass(frozen=True)
 class Reading:
-    """The model of ours that a state dict is read into.
+    """Our model for a state dict.
 
     Args:
         model_class: Our model.
         links: The links of its tensors.
         inferred: Fields that its names and shapes determine.
-        assumed: Fields that leave no trace, with the library's default.
+        assumed: Fields that weights do not determine, with the library's default.
         ignored: Pattern of names that are not weights.
         initialized: Pattern of our tensors that it may lack.
         added: Neutral tensors that it lacks.

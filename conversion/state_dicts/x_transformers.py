@@ -54,7 +54,7 @@ def read_x_norms(state: Tensors, layers: str) -> tuple[str, dict[str, str]]:
     """Return the placement, and our name of each norm of a layer by its name there.
 
     Raises:
-        ValueError: No placement of ours has these norms, or they are of another kind.
+        ValueError: None of our placements has these norms, or they are of another kind.
     """
     there = {number: f"{layers}0.0.{number}." for number in range(3)}
     present = tuple(number for number, name in there.items() if any(key.startswith(name) for key in state))

@@ -35,7 +35,7 @@ def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") ->
     Args:
         data_args: The data arguments.
         task: What the model does.
-        row: An input from the data, empty if there is none.
+        row: An input from the data, or an empty one.
     """
     if data_args.turns_column is not None:
         return None

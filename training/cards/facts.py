@@ -48,7 +48,7 @@ class CardFacts:
         resumed: The checkpoint that the last part of the training began with, None if the run was never interrupted.
         hardware: What it was trained on, by heading.
         separate_target: Whether the target has a tokenizer of its own.
-        pictures: Names of pictures beside the card.
+        pictures: Names of pictures next to the card.
         samples: Texts that a causal language model wrote.
         license: License of the model, as the Hub writes it.
         has_code: Whether the model's code is stored with it.

@@ -25,7 +25,7 @@ def update_card(run: Run, facts: CardFacts) -> Path:
     path = run.folder / CARD
     try:
         old = path.read_text(encoding="utf-8") if path.exists() else None
-    except UnicodeDecodeError:  # it cannot be merged: `write_card` keeps it beside the new one
+    except UnicodeDecodeError:  # it cannot be merged: `write_card` keeps it next to the new one
         old = None
     write_card(path, merged_card(model_card(facts), old))
     return path

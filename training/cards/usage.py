@@ -42,7 +42,7 @@ def loading_code(
         example: An input for it.
         separate_target: Whether the target has a tokenizer of its own.
         package: Use this package; otherwise the code that was saved with the model.
-        ours: Whether the model is one of this package; those of transformers need no code of theirs.
+        ours: Whether the model is one of this package; those of transformers need no code in their repository.
         chat: Whether the model answers in dialogues, and the example is what is said to it.
     """
     description, trust = TASKS[task], "" if package or not ours else TRUST

@@ -162,7 +162,7 @@ def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
     """Return the splits of rows whose column says which split they belong to.
 
     Raises:
-        ValueError: Naming the row and what its cell holds, when that is no split; or when no row is for training.
+        ValueError: Naming the row and its cell, if that is not a split; or if no row is for training.
     """
     cells, number_of = distinct_cells(split.rows, column)
     feature = split.rows.features[column]

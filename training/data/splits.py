@@ -22,7 +22,7 @@ def divide(dataset: DatasetDict, column: str, data_args: DataArguments) -> tuple
 
     Args:
         dataset: The splits, of which `train` is one.
-        column: The source or text, by which rows are told apart.
+        column: The source or text, by which rows are distinguished.
         data_args: How much is held out, and how much is used of each split.
     """
     dataset, seed = hold_out(dataset, column, data_args), data_args.split_seed

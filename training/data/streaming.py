@@ -86,7 +86,7 @@ class TextStream:
         """Look at the first row.
 
         Raises:
-            ValueError: There is none, or it lacks a column.
+            ValueError: The stream is empty, or lacks a column.
         """
         first = next(iter(self.source), None)
         if first is None:
@@ -126,7 +126,7 @@ class TextStream:
         """Return as many usable rows, or all of them.
 
         Raises:
-            ValueError: There is none.
+            ValueError: No row can be used.
         """
         parts: list[Dataset] = []
         missing = inf if size is None else size
@@ -184,7 +184,7 @@ def open_streams(
         train.source = train.source.skip(held_out[-1][READ])
         train.held_out = frozenset(held_out[column])
         report(f"{train.name}: the first {len(held_out):,} rows are held out for validation.")
-        hint = f" beside the {len(held_out):,} held out: give a smaller --max_validation_samples"
+        hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
     if data_args.drop_leaked_rows:
         train.held_out |= {text for part in parts.values() for text in part.rows[column]}
     if data_args.max_train_samples is not None:

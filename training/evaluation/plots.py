@@ -7,8 +7,10 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
+import torch
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
+from transformers import PreTrainedTokenizerBase
 
 from ..metrics.scores import ENTRIES
 from .confusion import NUMBERED
@@ -76,6 +78,19 @@ def confusion_picture(
         number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
     return _save(figure, path)
+
+
+def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> Path:
+    """Draw the cross-attention of the last decoder layer between a text and its translation."""
+    model.set_attn_implementation("eager")  # which returns the weights
+    inputs = tokenizer([text], return_tensors="pt")
+    output = model.generate(**inputs, num_beams=1)
+    with torch.inference_mode():
+        attentions = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
+    source = [str(tokenizer.decode([token])) for token in inputs["input_ids"][0]]
+    target = [str(tokenizer.decode([token])) for token in output[0, 1:]]
+    title = f"Cross-attention of the last layer: {text}"
+    return attention_map(attentions[-1][0].numpy(), source, target, path, title=title)
 
 
 def attention_map(

@@ -33,7 +33,7 @@ class TextSizes:
         """Return the characters and bytes of the tokens that are counted.
 
         Args:
-            labels: Rows of token ids (N, T), -100 where there is none.
+            labels: Rows of token ids (N, T), -100 at positions without a label.
             counted: Which of them the model predicted (N, T); the others are known to it.
         """
         if self.table is not None:

@@ -195,7 +195,7 @@ def row_order(lengths: np.ndarray, arguments: Any) -> RandomEpochs | None:
 def evaluation_order(rows: Dataset) -> np.ndarray:
     """Return the order in which held-out rows are evaluated: the longest first, so that batches have little padding.
 
-    It depends on the rows alone, so that what is predicted can be put beside what the rows hold.
+    It depends only on the rows, so that predictions can be matched with them.
     """
     return np.argsort(-row_lengths(rows).sum(axis=1), kind="stable")
 

@@ -41,7 +41,7 @@ class Blocks:
 
     def cut(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter."""
-        held, covered, count = np.zeros(0, np.int32), 0, 0  # tokens held, of which so many have been in a block
+        held, covered, count = np.zeros(0, np.int32), 0, 0  # tokens held, and how many of them were in a block
         for piece in pieces:
             held = np.concatenate([held, piece])
             if len(held) >= self.size:

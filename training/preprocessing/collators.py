@@ -70,7 +70,7 @@ class RowMasking(DataCollatorForLanguageModeling):
 class BlockCollator:
     """Makes batches of blocks for a causal language model, of which the last of a split is shorter: filled up.
 
-    Labels leave out what was filled, not a token: where a tokenizer pads with its </s>, texts still end in it.
+    Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it.
 
     Args:
         tokenizer: The tokenizer, which says what pads.
@@ -123,7 +123,7 @@ def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _padded(values: list[int], length: int, fill: Any) -> list[int]:
-    """Return values filled up to a length, from the start of `fill`, whose last value goes on."""
+    """Return values filled up to a length, from the start of `fill`, whose last value is repeated."""
     missing = length - len(values)
     tail = list(fill[:missing])
     return [*values, *tail, *tail[-1:] * (missing - len(tail))]

@@ -1,7 +1,7 @@
-"""Short texts packed into rows, none of which sees another: no padding, and nothing learned across texts.
+"""Short texts packed into rows without attention between them: no padding, and nothing learned across texts.
 
-The model tells the texts of a row by their positions, which start anew with each: transformers makes the masks of
-that, where no `attention_mask` is given. So the collators here give none, and padding is one more text without labels.
+The model separates the texts of a row by their positions, which start at 0 in each: from these transformers makes the
+masks when no `attention_mask` is given. So the collators give none, and padding is one more text without labels.
 """
 
 from functools import partial
@@ -45,7 +45,7 @@ def packed_rows(
         long_texts: Whether texts longer than a row are cut into several, left out, or an error.
 
     Raises:
-        ValueError: A row has no room for a text, or the tokenizer has no tokens to tell texts apart.
+        ValueError: A row has no room for a text, or the tokenizer has no tokens to separate texts.
     """
     start, end = frame(tokenizer, masked=masked)
     room = block_size - len(start) - len(end) if masked else block_size
@@ -116,7 +116,7 @@ def _text_batch(
     rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}
     for ids in token_ids(tokenizer, batch["text"]):
         framed = ids if reframe else [*start, *ids, *end]
-        pieces = [framed[place : place + longest] for place in range(0, len(framed), longest)]
+        pieces = [framed[first : first + longest] for first in range(0, len(framed), longest)]
         if reframe:
             pieces = [[*start, *piece, *end] for piece in pieces]
         rows["input_ids"].append(list(chain.from_iterable(pieces)))
@@ -133,9 +133,9 @@ def _rows(texts: Dataset, size: int) -> Dataset:
     order = np.fromiter(chain.from_iterable(bins), dtype=np.int64)
     counts = lengths[order]
     ends = np.cumsum(counts)
-    within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)  # each token's place in its piece
-    places = np.repeat(starts[order], counts) + within
+    within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)  # each token's position in its piece
+    positions = np.repeat(starts[order], counts) + within
     offsets = np.concatenate([[0], ends[np.cumsum([len(items) for items in bins]) - 1]])
-    columns = {"input_ids": pc.take(tokens, pa.array(places)), "position_ids": pa.array(within.astype(np.int32))}
+    columns = {"input_ids": pc.take(tokens, pa.array(positions)), "position_ids": pa.array(within.astype(np.int32))}
     bounds = pa.array(offsets, pa.int64())
     return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))

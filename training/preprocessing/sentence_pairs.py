@@ -21,7 +21,7 @@ from .blocks import IDS, flat_values
 from .encoding import Batch, frame, token_ids
 from .tokenizing import TokenizedSplits, map_splits
 
-# Behind a line's end, and behind the full stop, exclamation or question mark of a sentence within a line; Chinese and
+# After a line's end, and after the full stop, exclamation or question mark of a sentence within a line; Chinese and
 # Japanese ones, the last three, stand without a space.
 SENTENCE_ENDS = re.compile(r"(?<=\n)|(?<=[.!?])(?=[ \t]+\S)|(?<=[\u3002\uff01\uff1f])")
 FOLLOWS, RANDOM = 0, 1  # the labels, numbered as BERT's
@@ -66,7 +66,7 @@ def sentence_pairs(
     Each text is a document; its sentences are its lines, and the sentences within a line; blank lines are left out.
     A run of sentences that fills the row is parted in two at random. In half of the rows, drawn by the seed, B is
     the second part (label 0); in the others (label 1) it is as much of another document, from a random sentence on,
-    and the second part begins the next run. With a single document that is another place of it. Where a row would
+    and the second part begins the next run. With a single document it is another part of it. Where a row would
     be too long the longer segment is cut, A at its start and B at its end, so that they still meet where they met.
 
     Args:
@@ -81,7 +81,7 @@ def sentence_pairs(
             a second sentence.
     """
     if block_size < 5:
-        raise ValueError(f"block_size={block_size}: a pair needs two tokens beside [CLS] and twice [SEP]")
+        raise ValueError(f"block_size={block_size}: a pair needs two tokens in addition to [CLS] and two [SEP]")
     start, end = frame(tokenizer, masked=True)
     room = block_size - 3
     batch = partial(_sentence_batch, tokenizer=text_tokenizer(tokenizer), longest=room // 2)
@@ -101,7 +101,7 @@ def sentences(text: str) -> list[str]:
 def draw_pairs(documents: Documents, room: int, rng: Random) -> Iterator[Pair]:
     """Yield pairs of at most `room` tokens; a sentence must have no more than half as many.
 
-    A last sentence that is left alone begins no pair.
+    A single sentence at the end begins no pair.
     """
     bounds = documents.bounds
     for number in range(len(documents)):
@@ -121,7 +121,7 @@ def draw_pairs(documents: Documents, room: int, rng: Random) -> Iterator[Pair]:
 
 
 def _elsewhere(documents: Documents, number: int, run: tuple[int, int, int], rng: Random) -> tuple[int, int]:
-    """Draw a sentence of another document; return its number and that behind the last one that may follow."""
+    """Draw a sentence of another document; return its number and the end of the sentences that may follow."""
     first, middle, end = run
     if len(documents) > 1:
         other = rng.randrange(len(documents) - 1)

@@ -30,7 +30,7 @@ NAMES = (
     "runs/*/events.out.tfevents.*",
 )
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-# Folders of work that is under way; what a kill leaves in them is deleted or put back by the next run
+# Folders of unfinished work; after a kill the next run deletes them or restores their files
 PUSHING = ".pushing"
 SAVING = ".saving"
 PREVIOUS = ".previous_run"
@@ -95,7 +95,7 @@ def _put(part: Path, folder: Path) -> None:
 
 # -------------------------------------------------------------------------------------------------------- moved aside
 def move_aside(folder: Path) -> Path:
-    """Move the files of a run into a folder in its folder; the record, last, tells that all of them are there."""
+    """Move the files of a run into a folder in its folder; the record, moved last, shows that all are there."""
     aside = folder / PREVIOUS
     aside.mkdir()
     _move([path for path in files_of_run(folder) if path.name != RECORD or path.parent != folder], folder, aside)
@@ -118,7 +118,7 @@ def put_back(folder: Path) -> bool:
 
 
 def discard_previous(folder: Path) -> None:
-    """Delete the run that was moved aside; a kill leaves nothing of it that could be put back."""
+    """Delete the run that was moved aside, in an order in which a kill cannot have it restored by half."""
     shutil.rmtree(folder / DISCARDED, ignore_errors=True)
     with suppress(FileNotFoundError):
         os.replace(folder / PREVIOUS, folder / DISCARDED)

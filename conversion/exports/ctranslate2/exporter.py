@@ -99,7 +99,7 @@ RULES = (
 class CTranslate2Exporter(Exporter):
     """Fills CTranslate2's specs: a Translator, a Generator or an Encoder.
 
-    Its own tools read the folder too. The head of a classifier or a masked language model is saved beside it, in
+    Its own tools read the folder too. The head of a classifier or a masked language model is saved next to it, in
     float32, and computed by our own class.
     """
 

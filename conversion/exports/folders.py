@@ -1,0 +1,52 @@
+"""Exporting a saved model: the model and its tokenizers of a folder or Hub id, in a new folder for another engine."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vanillaformer import modeling
+from vanillaformer.hub.loading import open_config, open_model, saved_folder
+from vanillaformer.hub.tokenizers import open_tokenizers
+
+from ..convert import from_native
+from ..folders import carried_files
+from . import export
+
+
+def export_folder(
+    source: str, target: str | Path, engine: str, *, quantization: str | None = None, revision: str | None = None
+) -> str:
+    """Export the model saved in `source`, with its tokenizers if it has any, and return what was done in words.
+
+    Args:
+        source: A folder or Hub id of one of our models, or of a native one that converts to ours.
+        target: A new or empty folder.
+        engine: A name in `EXPORTERS`.
+        quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
+        revision: Branch, tag or commit of a Hub id.
+
+    Raises:
+        ValueError: The source cannot be read or converted, one of its files is a link out of it, or as from `export`.
+        ImportError: The engine is not installed.
+    """
+    folder, where = saved_folder(source, revision, "SRC"), f"SRC {source}"
+    model = _load_model(folder, where)
+    carried_files(folder)
+    tokenizers: tuple[Any, Any] = None, None
+    if (folder / "tokenizer_config.json").is_file():
+        tokenizers = open_tokenizers(folder, model.config, where)
+    checked = export(
+        model, target, engine, tokenizer=tokenizers[0], target_tokenizer=tokenizers[1], quantization=quantization
+    )
+    without = "" if tokenizers[0] is not None else ", without a tokenizer"
+    return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"
+
+
+def _load_model(folder: Path, where: str) -> Any:
+    """Return a model of ours in float32; a native one is converted."""
+    architecture = next(iter(open_config(folder).architectures or []), "none")
+    model_class = getattr(modeling, architecture, None)
+    if model_class is None:
+        return from_native(folder).float().eval()
+    return open_model(model_class, folder, where, dtype=torch.float32).eval()
