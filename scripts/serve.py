@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = server_command()
     if {"--help", "-h"} & set(arguments):
         print(help_page(command))
-        raise SystemExit
+        raise SystemExit(0)
     check_libraries()
     given = command.make_context(name(), list(arguments), resilient_parsing=True).params
     options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))

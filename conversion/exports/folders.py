@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from vanillaformer import modeling
+import vanillaformer.modeling as modeling
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
 

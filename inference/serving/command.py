@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 from transformers.utils.import_utils import is_serve_available
 
-from vanillaformer import modeling
+import vanillaformer.modeling as modeling
 from vanillaformer.hub.loading import saved_folder
 
 SERVED = modeling.VanillaDecoderForCausalLM
