@@ -9,6 +9,7 @@ Examples:
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from transformers import DataCollatorWithPadding
@@ -62,7 +63,8 @@ def _train(run: Run, args: Arguments) -> Run:
     if data.stream is not None:
         stream = StreamedRows(data.stream, encode_texts(tokenizer, length), long_texts=data_args.long_texts)
     train_rows = describe_rows(run, args, data, rows, tokenizers, stream)
-    model = new_model(run, "classification", args, tokenizer, length=length, labels=labels)
+    make_model = partial(new_model, run, "classification", args, tokenizer, length=length, labels=labels)
+    model = make_model()
     check_language_model_loss(training_args.lm_loss_weight, model.config)
     trainer = RunTrainer(
         model=model,
@@ -73,6 +75,7 @@ def _train(run: Run, args: Arguments) -> Run:
         processing_class=tokenizer,
         compute_metrics=classification_metrics(),
     )
+    trainer.new_model = lambda seed: make_model(seed=seed)
     return train_and_save(run, "classification", args, trainer, rows, tokenizers, data=data, example=example)
 
 

@@ -1,5 +1,6 @@
 """The last steps of a run, which a finished one takes again when a command asks for something else of them."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard
 from .tasks import TaskName
+from .trainer.distillation import TEACHERS
 from .trainer.pushing import push_run
 
 # What a generation config that lacks a field means by it
@@ -49,6 +51,7 @@ def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: s
         run.finished = True
         run.write()
     discard(run.folder)
+    shutil.rmtree(run.folder / TEACHERS, ignore_errors=True)
     drop_extra(run.folder)
     if training_args.push_to_hub:
         push_run(training_args)

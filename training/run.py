@@ -41,6 +41,7 @@ from .tasks import TASKS, TaskName
 from .trainer.admin_profile import profile_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
+from .trainer.distillation import train_teachers
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.pushing import check_pushing
 from .trainer.time_budget import in_short, in_words
@@ -166,6 +167,7 @@ def new_model(
     *tokenizers: PreTrainedTokenizerBase,
     length: int,
     labels: list[str] | None = None,
+    seed: int | None = None,
 ) -> PreTrainedModel:
     """Return the model to train, that of the folder if the run is finished.
 
@@ -176,9 +178,11 @@ def new_model(
         *tokenizers: The tokenizer, or those of source and target.
         length: The longest row in tokens.
         labels: Names of the classes.
+        seed: Seed of new weights; by default that of the run.
     """
+    seed = args.training_args.seed if seed is None else seed
     sizes: dict[str, Any] = {"length": length, "labels": labels, "trained": run.folder if run.finished else None}
-    return build_model(task, args.model_args, *tokenizers, seed=args.training_args.seed, **sizes)
+    return build_model(task, args.model_args, *tokenizers, seed=seed, **sizes)
 
 
 def train_and_save(
@@ -247,6 +251,7 @@ def _train(run: Run, trainer: RunTrainer) -> None:
         if not run.longer:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
+    trainer.teachers = train_teachers(run, trainer)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
     trainer.save_model()

@@ -21,6 +21,7 @@ from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
 from .trainer.losses import (
+    EnsembleArguments,
     LanguageModelLossArguments,
     LossArguments,
     ScheduledSamplingArguments,
@@ -341,7 +342,9 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
 
 
 @dataclass
-class ClassifierTrainingArguments(TokenDropoutArguments, LanguageModelLossArguments, RunDefaults, TrainingArguments):
+class ClassifierTrainingArguments(
+    TokenDropoutArguments, LanguageModelLossArguments, EnsembleArguments, RunDefaults, TrainingArguments
+):
     """Training arguments of `train-classifier`."""
 
     HELP_GROUP = TRAINING

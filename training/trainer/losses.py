@@ -37,6 +37,7 @@ class LossArguments:
     scheduled_sampling_floor = 0.0
     token_dropout = 0.0
     lm_loss_weight = 0.0
+    ensemble = 0
 
     r_drop: float = field(
         default=0.0,
@@ -50,6 +51,11 @@ class LossArguments:
         for name in ("r_drop", "lm_loss_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} {getattr(self, name)}: it must be at least 0")
+        if self.ensemble < 0 or self.ensemble == 1:
+            raise ValueError(f"--ensemble {self.ensemble}: it must be 0 or at least 2")
+        for name in ("lm_loss_weight", "lora_rank"):
+            if self.ensemble and getattr(self, name, 0):
+                raise ValueError(f"--ensemble {self.ensemble} cannot be used with --{name} {getattr(self, name)}")
         smoothing = getattr(self, "label_smoothing_factor", 0.0)
         if not 0 <= smoothing < 1:
             raise ValueError(f"--label_smoothing_factor {smoothing}: it must be at least 0 and below 1")
@@ -96,6 +102,17 @@ class LanguageModelLossArguments(LossArguments):
 
     lm_loss_weight: float = field(
         default=0.0, metadata={"help": "Decoders: weight of a language-model loss on the same texts (e.g. 0.5)"}
+    )
+
+
+@dataclass
+class EnsembleArguments(LossArguments):
+    """How many models are distilled into one."""
+
+    HELP_GROUP = "Loss"
+
+    ensemble: int = field(
+        default=0, metadata={"help": "Number of models to train first, whose mean the model learns; 0 for none"}
     )
 
 
@@ -169,14 +186,14 @@ def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
         )
 
 
-def with_hidden_tokens(inputs: Inputs, rate: float) -> Inputs:
+def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
     """Return a batch in which each token but the first of a text is padding to the model, with a probability.
 
     Args:
         inputs: A batch with `attention_mask` (B, T), of an encoder.
-        rate: The probability.
+        rate: The probability, or that of each text (B, 1).
     """
-    if not rate:
+    if not torch.is_tensor(rate) and not rate:
         return inputs
     seen = inputs["attention_mask"]
     hidden = torch.rand(seen.shape, device=seen.device) < rate

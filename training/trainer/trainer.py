@@ -6,7 +6,7 @@ the same on any number of processes, and a resumed run ends at the same weights 
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 
 from ..preprocessing.batching import (
     RandomEpochs,
@@ -29,6 +29,7 @@ from ..preprocessing.collators import RowMasking
 from ..preprocessing.tokenizing import RAW_TEXTS
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
+from .distillation import Teachers, distillation_loss
 from .guards import GuardedTrainer
 from .held_out_loss import HeldOutLossTrainer
 from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
@@ -52,6 +53,8 @@ class RunTrainer(
     def __init__(self, *arguments: Any, **keywords: Any):
         self.sampler: RandomEpochs | TokenBatches | None = None
         self.evaluated: Any = None  # the rows that are scored now, or were last
+        self.teachers: Teachers | None = None  # of a student
+        self.new_model: Callable[[int], PreTrainedModel] | None = None  # makes a teacher from a seed
         super().__init__(*arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
@@ -138,17 +141,29 @@ class RunTrainer(
     ) -> Any:
         if return_outputs or not model.training or num_items_in_batch is None:
             return super().compute_loss(model, inputs, return_outputs)
-        inputs = with_hidden_tokens(inputs, self.args.token_dropout)
+        items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
+        inputs = with_hidden_tokens(inputs, self._token_dropout(inputs))
         inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
-        loss = training_loss(
-            model,
-            inputs,
-            label_smoothing=self.args.label_smoothing_factor,
-            r_drop=self.args.r_drop,
-            lm_loss_weight=self.args.lm_loss_weight,
-            items=torch.as_tensor(num_items_in_batch).clamp(min=1),  # without any target the loss is 0
-        )
+        if self.teachers is not None:
+            loss = distillation_loss(model, inputs, self.teachers, items)
+        else:
+            loss = training_loss(
+                model,
+                inputs,
+                label_smoothing=self.args.label_smoothing_factor,
+                r_drop=self.args.r_drop,
+                lm_loss_weight=self.args.lm_loss_weight,
+                items=items,
+            )
         return loss * self._parts() if self.args.average_tokens_across_devices else loss
+
+    def _token_dropout(self, inputs: dict[str, Any]) -> float | torch.Tensor:
+        """Return the probability of hiding a token; a student's texts have different ones, with the same mean."""
+        rate = self.args.token_dropout
+        if self.teachers is None or not rate:
+            return rate
+        mask = inputs["attention_mask"]
+        return 2 * rate * torch.rand(len(mask), 1, device=mask.device)
 
     def _parts(self) -> int:
         """Return of how many parts of the sum torch takes the mean: the processes' that have rows of their own."""

@@ -1,0 +1,61 @@
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from modeling.toys import sharpen, toy
+from torch.distributions import Categorical, kl_divergence
+
+from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.training.trainer.distillation import Teachers, distillation_loss, teacher_arguments
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments
+
+
+def classifier(seed: int) -> VanillaEncoderForSequenceClassification:
+    return sharpen(toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3), seed=seed)
+
+
+def test_a_student_learns_the_mean_of_the_probabilities() -> None:
+    student, models = classifier(0), [classifier(1), classifier(2)]
+    inputs = {"input_ids": torch.randint(5, 20, (4, 9)), "attention_mask": (torch.arange(9) < 7).long().repeat(4, 1)}
+    teachers = Teachers(models, torch.device("cpu"))
+    torch.manual_seed(0)
+    mean = (models[0](**inputs).logits.softmax(-1) + models[1](**inputs).logits.softmax(-1)) / 2
+    torch.testing.assert_close(teachers.probabilities({**inputs, "labels": torch.zeros(4)}), mean)
+    p, q = Categorical(probs=mean), Categorical(logits=student(**inputs).logits)
+    loss = distillation_loss(student, inputs, teachers, items=8)
+    torch.testing.assert_close(loss, (kl_divergence(p, q) + p.entropy()).sum() / 8)
+    loss.backward()
+    assert all(parameter.grad is None for model in models for parameter in model.parameters())
+    alone = Teachers([student], torch.device("cpu"))
+    student.zero_grad()
+    student.requires_grad_(True)
+    distillation_loss(student, inputs, alone, items=4).backward()
+    grads = [value.grad for value in student.parameters() if value.grad is not None]
+    assert max(float(grad.abs().max()) for grad in grads) < 1e-6  # it agrees with itself
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"max_steps": 9}, {"max_steps": 4, "max_time": None}),
+        ({"num_train_epochs": 3.0}, {"num_train_epochs": 1.5, "max_time": None}),
+        ({"max_time": "100s", "max_epochs": 8.0}, {"max_epochs": 4.0}),
+    ],
+)
+def test_teachers_have_half_of_the_length(options, expected, tmp_path: Path) -> None:
+    args = ClassifierTrainingArguments(output_dir=str(tmp_path), seed=7, ensemble=4, **options)
+    one, last = (teacher_arguments(args, tmp_path / str(number), number) for number in (1, 4))
+    assert {name: getattr(one, name) for name in expected} == expected
+    assert (one.ensemble, one.output_dir, args.ensemble) == (0, str(tmp_path / "1"), 4)
+    assert len({one.seed, last.seed, args.seed}) == 3
+    if args.max_time is not None:
+        args.started = time.monotonic() - 20  # of 100 s, so that 30 are left for the four of them
+        times = [teacher_arguments(args, tmp_path, number).max_time for number in (1, 4)]
+        assert times == [pytest.approx(30 / 4, abs=1), pytest.approx(30, abs=1)]
+
+
+@pytest.mark.parametrize("number", [-1, 1])
+def test_an_ensemble_has_two_models_at_least(number) -> None:
+    with pytest.raises(ValueError, match=f"--ensemble {number}: it must be 0 or at least 2"):
+        ClassifierTrainingArguments(ensemble=number)
