@@ -22,10 +22,12 @@ LIMITS: dict[str, Limit] = {
     "length_penalty": FINITE,
     "top_k": NOT_NEGATIVE,
     "top_p": SHARE,
+    "reject_below": SHARE,
     "seed": SEED,
 }
 SAMPLING = ("temperature", "top_k", "top_p")
 FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sampling", "Chat", "Machine"
+CLASSIFIERS = "Classifiers"
 
 
 @dataclass
@@ -86,6 +88,10 @@ class GenerateArguments:
     )
     repetition_penalty: float | None = field(
         default=None, metadata={"help": "Penalty of tokens that occurred already; above 1", "group": SEARCH}
+    )
+    reject_below: float | None = field(
+        default=None,
+        metadata={"help": "Probability below which a label is replaced by (uncertain)", "group": CLASSIFIERS},
     )
     chat: bool = field(
         default=False,

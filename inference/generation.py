@@ -37,6 +37,8 @@ def generate_texts(generate_args: GenerateArguments) -> None:
     options = generate_args.options()
     if "max_new_tokens" in options:
         options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
+    if generate_args.reject_below is not None:
+        options["reject_below"] = generate_args.reject_below
     torch.manual_seed(generate_args.seed)
     results = run(loaded, function, texts, generate_args.batch_size, **options)
     with output_stream(generate_args.output_file) as stream:

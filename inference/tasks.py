@@ -23,6 +23,8 @@ from vanillaformer.training.tasks import TASKS, TaskName
 TORCH = "torch"
 
 SORTED = 20  # batches
+UNCERTAIN = "(uncertain)"
+"""In place of the label of a text that is rejected."""
 
 
 @dataclass
@@ -70,12 +72,18 @@ def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[s
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
-def classify(loaded: Loaded, texts: list[str]) -> list[str]:
-    """Return the likeliest label of each text and its probability, separated by a tab."""
+def classify(loaded: Loaded, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
+    """Return the likeliest label of each text and its probability, separated by a tab.
+
+    Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
+    """
     probabilities = loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
     best = probabilities.max(dim=-1)
     names = loaded.model.config.id2label
-    return [f"{names[label]}\t{value:.4f}" for label, value in zip(best.indices.tolist(), best.values.tolist())]
+    return [
+        f"{names[label] if value >= reject_below else UNCERTAIN}\t{value:.4f}"
+        for label, value in zip(best.indices.tolist(), best.values.tolist())
+    ]
 
 
 def fill_masks(loaded: Loaded, texts: list[str]) -> list[str]:
@@ -141,6 +149,8 @@ def check_options(
     if options and not generates and not arguments.chat:
         names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
         raise ValueError(f"{names}: {architecture} generates nothing")
+    if arguments.reject_below is not None and function is not classify:
+        raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
     new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")

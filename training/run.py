@@ -22,6 +22,7 @@ from .data.arguments import DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
+from .evaluation.calibration import accepted_in_words, calibrate
 from .evaluation.outcome import add_trained_baselines, describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .evaluation.samples import print_samples
@@ -221,7 +222,7 @@ def train_and_save(
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
-        _train(run, trainer)
+        _train(run, trainer, rows)
     history = list(trainer.state.log_history)
     score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
@@ -242,8 +243,8 @@ def add_callbacks(run: Run, trainer: RunTrainer) -> None:
     trainer.add_callback(StopWithCheckpoint(run.stopping, trainer))  # the last: others decide what else is saved
 
 
-def _train(run: Run, trainer: RunTrainer) -> None:
-    """Train, and save the model."""
+def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
+    """Train, calibrate a classifier, and save the model."""
     profile_new_model(run, trainer)
     if trainer.is_world_process_zero():
         if run.replaces:
@@ -254,6 +255,8 @@ def _train(run: Run, trainer: RunTrainer) -> None:
     trainer.teachers = train_teachers(run, trainer)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
+    if trainer.args.calibrate:
+        calibrate(run, trainer, rows.get("validation"))
     trainer.save_model()
     trainer.save_state()
     run.metrics = {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
@@ -282,6 +285,9 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
+    if "calibration" in run.details:
+        accepted = accepted_in_words(run.details["calibration"])
+        report(f"Validation, labels accepted by probability: {accepted} (generate --reject_below)")
     print_samples(run.folder)
     if scored := dict(run.details.get("training_rows", {})):
         rows = scored.pop("rows")

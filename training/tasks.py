@@ -159,8 +159,7 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         length_option="max_length",
         pipeline_tag="text-classification",
         does="tells which of {count} classes a text belongs to ({names})",
-        limits="It always answers with one of its classes, for a text that belongs to none of them too, and its "
-        "probabilities are not calibrated.",
+        limits="It always answers with one of its classes, for a text that belongs to none of them too.",
         example="A text to classify.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",

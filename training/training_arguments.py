@@ -100,7 +100,7 @@ class RunDefaults(
     HELP_GROUP = TRAINING
     TRANSFORMERS_HELP = TRANSFORMERS_HELP
 
-    baseline = cast(bool, False)  # what only some tasks offer, as it is for all others
+    baseline = calibrate = cast(bool, False)  # what only some tasks offer, as it is for all others
 
     output_dir: str | None = field(
         default=None, metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT}
@@ -359,6 +359,10 @@ class ClassifierTrainingArguments(
     baseline: bool = field(
         default=False,
         metadata={"help": "Score a linear machine (TF-IDF of words) on the same rows", "group": EVALUATION},
+    )
+    calibrate: bool = field(
+        default=True,
+        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
     )
     train_sampling_strategy: str = field(
         default="group_by_length",

@@ -144,6 +144,8 @@ def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
         (["--model", "{run}", "--text", "x", "--device", "gpu"], r"--device gpu cannot be used here: "),
         (["--model", "{run}", "--text", "x", "--device", "meta"], r"--device meta cannot be used here: "),
         (["--model", "{classifier}", "--text", "x", "--num_beams", "2"], r"--num_beams: .* generates nothing"),
+        (["--model", "{run}", "--text", "x", "--reject_below", "0.5"], r"--reject_below 0.5: .* classifies nothing"),
+        (["--model", "{run}", "--text", "x", "--reject_below", "1.5"], r"--reject_below 1.5: it must be greater than"),
         (["--model", "{masked}", "--text", "no mask here"], r"fills in \[MASK\], which is not in 'no mask here'"),
     ],
 )

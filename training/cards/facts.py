@@ -41,6 +41,7 @@ class CardFacts:
         choices: Settings of model, data and tokenizer by group, and of the training.
         metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
         baselines: Scores of baselines by their names, named as those of the model.
+        calibration: Temperature and reliability of a classifier, from `calibrate`.
         verdict: Sentences on how the training went.
         signatures: sacrebleu's signatures by score.
         steps: Optimizer steps.
@@ -68,6 +69,7 @@ class CardFacts:
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    calibration: Mapping[str, Any] = field(default_factory=dict)
     verdict: tuple[str, ...] = ()
     signatures: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0

@@ -73,6 +73,7 @@ def run_facts(
     trained, repo = run.details["training"], run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
+    choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
     return CardFacts(
@@ -90,6 +91,7 @@ def run_facts(
         choices=choices,
         metrics=run.metrics,
         baselines=run.details.get("baselines", {}),
+        calibration=run.details.get("calibration", {}),
         verdict=tuple(run.details.get("verdict", ())),
         signatures=run.details.get("signatures", {}),
         steps=run.details["steps"],

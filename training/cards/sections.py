@@ -8,6 +8,7 @@ from typing import Any
 from vanillaformer.configuration.options import POSITION_CHOICES
 
 from ..evaluation.baselines import BASELINES
+from ..evaluation.calibration import accepted_in_words
 from ..evaluation.confusion import part_in_words
 from ..metrics.scores import label
 from ..preprocessing.statistics import shortfalls
@@ -65,6 +66,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         ),
         "results": result_table(facts),
         "baselines": {name: BASELINES[name].does for name in facts.baselines if name in BASELINES},
+        "accepted": accepted_in_words(facts.calibration) if facts.calibration else "",
         "cut_texts": cut_texts(facts),
         "classes_shown": classes,
         **parts,

@@ -66,6 +66,9 @@ TECHNIQUES = {
     "ema_decay": Technique(
         "exponential moving average of the weights, decay {ema_decay}", ("polyak1992acceleration",)
     ),
+    "temperature": Technique(
+        "probabilities calibrated by temperature scaling, {temperature:.3g}", ("guo2017calibration",)
+    ),
     "block_stride": Technique("overlapping blocks, one every {block_stride} tokens"),
     "packing": Technique("packed rows whose texts do not see each other"),
     "reverse_turns": Technique("dialogues from their last turn to the first", ("li2016diversity",)),

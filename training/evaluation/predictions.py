@@ -78,20 +78,21 @@ def _records(
 
 
 def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
-    ids = _labels_and_predictions(output)[1]
+    ids = labels_and_predictions(output)[1]
     ids = np.where(ids == IGNORE_INDEX, tokenizers[1].pad_token_id, ids)
     predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
     for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
         yield {"source": source, "reference": reference, "prediction": prediction}
 
 
-def _labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
+def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
+    """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
     predictions: Any = output.predictions
     return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
 
 
 def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput) -> Iterator[dict[str, Any]]:
-    labels, logits = _labels_and_predictions(output)
+    labels, logits = labels_and_predictions(output)
     model: Any = trainer.model
     names = [model.config.id2label[number] for number in range(logits.shape[-1])]
     probabilities = torch.as_tensor(logits).float().softmax(dim=-1)
