@@ -283,15 +283,15 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
             cut = shortfalls(run.details.get("data", {}).get(split, {}))
             if cut and TASKS[task].whole_texts:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
+    if trained := run.details.get("training_rows"):
+        scores = scores_text({f"train_{name}": value for name, value in trained.items()}, "train")
+        report(f"Training, {trained['rows']:,} rows: {scores}")
     for name, signature in run.details.get("signatures", {}).items():
         report(f"sacrebleu signature of {name}: {signature}")
     if "calibration" in run.details:
         accepted = accepted_in_words(run.details["calibration"])
         report(f"Validation, labels accepted by probability: {accepted} (generate --reject_below)")
     print_samples(run.folder)
-    if scored := dict(run.details.get("training_rows", {})):
-        rows = scored.pop("rows")
-        report(f"Training data, {rows:,} rows: {scores_text({f'train_{k}': v for k, v in scored.items()}, 'train')}")
     for sentence in run.details.get("verdict", ()):
         report(sentence)
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"

@@ -114,7 +114,8 @@ class Trend:
 def verdict(outcome: Outcome) -> list[str]:
     """Return sentences on how a run went."""
     trend = find_trend(outcome)
-    return [*trend_sentences(outcome, trend), *fit_sentences(outcome, trend), *baseline_sentences(outcome)]
+    fit = list(fit_sentences(outcome, trend))  # which says more than what may be wrong in general
+    return [*trend_sentences(outcome, trend), *fit, *baseline_sentences(outcome, advise=not fit)]
 
 
 # -------------------------------------------------------------------------------------------------------------- trend
@@ -262,11 +263,11 @@ def _far_better(outcome: Outcome) -> bool:
 def _compared(outcome: Outcome) -> str:
     """Return the scores on training and validation rows."""
     names = [name for name in ("loss", "accuracy") if name in outcome.training and f"eval_{name}" in outcome.metrics]
-    return ", ".join(
-        f"{name} {SCORES[name].format(outcome.training[name])} on training rows, "
-        f"{SCORES[name].format(outcome.metrics[f'eval_{name}'])} on validation rows"
+    pairs = (
+        (name, SCORES[name].format(outcome.training[name]), SCORES[name].format(outcome.metrics[f"eval_{name}"]))
         for name in names
     )
+    return "; ".join(f"{name} {ours} on training rows, {theirs} on validation rows" for name, ours, theirs in pairs)
 
 
 # ---------------------------------------------------------------------------------------------------------- baselines
@@ -280,13 +281,14 @@ LOOK_AT: dict[str, str] = {
 """What is wrong as a rule where a trivial baseline is better, by what the task predicts."""
 
 
-def baseline_sentences(outcome: Outcome) -> Iterator[str]:
-    """Name the baselines that are better than the model."""
+def baseline_sentences(outcome: Outcome, *, advise: bool = True) -> Iterator[str]:
+    """Name the baselines that are better than the model, and if wished what to look at."""
     look_at = next(text for kind, text in LOOK_AT.items() if kind in TASKS[outcome.task].predicts)
+    end = f": {look_at}" if advise else "."
     for name, scores in outcome.trivial.items():
         for split, score, ours, theirs in _comparisons(outcome, scores):
             if _difference(score, ours, theirs) <= 0:
-                yield f"{_said('Not above a trivial baseline', split, score, ours, theirs, name)}: {look_at}"
+                yield f"{_said('Not above a trivial baseline', split, score, ours, theirs, name)}{end}"
                 break
     for name, scores in outcome.trained.items():
         for split, score, ours, theirs in _comparisons(outcome, scores):

@@ -207,7 +207,7 @@ def test_overfitting_names_what_is_not_used() -> None:
     sentences = verdict(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))
     assert sentences[1] == (
         "It fits the training data but not the validation data (loss 0.0100 on training rows, 0.6000 on validation "
-        "rows, accuracy 99.8% on training rows, 84.0% on validation rows). What can help: more training data; "
+        "rows; accuracy 99.8% on training rows, 84.0% on validation rows). What can help: more training data; "
         "`--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training on the same or more texts "
         "(`vanillaformer train-language-model --objective masked`, then `--model_name_or_path`)."
     )
@@ -268,6 +268,13 @@ def test_below_the_majority_class() -> None:
     assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
         "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the texts "
         "(the columns and their order), and is --learning_rate or the number of steps far off?"
+    ]
+
+
+def test_what_may_be_wrong_is_left_out_where_more_is_known() -> None:
+    changes = {"training": {"loss": 1.39}, "metrics": {"eval_loss": 1.41, "eval_accuracy": 0.2}}
+    assert verdict(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
+        "Not above a trivial baseline (validation accuracy 20.0%, majority class 25.0%)."
     ]
 
 
