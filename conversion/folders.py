@@ -10,7 +10,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig
-from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS
+from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.modeling import AUTO_CLASSES
@@ -177,19 +177,8 @@ def carried_files(origin: Path) -> dict[str, Path]:
     Raises:
         ValueError: One of them or a config is a link out of the folder, to a file that may be private.
     """
-    root = origin.resolve()
-    # In the Hub's cache all files are links to here
-    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
-    found = {}
-    for path in sorted(
-        path for pattern in (CONFIG, GENERATION, *TOKENIZERS, *CARRIED) for path in origin.glob(pattern)
-    ):
-        name, real = path.relative_to(origin).as_posix(), path.resolve()
-        if not any(real.is_relative_to(root) for root in roots):
-            raise ValueError(f"{origin}: {name} is a link out of the folder, to {real}: put a copy in its place")
-        if path.is_file() and name not in (CONFIG, GENERATION):
-            found[name] = path
-    return found
+    found = matching_files(origin, (CONFIG, GENERATION, *TOKENIZERS, *CARRIED))
+    return {name: path for name, path in sorted(found.items()) if name not in (CONFIG, GENERATION)}
 
 
 def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:

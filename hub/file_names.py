@@ -1,4 +1,7 @@
-"""Names of the files in the folder of a saved model: what loading reads, and what is published."""
+"""Names of the files in the folder of a saved model: those that loading reads, and those that are published."""
+
+from collections.abc import Iterable
+from pathlib import Path
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -29,3 +32,25 @@ CARRIED = (CARD, *LICENSES)
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl", "*.pickle")
 CODE = "*.py"
 UNSAFE = [*PICKLES, CODE]
+
+
+def matching_files(folder: Path, patterns: Iterable[str]) -> dict[str, Path]:
+    """Return the files of a folder that match patterns, by their path in it."""
+    return files_by_name(folder, (path for pattern in patterns for path in folder.glob(pattern)))
+
+
+def files_by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
+    """Return the files among paths in a folder, by their path in it.
+
+    Raises:
+        ValueError: One is a link that leads out of the folder, to a file that may be private.
+    """
+    files, root = {}, folder.resolve()
+    # In the Hub's cache all files are links to here
+    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
+    for path in filter(Path.is_file, paths):
+        name, real = path.relative_to(folder).as_posix(), path.resolve()
+        if not any(real.is_relative_to(root) for root in roots):
+            raise ValueError(f"{folder}: {name} is a link out of the folder, to {real}: put a copy in its place")
+        files[name] = path
+    return files

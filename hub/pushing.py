@@ -1,7 +1,7 @@
 """Pushing saved models to the Hub: the files to upload, checks before the upload, one commit."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,8 @@ from .file_names import (
     SHARDS,
     TOKENIZERS,
     WEIGHTS,
+    files_by_name,
+    matching_files,
 )
 from .loading import check_folder, read_config
 from .remote_code import saved_code
@@ -62,42 +64,15 @@ def files_to_push(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a directory")
     if (folder / EXPORT).is_file():
-        more = [path for pattern in (EXPORT, *EXPORTED_FILES) for path in folder.glob(pattern)]
+        more = matching_files(folder, (EXPORT, *EXPORTED_FILES))
     else:
         try:
             check_folder(folder)
         except ValueError as error:
             raise ValueError(f"{folder} {error}") from error
-        more = [*checked_weights(folder), *code_files(folder)]
-    return dict(sorted((named_files(folder, PUSHED) | by_name(folder, more)).items()))
-
-
-def checked_weights(folder: Path) -> list[Path]:
-    """Return the files of weights that loading reads and `check_folder` has looked at, with their index."""
-    files = weight_files(folder)
-    return files if files == [folder / WEIGHTS] else [*files, folder / INDEX]
-
-
-def named_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Return the files of a folder that have these names, by the path that they have there."""
-    return by_name(folder, (path for name in names for path in folder.glob(name)))
-
-
-def by_name(folder: Path, paths: Iterable[Path]) -> dict[str, Path]:
-    """Return files by the path that they have in a folder.
-
-    Raises:
-        ValueError: One is a link that leads out of the folder, to a file that may be private.
-    """
-    files, root = {}, folder.resolve()
-    # In the Hub's cache all files are links to here
-    roots = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
-    for path in filter(Path.is_file, paths):
-        name, real = path.relative_to(folder).as_posix(), path.resolve()
-        if not any(real.is_relative_to(root) for root in roots):
-            raise ValueError(f"{folder}: {name} leads out of the folder, to {real}: to publish that, put a copy there")
-        files[name] = path
-    return files
+        paths = [*weight_files(folder), *code_files(folder)]  # those that loading reads, and `check_folder` has read
+        more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
+    return dict(sorted((matching_files(folder, PUSHED) | more).items()))
 
 
 def code_files(folder: Path) -> list[Path]:

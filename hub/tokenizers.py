@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -58,15 +57,11 @@ def largest_growth(path: Path) -> float:
             step = waiting.pop() or {}
             waiting += step.get("normalizers", [])
             if step.get("type") == "Replace":
-                growth *= max(1.0, len(step["content"]) / _shortest(step["pattern"]))
+                shortest = max(1, len(step["pattern"].get("String", "")))  # a regular expression may match one
+                growth *= max(1.0, len(step["content"]) / shortest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0.0  # whoever loads it says what is wrong
     return growth
-
-
-def _shortest(pattern: dict[str, Any]) -> int:
-    """Return the characters that a pattern replaces at least; of a regular expression, one."""
-    return max(1, len(pattern.get("String", "")))
 
 
 def check_tokenizers(

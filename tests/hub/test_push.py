@@ -134,7 +134,7 @@ def test_a_link_out_of_the_folder_is_not_followed(name, copy, tmp_path):
         (copy / "target_tokenizer").symlink_to(tmp_path / "elsewhere")
     else:
         (copy / name).symlink_to(tmp_path / "elsewhere" / name)
-    with pytest.raises(ValueError, match=f"{name} leads out of the folder, to {tmp_path}/elsewhere/"):
+    with pytest.raises(ValueError, match=f"{name} is a link out of the folder, to {tmp_path}/elsewhere/"):
         files_to_push(copy)
 
 

@@ -86,13 +86,10 @@ def _positions(config: BlockConfig) -> str:
     words = scheme.words
     rope: Any = getattr(config, "rope_parameters", None) or {}
     if "rope_theta" in rope:
-        words += f" (base {rope['rope_theta']:g}{_scaling(rope.get('rope_type', 'default'))})"
+        kind = rope.get("rope_type", "default")
+        words += f" (base {rope['rope_theta']:g}{'' if kind == 'default' else f', scaled: {kind}'})"
     kind = "at most" if scheme.has_table else "made for"
     return f"{words}; {kind} {config.max_position_embeddings:,} tokens"
-
-
-def _scaling(kind: str) -> str:
-    return "" if kind == "default" else f", scaled: {kind}"
 
 
 def _feed_forward(config: BlockConfig) -> str:

@@ -21,14 +21,14 @@ def dialogue_text(turns: list[str]) -> str:
     return "".join(f"{turn}{SEPARATOR}" for turn in cleaned if turn)
 
 
-def reversed_text(text: str) -> str:
-    """Return the text of a dialogue with its turns reversed."""
-    return "".join(f"{turn}{SEPARATOR}" for turn in reversed(text.removesuffix(SEPARATOR).split(SEPARATOR)))
-
-
 def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
     """Return dialogues with their turns reversed."""
-    return dataset.map(lambda row: {"text": reversed_text(row["text"])}, desc="Reversing turns")
+
+    def reverse(row: dict[str, str]) -> dict[str, str]:
+        turns = row["text"].removesuffix(SEPARATOR).split(SEPARATOR)
+        return {"text": "".join(f"{turn}{SEPARATOR}" for turn in reversed(turns))}
+
+    return dataset.map(reverse, desc="Reversing turns")
 
 
 def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,10 @@ def load_files(files: Sequence[Paths], columns: Mapping[str, str], options: Read
     Raises:
         ValueError: Naming the file, the line where possible, and why it cannot be read.
     """
-    parts = [_load(paths, columns, options) for paths in files]
+    parts = []
+    for paths in files:
+        schema, read = features_of(paths, columns).arrow_schema, partial(_tables, paths, columns, options)
+        parts.append(arrow_file(f"rows-{_key(paths, columns, options)}", schema, read))
     if len(parts) == 1:
         return parts[0]
     parts = [part.add_column(FILE, [str(paths[0])] * len(part)) for paths, part in zip(files, parts)]
@@ -107,12 +111,6 @@ def _matches(option: str, name: str) -> list[Path]:
             f"--{option} {name!r}: there is no such file{', nor one that matches' * glob.has_magic(name)}"
         )
     return matches
-
-
-def _load(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Dataset:
-    """Return the rows of a file from the cache of `datasets`, where they are known by what the file holds."""
-    schema = features_of(paths, columns).arrow_schema
-    return arrow_file(f"rows-{_key(paths, columns, options)}", schema, lambda: _tables(paths, columns, options))
 
 
 def _key(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> str:

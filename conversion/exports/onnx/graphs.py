@@ -151,7 +151,8 @@ def save(graphs: dict[str, Any], folder: Path) -> None:
         for value in graph.graph.initializers.values()
         if value.const_value is not None and value.const_value.nbytes >= INLINE
     ]
-    keys = [key_of(value.const_value) for value in values]
+    tensors = [value.const_value for value in values]
+    keys = [(str(each.dtype), tuple(each.shape), hashlib.sha256(each.tobytes()).digest()) for each in tensors]
     unique = {key: value.const_value for key, value in zip(keys, values)}
     written = onnx_ir.external_data.convert_tensors_to_external(list(unique.values()), folder, WEIGHTS)
     stored = dict(zip(unique, written))
@@ -163,8 +164,3 @@ def save(graphs: dict[str, Any], folder: Path) -> None:
         )  # fmt: skip
     for name, graph in graphs.items():
         onnx_ir.save(graph, folder / f"{name}.onnx")
-
-
-def key_of(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Return a key that only equal tensors share."""
-    return str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(tensor.tobytes()).digest()
