@@ -78,6 +78,8 @@ def test_epochs_end_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     rates = [entry["learning_rate"] for entry in state(tmp_path)["log_history"] if "learning_rate" in entry]
     assert rates[-1] < 0.2 * max(rates)
     assert evaluated(tmp_path)[-1] == 12
+    train("classification", tmp_path, *TIME, "10m", "--max_epochs", "2")
+    assert "step 16/16 · 16 s · " in capfd.readouterr().out
 
 
 @pytest.mark.usefixtures("_clock")

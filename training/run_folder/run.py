@@ -208,7 +208,7 @@ def _why(changes: Changes) -> str:
 def _check_length(run: Run, checkpoint: Path, changes: Changes) -> None:
     """Raise ValueError when a run has been trained for longer already than is asked for."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    epochs, steps, seconds = (run.settings["training"].get(name) or 0 for name in LENGTH)
+    epochs, steps, seconds = (run.settings["training"].get(name) or 0 for name in LENGTH[:3])
     done, wanted, unit = state.get("epoch") or 0, epochs, "num_train_epochs"
     if steps > 0:
         done, wanted, unit = state["global_step"], steps, "max_steps"

@@ -11,7 +11,7 @@ from transformers import Seq2SeqTrainingArguments
 Settings = dict[str, dict[str, Any]]
 Changes = dict[str, tuple[Any, Any]]
 
-LENGTH = ("num_train_epochs", "max_steps", "max_time")
+LENGTH = ("num_train_epochs", "max_steps", "max_time", "max_epochs")
 # Saved with the model, and read from there
 GENERATION = ("num_beams", "length_penalty", "early_stopping")
 # Fields without influence on the weights and scores of a run: all others are compared. Rows per step are compared as
@@ -106,10 +106,10 @@ def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes
 
 def is_longer(changes: Changes) -> bool:
     """Tell whether a run with these changes is the same one, trained for more steps, epochs or time."""
-    if len(changes) != 1:
-        return False
-    ((name, (old, new)),) = changes.items()
-    return name.removeprefix("training.") in LENGTH and min(old or 0, new or 0) > 0 and new > old
+    return bool(changes) and all(
+        name.removeprefix("training.") in LENGTH and min(old or 0, new or 0) > 0 and new > old
+        for name, (old, new) in changes.items()
+    )
 
 
 def listed(changes: Changes) -> str:

@@ -280,7 +280,9 @@ class TimeBudget(StatefulCallback):
 
     def stop(self, state: Any, control: Any) -> None:
         """End training after this step."""
-        state.max_steps, self.ended = state.global_step, self.seconds
+        state.max_steps = state.global_step
+        if self.largest is None or state.global_step < self.largest:  # the time is over
+            self.ended = self.seconds
         control.should_training_stop = True
 
     def plan(self, args: Any, state: Any, control: Any) -> None:

@@ -442,6 +442,14 @@ def test_a_run_that_was_killed_after_its_last_step_is_over() -> None:
         assert second.control.should_training_stop
 
 
+def test_more_epochs_extend_a_run() -> None:
+    first = Simulation(600, largest=50).run()
+    for largest, steps in ((50, 50), (80, 80), (None, 600)):
+        second = resumed(first, 600, largest=largest).run()
+        assert second.state.global_step == pytest.approx(steps, abs=1 if largest is None else 0)
+        assert second.elapsed == pytest.approx(steps - 50, abs=1)
+
+
 def test_a_longer_budget_extends_a_run() -> None:
     first = Simulation(300).run()
     second = resumed(first, 600, step=1.0).run()
