@@ -149,8 +149,8 @@ class TimeBudget(StatefulCallback):
 
     Progress is `w / (w + r)`, with w the seconds spent in steps and r those that are left for steps: the budget
     without what is spent and without what evaluations will take; or the share of the largest number of steps, if that
-    is more. It never goes back. The last evaluation is part of the budget. Training gets at least half of the budget,
-    however long the data took.
+    is more. It never goes back. The last evaluation is part of the budget. Steps get at least half of the budget,
+    however long the data and evaluations take.
 
     Args:
         seconds: The budget.
@@ -164,12 +164,12 @@ class TimeBudget(StatefulCallback):
         position: The position in the schedule: the progress, if the warm-up is not given in steps.
     """
 
-    saved_attributes = ("spent", "prepared", "work", "warmup_work", "step", "evaluation", "saving", "ended")
+    saved_attributes = ("spent", "prepared", "pauses", "work", "warmup_work", "step", "evaluation", "saving", "ended")
 
     def __init__(self, seconds: float, started: float, clock: Clock = time.monotonic):
         self.seconds, self.origin, self.clock = seconds, started, clock
         self.largest: int | None = None
-        self.spent = self.prepared = 0.0  # seconds until now, and until training began
+        self.spent = self.prepared = self.pauses = 0.0  # seconds until now, until training began, and in evaluations
         self.work = self.warmup_work = 0.0  # seconds in steps, and those in the steps of the warm-up
         self.step = self.evaluation = self.saving = 0.0  # seconds of a step, of an evaluation and of a checkpoint
         self.ended = 0.0  # the budget that has come to its end
@@ -191,7 +191,7 @@ class TimeBudget(StatefulCallback):
     @property
     def end(self) -> float:
         """When training ends, its last evaluation included, in seconds of the budget."""
-        return max(self.seconds, self.prepared + self.seconds / 2)
+        return max(self.seconds, self.prepared + self.pauses + self.evaluation + self.saving + self.seconds / 2)
 
     @property
     def left(self) -> float:
@@ -246,8 +246,9 @@ class TimeBudget(StatefulCallback):
         self.training = True
         if self.spent:  # before the run was interrupted
             self.origin = self.clock() - self.spent
-        self.read(args.device)
-        self.prepared = self.prepared or self.spent
+            self.read(args.device)
+        else:
+            self.prepared = self.read(args.device)
         if state.global_step:
             self.advance(state.global_step, args.warmup_steps)
             for marks in self.marks.values():
@@ -310,9 +311,11 @@ class TimeBudget(StatefulCallback):
                     f"An evaluation takes {in_short(self.evaluation)} of the {in_words(self.seconds)}: "
                     "with fewer rows, --max_validation_samples, there is more time to train."
                 )
+            self.pauses += self.evaluation
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.saving = self.read(args.device)
+        self.pauses += self.saving
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.training = False

@@ -257,6 +257,14 @@ def test_training_gets_half_of_the_budget_after_a_long_preparation() -> None:
     assert run.state.global_step == pytest.approx(50, abs=1)
 
 
+def test_steps_get_half_of_the_budget_beside_long_evaluations() -> None:
+    run = Simulation(600, evaluation=250, preparation=10).run()
+    assert run.state.global_step == pytest.approx(300, abs=2)
+    assert len(run.evaluated) == 2
+    again = resumed(Simulation(600, evaluation=250).run(until=500), 600, evaluation=250).run()
+    assert again.state.global_step == pytest.approx(300, abs=2)
+
+
 def test_a_step_longer_than_the_budget() -> None:
     run = Simulation(10, 25.0).run()
     assert run.state.global_step == 1
