@@ -43,7 +43,6 @@ COMPOSED = {
 TRAINING = [
     {
         "limits",
-        "data_defaults_language_model",
         "arrow_files",
         "progress",
         "machine",
@@ -53,7 +52,7 @@ TRAINING = [
     },
     {"parsing"},
     {"arguments", "data", "run_folder"},
-    {"models", "preprocessing", "metrics"},
+    {"models", "preprocessing", "metrics", "data_defaults_language_model"},
     {"trainer"},
     {"training_arguments", "evaluation"},
     {"programs"},

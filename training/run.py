@@ -133,6 +133,18 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
             report(f"Training for up to {in_words(training_args.max_time)} (--max_time){resumed}")
 
 
+def note_defaults(run: Run, defaults: Sequence[tuple[str, Any, str]]) -> None:
+    """Note the defaults that were chosen for the data, and print them for a new run: option, value, reason."""
+    if run.finished:
+        return
+    run.details["defaults"] = [list(each) for each in defaults]
+    if defaults and not run.checkpoint:
+        report("Chosen for this data (what a command gives, it keeps):")
+        for option, value, reason in defaults:
+            name, words = ("set", " ".join(value)) if option == "overrides" else (option, str(value))
+            report(f"  --{name} {words}: {reason}")
+
+
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
     """Return the data of a task, which has to be that of the run in the folder if there is one."""
     data = load_data(args.data_args, task, order_seed(args.training_args))
