@@ -16,7 +16,7 @@ from transformers import DataCollatorWithPadding
 
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.cards.examples import opening
+from vanillaformer.training.cards.examples import WIDTH, example_row, opening
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.preprocessing.encoding import encode_texts, set_truncation_side
@@ -49,7 +49,7 @@ def _train(run: Run, args: Arguments) -> Run:
     data_args: Any = args.data_args
     training_args = args.training_args
     data = open_data(run, "classification", args)
-    example = opening(data.splits["validation"][0]["text"], 100)
+    example = opening(example_row(data.splits["validation"], "text"), WIDTH)
     if run.complete:
         return already_finished(run, "classification", args, data=data, example=example)
     tokenizers = prepare_tokenizers(run, "classification", args, TextColumn(data.splits["train"], "text"))

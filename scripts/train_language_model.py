@@ -16,6 +16,7 @@ from typing import Any
 from vanillaformer.scripts.console import program
 from vanillaformer.training import metrics
 from vanillaformer.training.arrow_files import TextColumn
+from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.training.data_defaults_language_model import chosen_defaults
 from vanillaformer.training.models import set_generation
@@ -61,7 +62,7 @@ def _train(run: Run, args: Arguments) -> Run:
     training_args = args.training_args
     task, causal, size = training_args.objective, training_args.objective == "causal", data_args.block_size
     data = open_data(run, task, args)
-    texts, example = data.splits, data.splits["validation"][0]["text"][:1_000]
+    texts, example = data.splits, example_row(data.splits["validation"], "text")[:1_000]
     if run.complete:
         return already_finished(run, task, args, data=data, example=example)
     column: Any = TextColumn(texts["train"], "text")

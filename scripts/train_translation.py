@@ -15,6 +15,7 @@ from transformers import DataCollatorForSeq2Seq
 
 from vanillaformer.scripts.console import program
 from vanillaformer.training.arrow_files import TextColumn
+from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import set_generation
 from vanillaformer.training.preprocessing.encoding import encode_pairs
@@ -47,7 +48,7 @@ def _train(run: Run, args: Arguments, length: int) -> Run:
     data_args: Any = args.data_args
     training_args = args.training_args
     data = open_data(run, "translation", args)
-    example = data.splits["validation"][0]["source"]
+    example = example_row(data.splits["validation"], "source")
     if run.complete:
         return already_finished(run, "translation", args, data=data, example=example)
     columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]

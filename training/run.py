@@ -308,12 +308,17 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
         report(sentence)
     use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
     text = terminal_example(data_args, task, example)
-    report(f"Try it: {use} {'--chat' if text is None else f'--text {shlex.quote(text)}'}")
+    report(f"Try it: {use} {'--chat' if text is None else text_option(text)}")
     report(
         f"The model is in {run.folder}: after `import vanillaformer`, load it with "
         f"{TASKS[task].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
     )
     return run
+
+
+def text_option(text: str) -> str:
+    """Return the option of `generate` with a text, as a shell reads it."""
+    return f"--text{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:

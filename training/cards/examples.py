@@ -1,10 +1,26 @@
 """Inputs to try a model with: one for the card, which is public, and one for the terminal."""
 
+from datasets import Dataset
+
 from ..data.arguments import DataArguments
 from ..tasks import MASK, TASKS, TaskName
 
 GREETING = "Hello, how are you?"
 """For models of dialogues."""
+WIDTH = 100
+"""Most characters of an example, of running text fewer."""
+LOOKED_THROUGH = 100
+"""Rows that an example is chosen from."""
+
+
+def example_row(rows: Dataset, column: str) -> str:
+    """Return a text of modest length that stands for the data: of the first rows that are one short line, the median.
+
+    Without any, it is the first text that is not blank.
+    """
+    texts = [text.strip() for text in rows[:LOOKED_THROUGH][column] if text.strip()]
+    short = sorted((text for text in texts if len(text) <= WIDTH and len(text.splitlines()) == 1), key=len)
+    return short[len(short) // 2] if short else next(iter(texts), "")
 
 
 def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str:
@@ -42,7 +58,7 @@ def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") ->
     description = TASKS[task]
     if description.embedded_example and data_args.is_embedded:
         return description.embedded_example
-    beginning = opening(row, 100 if description.whole_texts else 40)
+    beginning = opening(row, WIDTH if description.whole_texts else 40)
     if MASK in description.example:
         before, _, last = beginning.rpartition(" ")
         return f"{before} {MASK}" if before and last else description.example

@@ -1,9 +1,15 @@
 """Inputs to try a model with: the card, which may be published, holds no row of the user's data."""
 
-import pytest
+import shlex
 
-from vanillaformer.training.cards.examples import card_example, opening, terminal_example
+import pytest
+from datasets import Dataset
+
+from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.training.cards.examples import card_example, example_row, opening, terminal_example
 from vanillaformer.training.data.arguments import DataArguments, LanguageModelDataArguments
+from vanillaformer.training.parsing import parse
+from vanillaformer.training.run import text_option
 from vanillaformer.training.tasks import MASK, TASKS
 
 OWN = {"train_file": "own.csv"}
@@ -53,3 +59,24 @@ def test_first_words(text: str, wanted: str) -> None:
 def test_examples_that_cannot_be(task: str, text: str, message: str) -> None:
     with pytest.raises(ValueError, match=f"--card_example.*{message}"):
         card_example(DataArguments(card_example=text), task)
+
+
+LINE = "a line of the usual length"
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        ([ROW, "", "two\nlines", " ", "ah", f" {LINE}\n", f"{LINE}, but longer"], LINE),
+        (["", ROW, "two\nlines"], ROW.strip()),
+        (["", " "], ""),
+    ],
+)
+def test_an_example_is_a_short_line_where_there_is_one(texts: list[str], wanted: str) -> None:
+    assert example_row(Dataset.from_dict({"source": texts}), "source") == wanted
+
+
+@pytest.mark.parametrize("text", ["it's $HOME", "-5 degrees", "--text", "plain"])
+def test_an_example_survives_the_shell(text: str) -> None:
+    (arguments,) = parse(GenerateArguments, ["--model", "m", *shlex.split(text_option(text))])
+    assert arguments.text == [text]
