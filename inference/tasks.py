@@ -18,7 +18,10 @@ from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.machine import inference_dtype
+from vanillaformer.training.progress import stage
 from vanillaformer.training.tasks import TASKS, TaskName
+
+from .text_files import hint
 
 TORCH = "torch"
 
@@ -200,10 +203,16 @@ def run(
 ) -> Iterator[str]:
     """Yield the result for each text, an empty one for an empty text.
 
-    Texts of similar length make a batch, among as many as `SORTED` batches hold.
+    Texts of similar length make a batch, among as many as `SORTED` batches hold. More than one batch shows progress
+    on the standard error stream.
     """
-    hidden = len(texts) <= batch_size or not sys.stderr.isatty()
-    with torch.inference_mode(), tqdm(total=len(texts), disable=hidden) as bar:
+    few, terminal = len(texts) <= batch_size, sys.stderr.isatty()
+    total = sum(bool(text.strip()) for text in texts)
+    with (
+        torch.inference_mode(),
+        tqdm(total=total, unit=" lines", disable=few or not terminal) as bar,
+        stage("Working", total, "lines", bar=few or terminal, say=hint) as advance,
+    ):
         for start in range(0, len(texts), SORTED * batch_size):
             part = texts[start : start + SORTED * batch_size]
             order = sorted((row for row, text in enumerate(part) if text.strip()), key=lambda row: len(part[row]))
@@ -213,4 +222,5 @@ def run(
                 for row, result in zip(rows, function(loaded, [part[row] for row in rows], **options)):
                     results[row] = result
                 bar.update(len(rows))
+                advance(len(rows))
             yield from results

@@ -1,11 +1,9 @@
-"""Progress of the long stages before training: a bar on a terminal, elsewhere a line about every ten seconds."""
+"""Progress of what takes long: a bar on a terminal, elsewhere a line about every ten seconds."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
-
-from datasets.utils import are_progress_bars_disabled
 
 from vanillaformer.hub.reporting import report
 
@@ -16,14 +14,22 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def stage(name: str, total: int | None = None, unit: str = "texts", *, bar: bool = False) -> Iterator[Advance]:
+def stage(
+    name: str,
+    total: int | None = None,
+    unit: str = "texts",
+    *,
+    bar: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Advance]:
     """Print lines on a stage while it lasts; it gets a function to be called with how many more are done.
 
     Args:
         name: What is being done.
         total: How many there are, if known.
         unit: What they are.
-        bar: It has a bar of its own on a terminal.
+        bar: It shows a bar of its own, in place of lines.
+        say: Prints a line; `report` by default.
     """
     done, start, ended = [0], time.monotonic(), Event()
 
@@ -32,9 +38,9 @@ def stage(name: str, total: int | None = None, unit: str = "texts", *, bar: bool
 
     def lines() -> None:
         while not ended.wait(EVERY):
-            report(_line(name, done[0], total, unit, time.monotonic() - start))
+            (say or report)(_line(name, done[0], total, unit, time.monotonic() - start))
 
-    if bar and not are_progress_bars_disabled():
+    if bar:
         yield advance
         return
     thread = Thread(target=lines, daemon=True)
@@ -49,5 +55,7 @@ def stage(name: str, total: int | None = None, unit: str = "texts", *, bar: bool
 def _line(name: str, done: int, total: int | None, unit: str, seconds: float) -> str:
     if not done:
         return f"{name}: {seconds:.0f} s"
+    speed = done / seconds
     of = "" if total is None else f" of {total:,}"
-    return f"{name}: {done:,}{of} {unit} in {seconds:.0f} s, {done / seconds:,.0f} a second"
+    left = f", {(total - done) / speed:,.0f} s left" if total is not None and total > done else ""
+    return f"{name}: {done:,}{of} {unit} in {seconds:.0f} s, {speed:,.{0 if speed >= 10 else 1}f} a second{left}"

@@ -1,7 +1,9 @@
 """`generate` on every kind of model."""
 
 import io
+import re
 from pathlib import Path
+from threading import Event
 
 import pytest
 from script_runs import train
@@ -10,6 +12,7 @@ from transformers.utils import logging
 
 from vanillaformer.inference import tasks
 from vanillaformer.scripts import generate
+from vanillaformer.training import progress
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
 
@@ -36,6 +39,24 @@ def test_translates_a_file_line_by_line(kind: str, trained, tmp_path: Path) -> N
         output = model.generate(**source([line], return_tensors="pt"), max_new_tokens=8, num_beams=2)
         expected.append(target.decode(output[0], skip_special_tokens=True).replace("\n", "\\n") if line else "")
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
+def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monkeypatch, capfd) -> None:
+    classify = tasks.FUNCTIONS["classification"]
+    monkeypatch.setitem(
+        tasks.FUNCTIONS, "classification", lambda *given: (Event().wait(0.02) and None) or classify(*given)
+    )
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    (tmp_path / "in.txt").write_text("Deutschland\n\nFrance\nItalia\n")
+    words = ["--model", str(trained("classification")), "--batch_size", "1"]
+    capfd.readouterr()
+    generate.main([*words, "--input_file", str(tmp_path / "in.txt"), "--output_file", str(tmp_path / "out.txt")])
+    captured = capfd.readouterr()
+    pattern = r"Working: [12] of 3 lines in \d+ s, [\d,.]+ a second, \d+ s left"
+    assert any(re.fullmatch(pattern, line) for line in captured.err.splitlines())
+    assert captured.out == ""
+    generate.main([*words, "--text", "Deutschland"])
+    assert capfd.readouterr().err == ""
 
 
 def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:

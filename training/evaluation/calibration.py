@@ -5,6 +5,7 @@ in the weights of the output layer, so that pipelines, conversions and other eng
 likeliest does not depend on T.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -69,11 +70,11 @@ def output_layer(model: Any) -> nn.Linear | None:
     return found if found is not None and found.out_features == model.config.num_labels > 1 else None
 
 
-def divide_logits(layer: nn.Linear, temperature: float) -> None:
+def divide_logits(layer: Any, temperature: float) -> None:
     """Have a layer give its output divided by a temperature."""
     with torch.no_grad():
         for parameter in layer.parameters():
-            parameter /= temperature
+            parameter.div_(temperature)
 
 
 def fit_temperature(logits: torch.Tensor, labels: torch.Tensor) -> float:
@@ -128,7 +129,7 @@ def reliability(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
     }
 
 
-def accepted_in_words(calibration: dict[str, Any]) -> str:
+def accepted_in_words(calibration: Mapping[str, Any]) -> str:
     """Return what is left of the validation data, and how much of it is right, if unlikely labels are rejected."""
     return "; ".join(
         f"at least {threshold}: {kept['rows']:.1%} of the rows"

@@ -16,6 +16,7 @@ import datasets
 import tokenizers
 import transformers
 from datasets import Dataset
+from datasets.utils import are_progress_bars_disabled
 from transformers import PreTrainedTokenizerBase
 
 from ..arrow_files import FOLDER, batch_size
@@ -47,7 +48,7 @@ def cached_map(
         folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         options["cache_file_name"] = str(folder / f"{fingerprint}.arrow")
-    with stage(desc, len(rows), bar=True) as advance:
+    with stage(desc, len(rows), bar=not are_progress_bars_disabled()) as advance:
         # `datasets` copies the function to workers, which cannot count here.
         function = partial(_counted, function, advance) if workers is None else partial(_in_worker, function)
         options["batch_size"] = batch_size(rows)
