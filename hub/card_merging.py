@@ -54,7 +54,6 @@ class Part(NamedTuple):
         return text_hash(self.text) != self.generated
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
 def marked(name: str, text: str) -> str:
     """Return the text of a generated part between its marks; an empty text has none."""
     if not text.strip():
@@ -77,7 +76,6 @@ def generated_card(metadata: str, body: str, place: str) -> str:
     return render_card(Card(header, body, record | {"place": place}))
 
 
-# ------------------------------------------------------------------------------------------------------------ merging
 def merged_card(new_text: str, old_text: str | None) -> str:
     """Return a new card with a person's edits of the old one, and report them.
 
@@ -189,7 +187,6 @@ def _remove(body: str, part: Part) -> str:
     return f"{start.rstrip()}\n\n{end.lstrip()}".strip()
 
 
-# ------------------------------------------------------------------------------------------------------------- parsing
 def _normalize_line_ends(text: str) -> str:
     """Return a text with the line ends that it has after it was written and read again."""
     return re.sub(r"\r\n?", "\n", text)
@@ -245,7 +242,6 @@ def _hash(card: Card) -> str:
     return text_hash(f"{card.header}\n{card.body}")
 
 
-# -------------------------------------------------------------------------------------------------------------- files
 def read_card(path: Path, where: str) -> str:
     """Return the text of a card.
 

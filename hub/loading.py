@@ -82,7 +82,6 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
     return folder
 
 
-# ---------------------------------------------------------------------------------------------------------- checks
 def check_folder(folder: Path) -> None:
     """Raise ValueError for a folder without a config and weights that belong together.
 

@@ -52,7 +52,6 @@ class Pushed(NamedTuple):
     commit: str
 
 
-# -------------------------------------------------------------------------------------------------------- which files
 def files_to_push(folder: Path) -> dict[str, Path]:
     """Return the files of a saved model that belong on the Hub, by the path that they have there.
 
@@ -95,7 +94,6 @@ def left_out(folder: Path, files: dict[str, Path]) -> list[str]:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ checks
 def check_name(repo: str) -> None:
     """Raise HubError for what cannot be the name of a repository."""
     with hub_errors(repo):
@@ -143,7 +141,6 @@ def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
     return repo
 
 
-# -------------------------------------------------------------------------------------------------------------- push
 def push_folder(
     folder: Path,
     repo: str,

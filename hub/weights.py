@@ -39,7 +39,6 @@ class Stored(NamedTuple):
         return sum(prod(shape) for shape in self.shapes.values())
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
 def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
@@ -115,7 +114,6 @@ def read_headers(folder: Path) -> Stored:
     return stored
 
 
-# ---------------------------------------------------------------------------------------------------------- comparing
 COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
 
 

@@ -12,7 +12,6 @@ References = Sequence[str] | Sequence[Sequence[str]]
 """One reference for each prediction, or the same number of them for each."""
 
 
-# ------------------------------------------------------------------------------------------------------------- texts
 def bleu(
     predictions: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
 ) -> float:
@@ -73,7 +72,6 @@ def by_position(references: References) -> list[list[str]]:
     return [list(position) for position in zip(*lists)]
 
 
-# ------------------------------------------------------------------------------------------ ids of classes or tokens
 def accuracy(predictions: Any, references: Any) -> float:
     """The share of predictions that equal their references, between 0 and 1."""
     return float(accuracy_score(references, predictions))
@@ -84,7 +82,6 @@ def f1(predictions: Any, references: Any) -> float:
     return float(f1_score(references, predictions, average="macro", zero_division=0))
 
 
-# ------------------------------------------------------------------------------------------------------------ losses
 def corpus_perplexity(predictions: Sequence[float], references: Sequence[int]) -> float:
     """exp(sum of losses / number of tokens); predictions: summed losses, references: the tokens each sum is over."""
     return perplexity(math.fsum(predictions) / sum(references))

@@ -52,7 +52,6 @@ def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
             print(json.dumps(record, ensure_ascii=False), file=stream)
 
 
-# ------------------------------------------------------------------------------------------------ written in one piece
 def flush_all(folder: Path) -> None:
     """Have everything in a folder on the disk before this returns."""
     for path in folder.rglob("*"):
@@ -93,7 +92,6 @@ def _put(part: Path, folder: Path) -> None:
     shutil.rmtree(part)
 
 
-# -------------------------------------------------------------------------------------------------------- moved aside
 def move_aside(folder: Path) -> Path:
     """Move the files of a run into a folder in its folder; the record, moved last, shows that all are there."""
     aside = folder / PREVIOUS
@@ -139,7 +137,6 @@ def _move(paths: list[Path], source: Path, target: Path) -> None:
     flush(source)
 
 
-# ------------------------------------------------------------------------------------------------------------- locked
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep the folder of a run to this process: the system takes the lock from one that dies, however it does.

@@ -95,7 +95,6 @@ class Run:
         self.data = self.data | prints
 
 
-# ------------------------------------------------------------------------------------------------- what a folder holds
 def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = None) -> Run:
     """Find out what the folder of a run holds, without changing it, and set the fields of the run accordingly.
 
@@ -131,7 +130,6 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
     return run
 
 
-# -------------------------------------------------------------------------------------------------- replacing a run
 def recover(folder: Path) -> None:
     """Put back the run that a new one was to replace, if that has come to no checkpoint; or else delete it."""
     for name in (SAVING, PUSHING, DISCARDED):
@@ -158,7 +156,6 @@ def discard(folder: Path) -> None:
     discard_previous(folder)
 
 
-# ------------------------------------------------------------------------------------------------------- the record
 def _read_record(folder: Path) -> dict[str, Any] | None:
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))

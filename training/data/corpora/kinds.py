@@ -83,7 +83,6 @@ def _distinct(members: Iterable[Any], formats: Sequence[Format], source: Locale,
     return [member for member in members if member not in clashing]
 
 
-# ---------------------------------------------------------------------------------------------- dates and times
 def _moment(rng: Random) -> datetime.datetime:
     day = FIRST_DAY + datetime.timedelta(days=rng.randrange(CENTURY))
     second = datetime.timedelta(seconds=rng.randrange(86_400))
@@ -136,7 +135,6 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
     return Kind(draw, [write])
 
 
-# ----------------------------------------------------------------------------------------------- numbers
 def _decimals(source: Locale, target: Locale) -> Kind:
     def write(value: Decimal, locale: Locale) -> str:
         return numbers.format_decimal(value, locale=locale, decimal_quantization=False)
@@ -192,7 +190,6 @@ def _units(source: Locale, target: Locale) -> Kind:
     return Kind(lambda rng: (_signed_amount(rng, 4, rng.randint(0, 2)), rng.choice(names)), formats if names else [])
 
 
-# ------------------------------------------------------------------------------------------------- names
 def _names(attribute: str, source: Locale, target: Locale) -> Kind:
     def write(code: str, locale: Locale) -> str:
         return getattr(locale, attribute)[code]
