@@ -29,6 +29,7 @@ EMBEDDED, UNKNOWN = 3_600_000, 10_000_000
 """Bytes of text in the embedded corpus, and where they are not known."""
 COMPRESSED = 3
 """Bytes of text in a byte of a compressed file."""
+WIDTH = ("hidden_size", "num_attention_heads", "intermediate_size")
 # Options that replace the default of another one, besides that one
 INSTEAD = {
     **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
@@ -79,12 +80,20 @@ def chosen_defaults(args: Any) -> list[Default]:
             block=data.block_size if was_given(data, "block_size") else BLOCK,
             stream=not data.packing and data.turns_column is None,
         )
+    if "hidden_size" in model.config_overrides():  # heads and feed-forward layers of another width may not fit
+        found = [
+            each._replace(value=_without_width(each.value)) if each.option == "overrides" else each for each in found
+        ]
     return [
         each
         for each in found
         if each.option == "overrides"  # to which a user's are added
         or not any(name in part.given for part in args for name in (each.option, *INSTEAD.get(each.option, ())))
     ]
+
+
+def _without_width(fields: list[str]) -> list[str]:
+    return [field for field in fields if field.partition("=")[0] not in WIDTH]
 
 
 def recorded(record: Path) -> list[tuple[str, Any, str]]:

@@ -96,6 +96,9 @@ def test_what_was_given_is_kept(tmp_path: Path) -> None:
     shorter = chosen(tmp_path, "--block_size", "64", "--set", "dropout=0.3")
     assert "block_size" not in shorter
     assert config(shorter).max_position_embeddings == 64
+    wider = chosen(tmp_path, "--set", "hidden_size=256")
+    wider["overrides"].append("hidden_size=256")
+    assert (config(wider).head_dim, config(wider).norm) == (64, "rms_norm")
 
 
 @pytest.mark.parametrize(
