@@ -177,7 +177,7 @@ def trend_sentences(outcome: Outcome, trend: Trend | None) -> Iterator[str]:
         )
     else:
         noise = score.format(outcome.noise(score, _value(trend.before, score)))
-        yield f"Leveled off: {name} {before} → {after} in the last fifth, which is within its noise (± {noise})."
+        yield f"Leveled off: {name} {before} → {after} at best in the last fifth (noise: ± {noise})."
 
 
 def with_option(command: str, option: str, value: str) -> str:

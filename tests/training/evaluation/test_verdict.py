@@ -73,12 +73,12 @@ MORE_STEPS = "`vanillaformer train-classifier --train_file 'my rows.csv' --max_s
         ),
         (
             classifier(FLAT, STANDING),
-            "Leveled off: validation accuracy 85.1% → 85.3% in the last fifth, which is within its noise (± 1.1%).",
+            "Leveled off: validation accuracy 85.1% → 85.3% at best in the last fifth (noise: ± 1.1%).",
         ),
         # One lucky evaluation, with a loss that stands still
         (
             classifier(FLAT, [*STANDING[:9], 0.866]),
-            "Leveled off: validation accuracy 85.1% → 86.6% in the last fifth, which is within its noise (± 1.1%).",
+            "Leveled off: validation accuracy 85.1% → 86.6% at best in the last fifth (noise: ± 1.1%).",
         ),
         (
             classifier(RISING, [0.5, 0.7, 0.8, 0.84, 0.83, 0.83, 0.82, 0.83, 0.83, 0.83]),
@@ -157,7 +157,7 @@ def language_model(losses: list[float], **changes: Any) -> Outcome:
         ),
         (
             [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.79],
-            "Leveled off: validation loss 3.8000 → 3.7900 in the last",
+            "Leveled off: validation loss 3.8000 → 3.7900 at best in",
         ),
         (
             [5, 4.5, 4.2, 4.0, 3.9, 3.95, 4.0, 4.1, 4.2, 4.3],
@@ -183,9 +183,7 @@ def test_bleu_has_a_resolution() -> None:
         trivial={"copied source": {"eval_bleu": 3.0, "test_bleu": 3.1}, "unigram of the targets": {"eval_loss": 6.0}},
         targets=20_000,
     )
-    assert verdict(outcome) == [
-        "Leveled off: validation BLEU 22.6 → 22.9 in the last fifth, which is within its noise (± 0.5)."
-    ]
+    assert verdict(outcome) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
 
 
 # ---------------------------------------------------------------------------------------------------------------- fit
