@@ -118,7 +118,7 @@ def text_size(data: Any) -> int:
 
 def vocabulary_size(size: int) -> int:
     """Return the tokens of a byte-level vocabulary for a text of so many bytes: 2,000 for a megabyte."""
-    return max(500, min(8_000, round(2_000 * (size / 1e6) ** 0.7, -2)))
+    return max(500, min(8_000, round(20 * (size / 1e6) ** 0.7) * 100))
 
 
 def language_model_defaults(
@@ -141,7 +141,8 @@ def language_model_defaults(
     passes = compute * BYTES_PER_CORE_SECOND / cost / max(1, size)
     dropout = [value for value, least in DROPOUT if passes >= least][-1]
     amount, often = f"{size / 1e6:.1f} MB of text", f"about {passes:.2g} passes over the text in the time"
-    time = f"{seconds / 60:.3g} minutes on {'an accelerator' if accelerator else f'{cores} cores'}"
+    device = "an accelerator" if accelerator else "one core" if cores == 1 else f"{cores} cores"
+    time = f"{seconds / 60:.3g} minutes on {device}"
     found = [
         Default("tokenizer_vocab_size", vocabulary_size(size), amount),
         Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {time}; {often}"),

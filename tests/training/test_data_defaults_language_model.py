@@ -77,6 +77,7 @@ def test_the_vocabulary_grows_with_the_text() -> None:
     sizes = [vocabulary_size(10**power) for power in range(3, 12)]
     assert sizes == sorted(sizes)
     assert (sizes[0], sizes[-1]) == (500, 8_000)
+    assert all(isinstance(size, int) for size in sizes)
 
 
 def chosen(folder: Path, *options: str) -> dict[str, Any]:
