@@ -76,7 +76,10 @@ class GenerateArguments:
     bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16", "group": MACHINE})
     engine: str | None = field(
         default=None,
-        metadata={"help": "Engine: torch, ctranslate2, ... (default: that of the export)", "group": MACHINE},
+        metadata={
+            "help": "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export",
+            "group": MACHINE,
+        },
     )
     length_penalty: float | None = field(
         default=None,

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 
+from vanillaformer.hub.loading import saved_folder
+
 from .arguments import GenerateArguments
-from .tasks import load, run
+from .tasks import AUTO, load, run
 from .text_files import STANDARD_INPUT, at_terminal, file_lines, hint, output_stream, standard_input
 
 
@@ -39,6 +41,12 @@ def generate_texts(generate_args: GenerateArguments) -> None:
         options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
     if generate_args.reject_below is not None:
         options["reject_below"] = generate_args.reject_below
+    if generate_args.engine == AUTO:
+        from .fastest import fastest
+
+        folder = saved_folder(generate_args.model_name_or_path, generate_args.revision, exported=True)
+        with torch.inference_mode():
+            loaded = fastest(loaded, folder, function, texts, **options)
     torch.manual_seed(generate_args.seed)
     results = run(loaded, function, texts, generate_args.batch_size, **options)
     with output_stream(generate_args.output_file) as stream:

@@ -23,7 +23,7 @@ from vanillaformer.training.tasks import TASKS, TaskName
 
 from .text_files import hint
 
-TORCH = "torch"
+TORCH, AUTO = "torch", "auto"
 
 SORTED = 20  # batches
 UNCERTAIN = "(uncertain)"
@@ -122,7 +122,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     folder = saved_folder(path, arguments.revision, exported=True)
     if (folder / EXPORT).is_file():
         return load_export(arguments, folder)
-    if arguments.engine not in (None, TORCH):
+    if arguments.engine not in (None, TORCH, AUTO):
         raise ValueError(f"--engine {arguments.engine}: --model {path} is not a folder made by vanillaformer export")
     config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
@@ -185,7 +185,7 @@ def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Cal
 
     path = arguments.model_name_or_path
     runtime = exporter_of(read_record(folder)["engine"]).info.runtime
-    if arguments.engine not in (None, runtime):
+    if arguments.engine not in (None, AUTO, runtime):
         raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
     if arguments.bf16:
         raise ValueError("--bf16: an exported model has the precision that it was exported with")

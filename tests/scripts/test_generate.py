@@ -10,7 +10,7 @@ from script_runs import train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
 
-from vanillaformer.inference import tasks
+from vanillaformer.inference import fastest, generation, tasks
 from vanillaformer.scripts import generate
 from vanillaformer.training import progress
 
@@ -57,6 +57,42 @@ def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monke
     assert captured.out == ""
     generate.main([*words, "--text", "Deutschland"])
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", ["translation", "classification"])
+def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: Path, monkeypatch, capfd) -> None:
+    pytest.importorskip("ctranslate2")
+    monkeypatch.setattr(fastest, "CACHE", tmp_path / "exports")
+    search = ["--num_beams", "1", "--max_new_tokens", "8"] if kind == "translation" else []
+    words = ["--model", str(trained(kind)), "--text", "May 6, 2031", "", "in 12 days", *search]
+    outputs = []
+    for engine in ("torch", "auto", "auto"):
+        capfd.readouterr()
+        generate.main([*words, "--engine", engine])
+        outputs.append(capfd.readouterr())
+    assert outputs[0].out == outputs[1].out == outputs[2].out
+    assert outputs[0].err == ""
+    assert {output.err for output in outputs[1:]} == {
+        "--engine auto: ctranslate2; the first 2 outputs are those of torch\n"
+    }
+    assert len(list((tmp_path / "exports").iterdir())) == 1
+
+
+def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(fastest, "CACHE", tmp_path / "exports")
+    words = ["--model", str(trained("translation")), "--text", "May 6, 2031", "--max_new_tokens", "8"]
+    capfd.readouterr()
+    generate.main([*words, "--num_beams", "2", "--engine", "auto"])
+    captured = capfd.readouterr()
+    assert captured.err.startswith("--engine auto: torch, not ctranslate2: its beam search stops early")
+    assert not (tmp_path / "exports").exists()
+    monkeypatch.setattr(fastest, "on_engine", lambda model, folder: None)
+    monkeypatch.setattr(generation, "load", lambda arguments: (tasks.load(arguments)[0], differing, True))
+    differing = lambda loaded, texts, **options: [f"{loaded.model is None}"] * len(texts)  # noqa: E731
+    generate.main([*words, "--num_beams", "1", "--engine", "auto"])
+    captured = capfd.readouterr()
+    assert captured.err == "--engine auto: torch, not ctranslate2: its output is not that of torch\n"
+    assert captured.out == "False\n"
 
 
 def test_line_feeds_only_separate_lines(trained, tmp_path: Path, monkeypatch) -> None:
