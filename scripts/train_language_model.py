@@ -18,7 +18,6 @@ from vanillaformer.training import metrics
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
-from vanillaformer.training.data_defaults_language_model import chosen_defaults
 from vanillaformer.training.models import set_generation
 from vanillaformer.training.preprocessing.blocks import block_cutter
 from vanillaformer.training.preprocessing.language_model import (
@@ -33,7 +32,6 @@ from vanillaformer.training.run import (
     already_finished,
     describe_rows,
     new_model,
-    note_defaults,
     open_data,
     start,
     train_and_save,
@@ -46,22 +44,19 @@ from vanillaformer.training.trainer.trainer import RunTrainer
 def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     args = parse_arguments("train-language-model", argv, __doc__)
-    defaults = chosen_defaults(args)
-    if defaults:
-        args = parse_arguments("train-language-model", argv, __doc__, defaults)
     data_args: Any = args.data_args
     task = args.training_args.objective
     resolve_arguments(data_args, args.tokenizer_args, task)
     with start("train_language_model", argv, args, task=task, length=data_args.block_size) as run:
-        note_defaults(run, defaults)
         return _train(run, args)
 
 
 def _train(run: Run, args: Arguments) -> Run:
     data_args: Any = args.data_args
     training_args = args.training_args
-    task, causal, size = training_args.objective, training_args.objective == "causal", data_args.block_size
+    task, causal = training_args.objective, training_args.objective == "causal"
     data = open_data(run, task, args)
+    size = data_args.block_size
     texts, example = data.splits, example_row(data.splits["validation"], "text")[:1_000]
     if run.complete:
         return already_finished(run, task, args, data=data, example=example)

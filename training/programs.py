@@ -59,7 +59,6 @@ def parse_arguments(
     program: str,
     argv: Sequence[str] | None = None,
     description: str | None = None,
-    defaults: Sequence[tuple[str, Any, str]] = (),
 ) -> Arguments:
     """Return the arguments of a training program, from the command line or a settings file.
 
@@ -67,26 +66,19 @@ def parse_arguments(
         program: Its name, as a subcommand of `vanillaformer`.
         argv: The arguments; `sys.argv[1:]` when None.
         description: Shown by `--help`.
-        defaults: Options with their values in place of the usual defaults, and why; a user's `--set` is added to that
-            of `overrides`.
     """
-    options = {option: value for option, value, _ in defaults}
-    overrides = options.pop("overrides", [])
     tasks = TASKS_OF[program]
     kinds = tuple(dict.fromkeys(kind for task in tasks for kind in TASKS[task].model_kinds))
     found = parse(
         ARGUMENTS[program],
         argv,
-        defaults=options,
         description=description,
         notes={"preset": preset_note(tasks, kinds)},
         names={"Configuration fields for --set": config_fields(kinds)},
         elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
     )
-    args = Arguments(*found)
-    args.model_args.overrides = [*overrides, *args.model_args.overrides]
-    set_length(args.training_args)
-    return args
+    set_length(found[-1])
+    return Arguments(*found)
 
 
 def preset_note(tasks: Sequence[TaskName], kinds: Sequence[ModelKind]) -> str:

@@ -22,6 +22,7 @@ from .data.arguments import DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
+from .defaults.following import follow_data, follows_data, without_defaults
 from .evaluation.calibration import accepted_in_words, calibrate
 from .evaluation.outcome import add_trained_baselines, describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
@@ -79,10 +80,11 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
         disable_hub_progress_bars()
     card_example(data_args, task)  # before anything is done
     groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
+    settings = compared_settings(program, training_args, groups)
     run = Run(
         Path(training_args.output_dir),
         command_line(program, argv),
-        compared_settings(program, training_args, groups),
+        without_defaults(settings, args) if follows_data(task, args) else settings,
         defaults=default_settings({**groups, "training": training_args}),
     )
     data_args.check()
@@ -118,7 +120,8 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
             resume_from=None if str(resume).lower() in ("none", "true") else resume,
         )
         if not run.finished:
-            check_model(task, args.model_args, length=length)  # a saved one is fetched and looked through
+            # A saved one is fetched and looked through; one that follows the data will be long enough
+            check_model(task, args.model_args, length=0 if follows_data(task, args) else length)
         if training_args.should_save and not run.finished:
             make_writable(run.folder)
         if training_args.should_save and training_args.push_to_hub:
@@ -133,22 +136,11 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
             report(f"Training for up to {in_words(training_args.max_time)} (--max_time){resumed}")
 
 
-def note_defaults(run: Run, defaults: Sequence[tuple[str, Any, str]]) -> None:
-    """Note the defaults that were chosen for the data, and print them for a new run: option, value, reason."""
-    if run.finished:
-        return
-    run.details["defaults"] = [list(each) for each in defaults]
-    if defaults and not run.checkpoint:
-        report("Chosen for this data (what a command gives, it keeps):")
-        for option, value, reason in defaults:
-            name, words = ("set", " ".join(value)) if option == "overrides" else (option, str(value))
-            report(f"  --{name} {words}: {reason}")
-
-
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
     """Return the data of a task, which has to be that of the run in the folder if there is one."""
     data = load_data(args.data_args, task, order_seed(args.training_args))
     run.check_data(fingerprints(data.splits))
+    follow_data(run, task, args, data)
     return data
 
 

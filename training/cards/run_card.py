@@ -13,6 +13,7 @@ from ..data.arguments import DataArguments
 from ..evaluation.samples import read_samples
 from ..run_folder.files import CARD
 from ..run_folder.run import Run
+from ..run_folder.settings import BY_DATA
 from ..tasks import TASKS, TaskName
 from ..trainer.trainer import RunTrainer
 from .card import model_card
@@ -73,6 +74,9 @@ def run_facts(
     trained, repo = run.details["training"], run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
+    chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
+    for values in choices.values():
+        values |= {name: chosen[name] for name, value in values.items() if value == BY_DATA and name in chosen}
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset

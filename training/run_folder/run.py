@@ -190,8 +190,9 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     if training:
         report(f"Going on with changed settings: {listed(training)}.")
     run.finished, run.data = finished and not changes, earlier.get("data", {})
+    run.details = {name: value for name, value in earlier.get("details", {}).items() if finished or name == "defaults"}
     if finished:
-        run.metrics, run.details = earlier["metrics"], earlier["details"]
+        run.metrics = earlier["metrics"]
 
 
 def _why(changes: Changes) -> str:

@@ -11,6 +11,8 @@ from transformers import Seq2SeqTrainingArguments
 Settings = dict[str, dict[str, Any]]
 Changes = dict[str, tuple[Any, Any]]
 
+BY_DATA = "by the data"
+"""The setting of an option whose default follows the data; the details of the record have the value."""
 LENGTH = ("num_train_epochs", "max_steps", "max_time", "max_epochs")
 # Saved with the model, and read from there
 GENERATION = ("num_beams", "length_penalty", "early_stopping")

@@ -65,7 +65,7 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     folder = run.folder / TEACHERS
     with args.main_process_first(local=False, desc="looking for teachers"):
         if trainer.is_world_process_zero():
-            _keep_own(folder, {"settings": run.settings, "data": run.data})
+            _keep_own(folder, {"settings": run.settings, "data": run.data, "defaults": run.details.get("defaults")})
     models: list[PreTrainedModel] = []
     for number in range(1, args.ensemble + 1):
         part = folder / str(number)

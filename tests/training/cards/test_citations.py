@@ -12,8 +12,21 @@ from vanillaformer.training.cards import citations as cite
 from vanillaformer.training.cards.techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
 
 EVERYTHING_ON = {
-    **{"label_smoothing_factor": 0.1, "r_drop": 1.0, "scheduled_sampling": "linear", "token_dropout": 0.1, "ensemble": 2},
-    **{"lm_loss_weight": 0.5, "lora_rank": 4, "freeze": ["norm"], "average_checkpoints": 3, "ema_decay": 0.99},
+    **{
+        "label_smoothing_factor": 0.1,
+        "r_drop": 1.0,
+        "scheduled_sampling": "linear",
+        "token_dropout": 0.1,
+        "ensemble": 2,
+    },
+    **{
+        "lm_loss_weight": 0.5,
+        "lora_rank": 4,
+        "freeze": ["norm"],
+        "average_checkpoints": 3,
+        "ema_decay": 0.99,
+        "ensemble": 2,
+    },
     **{"bf16": True, "fp16": True, "max_grad_norm": 1.0, "temperature": 1.5},
 }
 TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True, "block_stride": 8})

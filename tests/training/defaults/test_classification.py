@@ -1,0 +1,92 @@
+"""Defaults of a classifier by its texts, its classes and the time."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vanillaformer.configuration import preset
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
+from vanillaformer.training.defaults.classification import TextFacts, classifier_defaults, text_facts
+from vanillaformer.training.defaults.following import OPTIONS
+from vanillaformer.training.tasks import TASKS
+
+SENTENCES = TextFacts(
+    rows=3_000, classes=2, words=20, longest=60, characters=300, mean_characters=110, unknown=0.04, held_out=376
+)
+
+
+def values(facts: TextFacts, seconds: float = 600) -> dict[str, Any]:
+    return {found.option: found.value for found in classifier_defaults(facts, Machine(seconds, 2))}
+
+
+def config(options: dict[str, Any]) -> Any:
+    return preset(TASKS["classification"].preset, **ModelArguments(overrides=options["overrides"]).config_overrides())
+
+
+def test_facts_on_texts() -> None:
+    train = ["a b c", "A d", "e " * 50, "x y"] * 100
+    facts = text_facts(train, ["a b", "new d"], rows=5_000, classes=3, held_out=2)
+    assert (facts.rows, facts.classes, facts.held_out, facts.longest, facts.characters) == (5_000, 3, 2, 50, 100)
+    assert facts.words == pytest.approx((3 + 2 + 50 + 2) / 4)
+    assert facts.unknown == 1 / 4
+
+
+def test_sentences_names_and_long_texts() -> None:
+    options = values(SENTENCES)
+    assert (options["tokenizer_algorithm"], options["max_length"], options["metric_for_best_model"]) == (
+        "word",
+        77,
+        "loss",
+    )
+    assert (config(options).max_ngram, config(options).hidden_size, options["ensemble"]) == (1, 64, 4)
+    names = values(SENTENCES._replace(unknown=0.6, classes=20, words=2, rows=14_000, held_out=5_000))
+    assert (names["tokenizer_algorithm"], names["lowercase"], names["max_length"]) == ("character", False, 302)
+    assert (config(names).max_ngram, config(names).hidden_size) == (4, 128)
+    assert "metric_for_best_model" not in names
+    reviews = values(SENTENCES._replace(rows=25_000, words=230, longest=900))
+    assert reviews["max_length"] == 512
+    assert config(reviews).max_ngram == 2
+    assert "ensemble" not in reviews
+
+
+def test_less_time_makes_a_smaller_ensemble() -> None:
+    found = [values(SENTENCES._replace(rows=20_000), seconds).get("ensemble", 0) for seconds in (3_600, 600, 150, 30)]
+    assert found == sorted(found, reverse=True)
+    assert (found[0], found[-1]) == (4, 0)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 11, 150])
+@pytest.mark.parametrize("longest", [1, 60, 5_000])
+@pytest.mark.parametrize("unknown", [0.0, 1.0])
+@pytest.mark.parametrize("rows", [10, 1_000, 1_000_000])
+def test_every_choice_makes_a_model_with_room_for_its_rows(classes, longest, unknown, rows) -> None:
+    facts = SENTENCES._replace(classes=classes, longest=longest, unknown=unknown, rows=rows)
+    options = values(facts)
+    assert config(options).max_position_embeddings >= options["max_length"]
+    names = {name for group in OPTIONS.values() for name in group} | {"overrides"}
+    assert options.keys() <= names
+
+
+class Group(SimpleNamespace):
+    """Parsed arguments."""
+
+    def config_overrides(self) -> dict[str, str]:
+        return dict(entry.split("=") for entry in self.overrides)
+
+
+def test_what_was_given_is_not_chosen() -> None:
+    model = Group(given={"overrides"}, overrides=["hidden_size=32", "dropout=0.5"])
+    training = Group(given={"learning_rate"}, learning_rate=1.0, optim="adamw_torch", weight_decay=0.0, warmup_steps=0)
+    chosen = [
+        Default("overrides", ["hidden_size=64", "num_attention_heads=2", "dropout=0.1", "max_ngram=2"], ""),
+        Default("learning_rate", 2.0, ""),
+        Default("optim", "muon", "its learning rate is another one"),
+        Default("warmup_steps", 5, ""),
+        Default("token_dropout", 0.3, "no group has it"),
+    ]
+    applied = set_defaults([model, training], chosen)
+    assert model.overrides == ["max_ngram=2", "hidden_size=32", "dropout=0.5"]
+    assert (training.learning_rate, training.optim, training.warmup_steps) == (1.0, "adamw_torch", 5)
+    assert [entry.option for entry in applied] == ["overrides", "warmup_steps"]

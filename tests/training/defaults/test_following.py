@@ -1,0 +1,66 @@
+"""Whether and how defaults follow the data, in runs of the programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts.script_runs import train
+
+from vanillaformer.training.defaults.following import follows_data
+from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run_folder.settings import BY_DATA
+
+TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], True),
+        (["--max_time", "5m"], True),
+        (["--set", "dropout=0"], True),
+        (["--preset", "gpt-tiny"], False),
+        (["--max_steps", "5"], False),
+        (["--num_train_epochs", "1"], False),
+        (["--objective", "masked"], False),
+    ],
+)
+def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: list[str], expected: bool) -> None:
+    args: Any = parse_arguments("train-language-model", options)
+    assert follows_data(args.training_args.objective, args) is expected
+
+
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())
+
+
+@pytest.mark.parametrize("job", ["causal", "classification"])
+def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, capfd) -> None:
+    train(job, tmp_path, *TIME)
+    printed, found = capfd.readouterr().out, record(tmp_path)
+    chosen = {option: (value, reason) for option, value, reason in found["details"]["defaults"]}
+    assert f"  --weight_decay 0.1: {chosen['weight_decay'][1]}\n" in printed
+    assert found["settings"]["training"]["weight_decay"] == BY_DATA
+    assert found["settings"]["training"]["warmup_steps"] == 2  # given
+    assert {"per_device_train_batch_size", "tokenizer_vocab_size"}.isdisjoint(chosen)  # given
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["hidden_size"], config["dropout"]) == (16, 0.1)  # given
+    assert "0.1" in (tmp_path / "README.md").read_text()
+    train(job, tmp_path, *TIME)
+    assert "is finished already" in capfd.readouterr().out
+    with pytest.raises(ValueError, match=f"weight_decay: '{BY_DATA}' there, 0.2 now"):
+        train(job, tmp_path, *TIME, "--weight_decay", "0.2")
+
+
+def test_an_interrupted_run_keeps_its_defaults(tmp_path: Path, capfd, monkeypatch) -> None:
+    train("classification", tmp_path, *TIME, "--ensemble", "0")
+    found = record(tmp_path)
+    changed = [
+        [name, 0.07 if name == "weight_decay" else value, why] for name, value, why in found["details"]["defaults"]
+    ]
+    found["details"]["defaults"], found["finished"] = changed, False
+    (tmp_path / "run.json").write_text(json.dumps(found))
+    capfd.readouterr()
+    train("classification", tmp_path, *TIME, "--ensemble", "0")
+    assert "  --weight_decay 0.07: " in capfd.readouterr().out

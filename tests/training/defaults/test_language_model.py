@@ -1,0 +1,71 @@
+"""Defaults of a causal language model by its text and the time."""
+
+from typing import Any
+
+import pytest
+
+from vanillaformer.configuration import preset
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.defaults.choices import Machine
+from vanillaformer.training.defaults.language_model import language_model_defaults, vocabulary_size
+from vanillaformer.training.tasks import TASKS
+
+
+def values(size: float, seconds: float = 600, overlap: bool = True, **machine: bool) -> dict[str, Any]:
+    found = language_model_defaults(int(size), Machine(seconds, 2, **machine), overlap=overlap)
+    return {entry.option: entry.value for entry in found}
+
+
+def config(options: dict[str, Any]) -> Any:
+    return preset(TASKS["causal"].preset, **ModelArguments(overrides=options["overrides"]).config_overrides())
+
+
+@pytest.mark.parametrize(
+    ("size", "width", "dropout", "vocabulary"),
+    [
+        (1e4, 192, 0.2, 500),
+        (1e6, 192, 0.2, 2_000),
+        (3e6, 192, 0.1, 3_900),
+        (1e7, 192, 0.0, 8_000),
+        (1e9, 192, 0, 8_000),
+    ],
+)
+def test_ten_minutes_of_two_cores(size: float, width: int, dropout: float, vocabulary: int) -> None:
+    options = values(size)
+    assert (config(options).hidden_size, config(options).dropout) == (width, dropout)
+    assert options["tokenizer_vocab_size"] == vocabulary
+
+
+def test_more_time_makes_a_larger_model_unless_the_text_is_small() -> None:
+    assert [config(values(1e7, hours * 3_600)).hidden_size for hours in (0.5, 1, 3, 10)] == [192, 256, 384, 384]
+    assert config(values(1e5, 36_000)).hidden_size == 192
+    assert config(values(1e8, accelerator=True)).hidden_size == 512
+
+
+def test_every_choice_makes_a_model_with_room_for_a_block() -> None:
+    for size in (1e4, 1e6, 1e8):
+        for seconds in (60, 600, 36_000):
+            options = values(size, seconds)
+            made = config(options)
+            assert made.max_position_embeddings == options["block_size"]
+            assert made.hidden_size == made.num_attention_heads * made.head_dim
+
+
+def test_overlapping_blocks_are_for_several_passes_over_a_stream() -> None:
+    assert values(1e6)["block_stride"] == 64
+    assert "block_stride" not in values(1e7)
+    assert "block_stride" not in values(1e6, overlap=False)
+    assert values(1e6, bfloat16=True)["bf16"] is True
+    assert "bf16" not in values(1e6)
+
+
+def test_every_choice_has_a_reason() -> None:
+    reasons = {found.option: found.reason for found in language_model_defaults(1_000_000, Machine(600, 2))}
+    assert reasons["overrides"] == "1.0 MB of text, 10 minutes on 2 cores; about 18 passes over the text in the time"
+    assert all(reasons.values())
+
+
+def test_the_vocabulary_grows_with_the_text() -> None:
+    sizes = [vocabulary_size(10**power) for power in range(3, 12)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (500, 8_000)

@@ -1,0 +1,83 @@
+"""Defaults that follow the data: values for the options that a user did not give, each with its reason."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+ACCELERATOR = 150
+"""Processor cores that an accelerator stands for."""
+# Options that keep the default of another one from being chosen, besides that one
+INSTEAD = {
+    **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
+    **dict.fromkeys(("tokenizer_vocab_size", "tokenizer_algorithm", "lowercase"), ("tokenizer_name_or_path",)),
+    **dict.fromkeys(("per_device_train_batch_size", "tokens_per_batch"), ("tokens_per_batch",)),
+    "bf16": ("fp16", "dtype"),
+    "block_stride": ("packing", "turns_column"),
+    **dict.fromkeys(("greater_is_better", "metric_for_best_model"), ("metric_for_best_model", "lr_scheduler_type")),
+}
+SIZE = frozenset(
+    ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "encoder_layers", "head_dim")
+)
+"""Fields of a config that are chosen together or not at all."""
+
+
+class Default(NamedTuple):
+    """The value of an option that the user did not give, and why."""
+
+    option: str
+    value: Any
+    reason: str
+
+
+class Machine(NamedTuple):
+    """What a run has to compute with.
+
+    Attributes:
+        seconds: Time to train.
+        cores: Processor cores.
+        accelerator: Whether there is an accelerator.
+        bfloat16: Whether bfloat16 is fast on the device.
+    """
+
+    seconds: float
+    cores: int
+    accelerator: bool = False
+    bfloat16: bool = False
+
+    @property
+    def name(self) -> str:
+        """What computes, in words."""
+        return "an accelerator" if self.accelerator else f"{self.cores} cores"
+
+    @property
+    def core_seconds(self) -> float:
+        """The time of all cores together, in seconds."""
+        return self.seconds * (ACCELERATOR if self.accelerator else self.cores)
+
+
+def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Default]:
+    """Set options that were not given, and return what was set.
+
+    The entries of `overrides`, the fields of a new model, go before those that were given; sizes only if no size was.
+
+    Args:
+        groups: The parsed dataclasses of arguments.
+        found: The defaults.
+    """
+    applied, given = [], frozenset[str]().union(*(getattr(group, "given", ()) for group in groups))
+    for option, value, reason in found:
+        group = next((group for group in groups if hasattr(type(group), option) or hasattr(group, option)), None)
+        if option == "overrides":
+            value = _fields(value, group.config_overrides())  # type: ignore[union-attr]
+            group.overrides = [*value, *group.overrides]  # type: ignore[union-attr]
+        elif group is None or not given.isdisjoint((option, *INSTEAD.get(option, ()))):
+            continue
+        else:
+            setattr(group, option, value)
+        applied.append(Default(option, value, reason))
+    return applied
+
+
+def _fields(chosen: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    sized = not SIZE.isdisjoint(given)
+    names = [(entry, entry.partition("=")[0]) for entry in chosen]
+    return [entry for entry, name in names if name not in given and not (sized and name in SIZE)]

@@ -1,0 +1,151 @@
+"""Defaults of a new classifier that follow its texts, its classes and the time to train."""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from .choices import Default, Machine
+
+SAMPLE = 20_000
+"""Texts that are looked at."""
+SAMPLE_CHARACTERS = 10_000_000
+TOKENS_PER_CORE_SECOND = 50_000
+"""Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
+UNKNOWN_WORDS = 0.35
+"""Share of held-out words without which words are no good tokens."""
+LONGEST = 512
+MANY_CLASSES = 10
+BIGRAMS = 2_000_000
+"""Training words from which on pairs of words have vectors of their own."""
+FEW_HELD_OUT = 2_000
+"""Validation texts below which the loss chooses the best checkpoint."""
+STUDENT = 2
+"""Passes of a student for each pass of its teachers."""
+ENSEMBLES = (4, 2)
+
+
+class TextFacts(NamedTuple):
+    """What is known of the texts of a classifier.
+
+    Attributes:
+        rows: Number of training texts.
+        classes: Number of classes.
+        words: Mean words of a text.
+        longest: Words that 99 of 100 texts do not exceed.
+        characters: Characters that 99 of 100 texts do not exceed.
+        mean_characters: Mean characters of a text.
+        unknown: Share of the validation data's words that the training data lacks.
+        held_out: Number of validation texts.
+    """
+
+    rows: int
+    classes: int
+    words: float
+    longest: int
+    characters: int
+    mean_characters: float
+    unknown: float
+    held_out: int
+
+
+def text_facts(
+    train: Iterable[str], validation: Iterable[str], *, rows: int, classes: int, held_out: int
+) -> TextFacts:
+    """Return the facts on texts, from the first ones."""
+    texts = _first(train)
+    known = {word for text in texts for word in text.lower().split()}
+    new = [word for text in _first(validation) for word in text.lower().split()]
+    counts, lengths = sorted(len(text.split()) for text in texts), sorted(map(len, texts))
+    last = (len(texts) - 1) * 99 // 100
+    return TextFacts(
+        rows=rows,
+        classes=classes,
+        words=sum(counts) / len(counts),
+        longest=counts[last],
+        characters=lengths[last],
+        mean_characters=sum(lengths) / len(lengths),
+        unknown=sum(word not in known for word in new) / max(1, len(new)),
+        held_out=held_out,
+    )
+
+
+def _first(texts: Iterable[str]) -> Sequence[str]:
+    found, characters = [], 0
+    for text in islice(texts, SAMPLE):
+        found.append(text)
+        characters += len(text)
+        if characters > SAMPLE_CHARACTERS:
+            break
+    return found
+
+
+def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
+    """Return the defaults of a new classifier; docs/training.md has them as a table."""
+    by_words = facts.unknown < UNKNOWN_WORDS
+    length = min(LONGEST, facts.longest * 5 // 4 + 2 if by_words else facts.characters + 2)
+    tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
+    many = facts.classes > MANY_CLASSES
+    width = 128 if many else 64
+    ngram = (2 if tokens >= BIGRAMS else 1) if by_words else 4
+    short = tokens / facts.rows < 2 * MANY_CLASSES if by_words else True
+    epochs = passes(facts)
+    size = f"{facts.rows:,} texts in {facts.classes} classes"
+    fields = {
+        "hidden_size": width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": width // 32,
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": max(length, 64),
+        "max_ngram": ngram,
+        "classifier_pooling": "mean",
+        "dropout": 0.2,
+    }
+    if ngram > 1:
+        fields["ngram_buckets"] = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // 8))
+    words = f"{facts.unknown:.0%} of the words in the validation data are unknown"
+    found = [
+        Default("tokenizer_algorithm", "word" if by_words else "character", words),
+        Default("tokenizer_vocab_size", 20_000 if by_words else 4_000, "a table that these texts fill"),
+        Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "few words are rare ones that count"),
+        Default("lowercase", by_words, "the same word at the beginning of a sentence"),
+        Default("max_length", length, "99 % of the texts are shorter, or cut at 512 tokens"),
+        Default("overrides", [f"{name}={value}" for name, value in fields.items()], size),
+        Default("per_device_train_batch_size", 32, "many small steps"),
+        Default("learning_rate", 3e-3 if many else 1.5e-3, "a small model"),
+        Default("lr_scheduler_type", "cosine", "best at its end"),
+        Default("weight_decay", 0.1, "little data"),
+        Default("label_smoothing_factor", 0.1, "little data"),
+        Default("token_dropout", 0.1 if short and many else 0.3, "short texts" if short else "little data"),
+    ]
+    if facts.held_out < FEW_HELD_OUT:
+        found += [
+            Default("metric_for_best_model", "loss", f"steadier than the accuracy on {facts.held_out:,} texts"),
+            Default("greater_is_better", False, "a loss"),
+        ]
+    number, length_of_run = ensemble(tokens, epochs, width, machine)
+    found += [
+        Default("max_epochs", length_of_run, size),
+        Default("early_stopping_patience", 5, "more passes than are needed"),
+    ]
+    if number:
+        found.append(Default("ensemble", number, "the time is enough, and a mean errs less than one model"))
+    return found
+
+
+def passes(facts: TextFacts) -> int:
+    """Return the passes over the training texts of a model on its own."""
+    steps = facts.rows / 32
+    return round(max(4, min(16, 1_000 / steps))) if facts.classes <= MANY_CLASSES else 12
+
+
+def ensemble(tokens: float, epochs: int, width: int, machine: Machine) -> tuple[int, float]:
+    """Return how many models to distill into one, and the passes of that one: as many as half of the time allows.
+
+    A teacher's pass costs the student a third: it goes forward only.
+    """
+    second = TOKENS_PER_CORE_SECOND * 64 / width
+    for number in ENSEMBLES:
+        cost = number * epochs + STUDENT * epochs * (1 + number / 3)
+        if tokens * cost / second <= machine.core_seconds / 2:
+            return number, STUDENT * epochs
+    return 0, epochs

@@ -1,0 +1,118 @@
+"""Choosing the defaults of a run by its data, or taking those that it was begun with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from joblib import cpu_count
+from transformers.utils import is_torch_bf16_gpu_available
+
+from vanillaformer.hub.reporting import report
+
+from ..arrow_files import TextColumn
+from ..data.labels import label_names
+from ..data.loading import TaskData
+from ..machine import has_bfloat16
+from ..parsing import was_given
+from ..programs import Arguments
+from ..run_folder.run import Run
+from ..run_folder.settings import BY_DATA, Settings
+from ..tasks import TaskName
+from .choices import Default, Machine, set_defaults
+from .classification import classifier_defaults, text_facts
+from .language_model import BLOCK, language_model_defaults
+
+STREAMED = 100_000_000
+"""Bytes of text that a stream is taken to have."""
+# The options that may be chosen, by the dataclass that has them
+OPTIONS = {
+    "data": ("max_length", "block_size", "block_stride"),
+    "tokenizer": ("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+    "training": (
+        *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
+        *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs"),
+        *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "ensemble", "bf16"),
+    ),
+}
+
+
+def follows_data(task: TaskName, args: Arguments) -> bool:
+    """Tell whether the data chooses the defaults: of a run with a time, and of a new model without a preset."""
+    model_args, timed = args.model_args, args.training_args.max_time is not None
+    return task in RULES and timed and model_args.preset is None and model_args.model_name_or_path is None
+
+
+def without_defaults(settings: Settings, args: Arguments) -> Settings:
+    """Return the settings of a run with `BY_DATA` for the options that the data chooses."""
+    given = {name for part in args for name in getattr(part, "given", ())}
+    if "per_device_train_batch_size" in given:
+        given.add("rows_per_step")
+    return {
+        group: {
+            name: BY_DATA if name in OPTIONS.get(group, ()) and name not in given else value
+            for name, value in values.items()
+        }
+        for group, values in settings.items()
+    }
+
+
+def follow_data(run: Run, task: TaskName, args: Arguments, data: TaskData) -> None:
+    """Set the options that were not given by a rule on the data, print each with its reason, and record them.
+
+    A run that is resumed keeps those that it was begun with.
+    """
+    if not follows_data(task, args):
+        return
+    recorded = run.details.get("defaults")
+    found = RULES[task](args, data) if recorded is None else [Default(*entry) for entry in recorded]
+    applied = set_defaults(args, found)
+    run.details["defaults"] = [list(entry) for entry in applied]
+    if not run.finished:
+        report("Defaults for this data, each an option to be given:")
+        for option, value, reason in applied:
+            text = f"--set {' '.join(value)}" if option == "overrides" else f"--{option} {value}"
+            report(f"  {text}: {reason}")
+
+
+def machine(training_args: Any) -> Machine:
+    """Return what there is to compute with."""
+    accelerator = torch.accelerator.is_available()
+    return Machine(
+        seconds=training_args.max_time,
+        cores=cpu_count(),
+        accelerator=accelerator,
+        bfloat16=is_torch_bf16_gpu_available() if accelerator else has_bfloat16(),
+    )
+
+
+def _classifier(args: Arguments, data: TaskData) -> list[Default]:
+    columns = [TextColumn(data.splits[split], "text") for split in ("train", "validation")]
+    rows, labels = len(data.splits["train"]), label_names(data.splits)
+    facts = text_facts(*columns, rows=rows, classes=len(labels), held_out=len(data.splits["validation"]))
+    given: Any = args.data_args
+    limit = args.model_args.config_overrides().get("max_position_embeddings")
+    limit = given.max_length if was_given(given, "max_length") else limit
+    if limit is not None:
+        facts = facts._replace(longest=limit, characters=limit)
+    return [
+        entry
+        for entry in classifier_defaults(facts, machine(args.training_args))
+        if data.stream is None or entry.option not in ("ensemble", "max_epochs")
+    ]
+
+
+def _language_model(args: Arguments, data: TaskData) -> list[Default]:
+    given: Any = args.data_args
+    size = sum(len(text.encode()) for text in TextColumn(data.splits["train"], "text"))
+    return language_model_defaults(
+        size if data.stream is None else STREAMED,
+        machine(args.training_args),
+        block=given.block_size if was_given(given, "block_size") else BLOCK,
+        overlap=not given.packing and given.turns_column is None and data.stream is None,
+    )
+
+
+RULES: dict[TaskName, Callable[[Arguments, TaskData], list[Default]]] = {
+    "classification": _classifier,
+    "causal": _language_model,
+}
