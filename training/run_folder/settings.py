@@ -109,8 +109,8 @@ def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes
 def is_longer(changes: Changes) -> bool:
     """Tell whether a run with these changes is the same one, trained for more steps, epochs or time."""
     return bool(changes) and all(
-        name.removeprefix("training.") in LENGTH and min(old or 0, new or 0) > 0 and new > old
-        for name, (old, new) in changes.items()
+        name.removeprefix("training.") in LENGTH and BY_DATA not in change and 0 < (change[0] or 0) < (change[1] or 0)
+        for name, change in changes.items()
     )
 
 

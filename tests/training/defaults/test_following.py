@@ -56,10 +56,8 @@ def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, c
 def test_an_interrupted_run_keeps_its_defaults(tmp_path: Path, capfd, monkeypatch) -> None:
     train("classification", tmp_path, *TIME, "--ensemble", "0")
     found = record(tmp_path)
-    changed = [
-        [name, 0.07 if name == "weight_decay" else value, why] for name, value, why in found["details"]["defaults"]
-    ]
-    found["details"]["defaults"], found["finished"] = changed, False
+    found["finished"] = False
+    next(entry for entry in found["details"]["defaults"] if entry[0] == "weight_decay")[1] = 0.07
     (tmp_path / "run.json").write_text(json.dumps(found))
     capfd.readouterr()
     train("classification", tmp_path, *TIME, "--ensemble", "0")
