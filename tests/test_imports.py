@@ -52,7 +52,7 @@ TRAINING = [
     },
     {"parsing"},
     {"arguments", "data", "run_folder"},
-    {"models", "preprocessing", "metrics", "data_defaults_language_model"},
+    {"models", "preprocessing", "metrics"},
     {"trainer"},
     {"training_arguments", "evaluation"},
     {"programs"},

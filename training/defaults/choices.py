@@ -46,7 +46,7 @@ class Machine(NamedTuple):
     @property
     def name(self) -> str:
         """What computes, in words."""
-        return "an accelerator" if self.accelerator else f"{self.cores} cores"
+        return "an accelerator" if self.accelerator else "one core" if self.cores == 1 else f"{self.cores} cores"
 
     @property
     def core_seconds(self) -> float:
