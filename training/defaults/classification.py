@@ -14,6 +14,11 @@ TOKENS_PER_CORE_SECOND = 50_000
 UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
 LONGEST = 512
+LONG_TEXT = 100
+"""Mean words of texts of which half are enough to tell the class."""
+FEW_ROWS = 4_000
+STEPS = 1_000
+"""Steps after which a model of few classes is as good as it gets."""
 MANY_CLASSES = 10
 BIGRAMS = 2_000_000
 """Training words from which on pairs of words have vectors of their own."""
@@ -86,9 +91,11 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
     tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
     many = facts.classes > MANY_CLASSES
     width = 128 if many else 64
-    ngram = (2 if tokens >= BIGRAMS else 1) if by_words else 4
-    short = tokens / facts.rows < 2 * MANY_CLASSES if by_words else True
-    epochs = passes(facts)
+    ngram = (2 if tokens >= BIGRAMS or many else 1) if by_words else 4
+    words = min(length, facts.words)
+    hidden = 0.1 if many else 0.5 if words >= LONG_TEXT else 0.3
+    batch = 16 if facts.rows < FEW_ROWS else 32
+    epochs = passes(facts, batch)
     size = f"{facts.rows:,} texts in {facts.classes} classes"
     fields = {
         "hidden_size": width,
@@ -98,24 +105,24 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
         "max_position_embeddings": max(length, 64),
         "max_ngram": ngram,
         "classifier_pooling": "mean",
-        "dropout": 0.2,
+        "dropout": 0.3 if words >= LONG_TEXT else 0.2,
     }
     if ngram > 1:
-        fields["ngram_buckets"] = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // 8))
-    words = f"{facts.unknown:.0%} of the words in the validation data are unknown"
+        fields["ngram_buckets"] = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // 4))
+    unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
     found = [
-        Default("tokenizer_algorithm", "word" if by_words else "character", words),
+        Default("tokenizer_algorithm", "word" if by_words else "character", unknown),
         Default("tokenizer_vocab_size", 20_000 if by_words else 4_000, "a table that these texts fill"),
         Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "few words are rare ones that count"),
         Default("lowercase", by_words, "the same word at the beginning of a sentence"),
         Default("max_length", length, "99 % of the texts are shorter, or cut at 512 tokens"),
         Default("overrides", [f"{name}={value}" for name, value in fields.items()], size),
-        Default("per_device_train_batch_size", 32, "many small steps"),
+        Default("per_device_train_batch_size", batch, "many small steps"),
         Default("learning_rate", 3e-3 if many else 1.5e-3, "a small model"),
         Default("lr_scheduler_type", "cosine", "best at its end"),
         Default("weight_decay", 0.1, "little data"),
         Default("label_smoothing_factor", 0.1, "little data"),
-        Default("token_dropout", 0.1 if short and many else 0.3, "short texts" if short else "little data"),
+        Default("token_dropout", hidden, f"{words:.0f} words in a text, {facts.classes} classes"),
     ]
     if facts.held_out < FEW_HELD_OUT:
         found += [
@@ -132,10 +139,9 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
     return found
 
 
-def passes(facts: TextFacts) -> int:
+def passes(facts: TextFacts, batch: int) -> int:
     """Return the passes over the training texts of a model on its own."""
-    steps = facts.rows / 32
-    return round(max(4, min(16, 1_000 / steps))) if facts.classes <= MANY_CLASSES else 12
+    return 12 if facts.classes > MANY_CLASSES else round(max(4, min(12, STEPS * batch / facts.rows)))
 
 
 def ensemble(tokens: float, epochs: int, width: int, machine: Machine) -> tuple[int, float]:
