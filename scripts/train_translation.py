@@ -41,10 +41,10 @@ def train(argv: Sequence[str] | None = None) -> Run:
     data_args: Any = args.data_args
     length = max(data_args.max_source_length, data_args.max_target_length)
     with start("train_translation", argv, args, task="translation", length=length) as run:
-        return _train(run, args, length)
+        return _train(run, args)
 
 
-def _train(run: Run, args: Arguments, length: int) -> Run:
+def _train(run: Run, args: Arguments) -> Run:
     data_args: Any = args.data_args
     training_args = args.training_args
     data = open_data(run, "translation", args)
@@ -69,7 +69,7 @@ def _train(run: Run, args: Arguments, length: int) -> Run:
         encode = encode_pairs(source, target, *lengths)
         stream = StreamedRows(data.stream, encode, long_texts=data_args.long_texts)
     train_rows = describe_rows(run, args, data, rows, (source, target), stream)
-    model = new_model(run, "translation", args, source, target, length=length)
+    model = new_model(run, "translation", args, source, target, length=max(lengths))
     set_generation(model, "translation", length=lengths[1], **training_args.search())
     scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
     if training_args.predict_with_generate:

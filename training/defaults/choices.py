@@ -49,6 +49,11 @@ class Machine(NamedTuple):
         return "an accelerator" if self.accelerator else "one core" if self.cores == 1 else f"{self.cores} cores"
 
     @property
+    def words(self) -> str:
+        """The time on what computes, in words."""
+        return f"{self.seconds / 60:.3g} minutes on {self.name}"
+
+    @property
     def core_seconds(self) -> float:
         """The time of all cores together, in seconds."""
         return self.seconds * (ACCELERATOR if self.accelerator else self.cores)

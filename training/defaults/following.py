@@ -21,12 +21,13 @@ from ..tasks import TaskName
 from .choices import Default, Machine, set_defaults
 from .classification import classifier_defaults, text_facts
 from .language_model import BLOCK, language_model_defaults
+from .translation import LONGEST, pair_facts, translator_defaults
 
-STREAMED = 100_000_000
-"""Bytes of text that a stream is taken to have."""
+STREAMED, STREAMED_PAIRS = 100_000_000, 1_000_000
+"""Bytes of text, and pairs, that a stream is taken to have."""
 # The options that may be chosen, by the dataclass that has them
 OPTIONS = {
-    "data": ("max_length", "block_size", "block_stride"),
+    "data": ("max_length", "max_source_length", "max_target_length", "block_size", "block_stride"),
     "tokenizer": ("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
     "training": (
         *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
@@ -112,7 +113,23 @@ def _language_model(args: Arguments, data: TaskData) -> list[Default]:
     )
 
 
+def _translator(args: Arguments, data: TaskData) -> list[Default]:
+    given: Any = args.data_args
+    if given.is_embedded:
+        return []  # sentences of a grammar, which teach nothing about others
+    columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]
+    pairs = len(data.splits["train"]) if data.stream is None else STREAMED_PAIRS
+    facts = pair_facts(*columns, pairs=pairs)
+    limit = args.model_args.config_overrides().get("max_position_embeddings", LONGEST)
+    lengths = [
+        getattr(given, name) if was_given(given, name) else min(limit, length)
+        for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
+    ]
+    return translator_defaults(facts, machine(args.training_args), *lengths)
+
+
 RULES: dict[TaskName, Callable[[Arguments, TaskData], list[Default]]] = {
     "classification": _classifier,
     "causal": _language_model,
+    "translation": _translator,
 }

@@ -42,10 +42,9 @@ def language_model_defaults(size: int, machine: Machine, *, block: int = BLOCK, 
     passes = compute * BYTES_PER_CORE_SECOND / cost / max(1, size)
     dropout = [value for value, least in DROPOUT if passes >= least][-1]
     amount, often = f"{size / 1e6:.1f} MB of text", f"about {passes:.2g} passes over the text in the time"
-    time = f"{machine.seconds / 60:.3g} minutes on {machine.name}"
     found = [
         Default("tokenizer_vocab_size", vocabulary_size(size), amount),
-        Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {time}; {often}"),
+        Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {machine.words}; {often}"),
         Default("block_size", block, "a context of some hundred characters"),
         *FIXED,
     ]

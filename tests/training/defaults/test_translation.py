@@ -1,0 +1,52 @@
+"""Defaults of a translator by its pairs and the time."""
+
+from typing import Any
+
+import pytest
+
+from vanillaformer.configuration import preset
+from vanillaformer.training.arguments import ModelArguments
+from vanillaformer.training.defaults.choices import Machine
+from vanillaformer.training.defaults.following import OPTIONS
+from vanillaformer.training.defaults.translation import PairFacts, pair_facts, translator_defaults, vocabulary_size
+from vanillaformer.training.tasks import TASKS
+
+FACTS = PairFacts(pairs=29_000, size=3_600_000, source_length=80, target_length=90)
+
+
+def values(facts: PairFacts, seconds: float = 600, lengths: tuple[int, int] = (80, 90)) -> dict[str, Any]:
+    return {found.option: found.value for found in translator_defaults(facts, Machine(seconds, 2), *lengths)}
+
+
+def config(options: dict[str, Any]) -> Any:
+    changes = ModelArguments(overrides=options["overrides"]).config_overrides()
+    return preset(TASKS["translation"].preset, **changes)
+
+
+def test_facts_on_pairs() -> None:
+    source, target = ["a b c"] * 99 + ["x " * 500], ["ä " * 40] * 100
+    facts = pair_facts(source, target, pairs=1_000)
+    assert (facts.pairs, facts.source_length, facts.target_length) == (1_000, 64, 120)
+    assert facts.size == (99 * 5 + 1_000 + 100 * 120) * 10
+
+
+def test_size_and_dropout_follow_pairs_and_time() -> None:
+    small, large = values(FACTS), values(FACTS._replace(pairs=2_000_000), seconds=100_000)
+    assert (config(small).hidden_size, config(small).dropout, small["tokenizer_vocab_size"]) == (128, 0.3, 5_700)
+    assert (config(large).hidden_size, config(large).encoder_layers, config(large).dropout) == (512, 6, 0.1)
+    assert config(values(FACTS, seconds=100_000)).hidden_size == 128  # few pairs
+
+
+def test_the_vocabulary_grows_with_the_text() -> None:
+    sizes = [vocabulary_size(10**power) for power in range(3, 12)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0], sizes[-1]) == (500, 8_000)
+
+
+@pytest.mark.parametrize("pairs", [10, 100_000, 10_000_000])
+@pytest.mark.parametrize("seconds", [10, 600, 1e6])
+def test_every_choice_makes_a_model_with_room_for_its_rows(pairs: int, seconds: float) -> None:
+    options = values(FACTS._replace(pairs=pairs), seconds, (30, 200))
+    assert config(options).max_position_embeddings == 200
+    names = {name for group in OPTIONS.values() for name in group} | {"overrides"}
+    assert options.keys() <= names

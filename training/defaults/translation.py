@@ -1,0 +1,90 @@
+"""Defaults of a new translator that follow its pairs and the time to train."""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import NamedTuple
+
+from .choices import Default, Machine
+
+SAMPLE = 20_000
+"""Pairs that are looked at."""
+# Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
+MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000))
+# Pairs up to which this dropout is the better one
+DROPOUT = ((0.3, 60_000), (0.1, float("inf")))
+HEAD = 32
+SHORTEST, LONGEST = 64, 256
+
+
+class PairFacts(NamedTuple):
+    """What is known of the pairs of a translator.
+
+    Attributes:
+        pairs: Number of training pairs.
+        size: Bytes of source and target together.
+        source_length: Enough tokens for 99 of 100 sources: three for a word.
+        target_length: The same of the targets.
+    """
+
+    pairs: int
+    size: int
+    source_length: int
+    target_length: int
+
+
+def pair_facts(source: Iterable[str], target: Iterable[str], *, pairs: int) -> PairFacts:
+    """Return the facts on pairs, from the first ones."""
+    columns = [list(islice(column, SAMPLE)) for column in (source, target)]
+    seen = sum(len(text.encode()) for texts in columns for text in texts)
+    last = (len(columns[0]) - 1) * 99 // 100
+    words = [sorted(len(text.split()) for text in texts)[last] for texts in columns]
+    lengths = [max(SHORTEST, min(LONGEST, 3 * count)) for count in words]
+    return PairFacts(pairs, seen * pairs // len(columns[0]), *lengths)
+
+
+def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, target_length: int) -> list[Default]:
+    """Return the defaults of a new translator; docs/training.md has them as a table.
+
+    Args:
+        facts: What is known of the pairs.
+        machine: What there is to compute with.
+        source_length: Tokens of a source.
+        target_length: Tokens of a target.
+    """
+    width, layers = [model[:2] for model in MODELS if machine.core_seconds >= model[2] and facts.pairs >= model[3]][-1]
+    dropout = next(rate for rate, most in DROPOUT if facts.pairs <= most)
+    pairs = f"{facts.pairs:,} pairs, {facts.size / 1e6:.1f} MB of text"
+    fields = {
+        "hidden_size": width,
+        "encoder_layers": layers,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD,
+        "intermediate_size": 4 * width,
+        "norm_placement": "pre",
+        "position_embedding_type": "rotary",
+        "dropout": dropout,
+        "max_position_embeddings": max(source_length, target_length),
+    }
+    found = [
+        Default("tokenizer_algorithm", "bpe", "frequent pieces of both languages"),
+        Default("tokenizer_vocab_size", vocabulary_size(facts.size), pairs),
+        Default("max_source_length", source_length, "enough for 99 % of the sources"),
+        Default("max_target_length", target_length, "enough for 99 % of the targets"),
+        Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {machine.words}"),
+        Default("tokens_per_batch", 4_096, "no padding, and many steps"),
+        Default("optim", "muon", "fewer steps than AdamW to the same loss"),
+        Default("learning_rate", 4e-3, "for Muon"),
+        Default("weight_decay", 0.1, "for Muon"),
+        Default("lr_scheduler_type", "cosine", "best at its end"),
+        Default("label_smoothing_factor", 0.1, "Vaswani et al. 2017"),
+        Default("max_epochs", 60, "more passes than small data needs"),
+        Default("early_stopping_patience", 5, "more passes than small data needs"),
+    ]
+    if machine.bfloat16:
+        found.append(Default("bf16", True, "the device multiplies bfloat16 faster than float32"))
+    return found
+
+
+def vocabulary_size(size: int) -> int:
+    """Return the joint vocabulary for so many bytes of both languages: 3,000 for a megabyte."""
+    return max(500, min(8_000, 100 * round(30 * (size / 1e6) ** 0.5)))
