@@ -78,6 +78,8 @@ def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Defaul
             continue
         else:
             setattr(group, option, value)
+            if option == "bf16":
+                group.mixed_precision = "bf16"  # type: ignore[union-attr]  # the Trainer reads this one
         applied.append(Default(option, value, reason))
     return applied
 

@@ -1,13 +1,15 @@
 """Defaults of a causal language model by its text and the time."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.defaults.choices import Machine
+from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
 from vanillaformer.training.defaults.language_model import language_model_defaults, vocabulary_size
+from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.tasks import TASKS
 
 
@@ -57,6 +59,12 @@ def test_overlapping_blocks_are_for_several_passes_over_a_stream() -> None:
     assert "block_stride" not in values(1e6, overlap=False)
     assert values(1e6, bfloat16=True)["bf16"] is True
     assert "bf16" not in values(1e6)
+
+
+def test_bfloat16_reaches_the_trainer(tmp_path: Path) -> None:
+    args = parse_arguments("train-language-model", ["--output_dir", str(tmp_path)])
+    set_defaults(args, [Default("bf16", True, "")])
+    assert (args.training_args.bf16, args.training_args.mixed_precision) == (True, "bf16")
 
 
 def test_every_choice_has_a_reason() -> None:
