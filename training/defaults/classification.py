@@ -11,8 +11,12 @@ SAMPLE = 20_000
 SAMPLE_CHARACTERS = 10_000_000
 TOKENS_PER_CORE_SECOND = 50_000
 """Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
+PARAMETERS_PER_CORE_SECOND = 150_000_000
+"""Parameters of embeddings that it updates in a second, at every step."""
 UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
+VOCABULARY = {True: 20_000, False: 4_000}
+"""Largest vocabulary of words, and of characters."""
 LONGEST = 512
 LONG_TEXT = 100
 """Mean words of texts of which half are enough to tell the class."""
@@ -96,6 +100,10 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
     hidden = 0.1 if many else 0.5 if words >= LONG_TEXT else 0.3
     batch = 16 if facts.rows < FEW_ROWS else 32
     epochs = passes(facts, batch)
+    buckets = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // (8 if by_words else 16)))
+    rows = VOCABULARY[by_words] / 4 + (ngram - 1) * buckets  # of tables, of which words fill a quarter
+    seconds = tokens * width / 64 / TOKENS_PER_CORE_SECOND
+    seconds += facts.rows / batch * rows * width / PARAMETERS_PER_CORE_SECOND  # of a core for a pass
     size = f"{facts.rows:,} texts in {facts.classes} classes"
     fields = {
         "hidden_size": width,
@@ -108,11 +116,11 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
         "dropout": 0.3 if words >= LONG_TEXT else 0.2,
     }
     if ngram > 1:
-        fields["ngram_buckets"] = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // 4))
+        fields["ngram_buckets"] = buckets
     unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
     found = [
         Default("tokenizer_algorithm", "word" if by_words else "character", unknown),
-        Default("tokenizer_vocab_size", 20_000 if by_words else 4_000, "a table that these texts fill"),
+        Default("tokenizer_vocab_size", VOCABULARY[by_words], "a table that these texts fill"),
         Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "few words are rare ones that count"),
         Default("lowercase", by_words, "the same word at the beginning of a sentence"),
         Default("max_length", length, "99 % of the texts are shorter, or cut at 512 tokens"),
@@ -129,7 +137,7 @@ def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
             Default("metric_for_best_model", "loss", f"steadier than the accuracy on {facts.held_out:,} texts"),
             Default("greater_is_better", False, "a loss"),
         ]
-    number, length_of_run = ensemble(tokens, epochs, width, machine)
+    number, length_of_run = ensemble(seconds, epochs, machine)
     found += [
         Default("max_epochs", length_of_run, size),
         Default("early_stopping_patience", 5, "more passes than are needed"),
@@ -144,14 +152,18 @@ def passes(facts: TextFacts, batch: int) -> int:
     return 12 if facts.classes > MANY_CLASSES else round(max(4, min(12, STEPS * batch / facts.rows)))
 
 
-def ensemble(tokens: float, epochs: int, width: int, machine: Machine) -> tuple[int, float]:
+def ensemble(second: float, epochs: int, machine: Machine) -> tuple[int, float]:
     """Return how many models to distill into one, and the passes of that one: as many as half of the time allows.
 
     A teacher's pass costs the student a third: it goes forward only.
+
+    Args:
+        second: Seconds of a core for a pass over the texts.
+        epochs: Passes of a model on its own.
+        machine: What there is to compute with.
     """
-    second = TOKENS_PER_CORE_SECOND * 64 / width
     for number in ENSEMBLES:
         cost = number * epochs + STUDENT * epochs * (1 + number / 3)
-        if tokens * cost / second <= machine.core_seconds / 2:
+        if second * cost <= machine.core_seconds / 2:
             return number, STUDENT * epochs
     return 0, epochs
