@@ -88,68 +88,112 @@ def _first(texts: Iterable[str]) -> Sequence[str]:
     return found
 
 
-def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
-    """Return the defaults of a new classifier; docs/training.md has them as a table."""
-    by_words = facts.unknown < UNKNOWN_WORDS
+class Plan(NamedTuple):
+    """What a classifier reads and how large it is.
+
+    Attributes:
+        by_words: Whether its tokens are words, or else characters.
+        length: The longest row in tokens.
+        tokens: Tokens of all training rows.
+        many: Whether there are many classes.
+        long: Whether half of a text is enough to tell its class.
+        ngram: The longest n-gram with a vector.
+        batch: Rows in a batch.
+        epochs: Passes over the texts of a model on its own.
+    """
+
+    by_words: bool
+    length: int
+    tokens: float
+    many: bool
+    long: bool
+    ngram: int
+    batch: int
+    epochs: int
+
+    @property
+    def width(self) -> int:
+        """The hidden size."""
+        return 128 if self.many else 64
+
+    @property
+    def buckets(self) -> int:
+        """Vectors of the n-grams of one length."""
+        return min(2**17, max(2**12, 2 ** round(self.tokens).bit_length() // (8 if self.by_words else 16)))
+
+    def core_seconds(self, rows: int) -> float:
+        """Return the seconds that a processor core takes for a pass over so many rows."""
+        table = VOCABULARY[self.by_words] / 4 + (self.ngram - 1) * self.buckets  # rows; words fill a quarter of theirs
+        read = self.tokens * self.width / 64 / TOKENS_PER_CORE_SECOND
+        return read + rows / self.batch * table * self.width / PARAMETERS_PER_CORE_SECOND
+
+
+def plan(facts: TextFacts) -> Plan:
+    """Return what a classifier of texts reads, and how large it is."""
+    by_words, many = facts.unknown < UNKNOWN_WORDS, facts.classes > MANY_CLASSES
     length = min(LONGEST, facts.longest * 5 // 4 + 2 if by_words else facts.characters + 2)
     tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
-    many = facts.classes > MANY_CLASSES
-    width = 128 if many else 64
-    ngram = (2 if tokens >= BIGRAMS or many else 1) if by_words else 4
-    words = min(length, facts.words)
-    hidden = 0.1 if many else 0.5 if words >= LONG_TEXT else 0.3
-    batch = 16 if facts.rows < FEW_ROWS else 32
-    epochs = passes(facts, batch)
-    buckets = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // (8 if by_words else 16)))
-    rows = VOCABULARY[by_words] / 4 + (ngram - 1) * buckets  # of tables, of which words fill a quarter
-    seconds = tokens * width / 64 / TOKENS_PER_CORE_SECOND
-    seconds += facts.rows / batch * rows * width / PARAMETERS_PER_CORE_SECOND  # of a core for a pass
+    batch = 64 if many else 16 if facts.rows < FEW_ROWS else 32
+    bigrams = 2 if many or tokens >= BIGRAMS else 1
+    return Plan(
+        by_words=by_words,
+        length=length,
+        tokens=tokens,
+        many=many,
+        long=facts.words >= LONG_TEXT,
+        ngram=bigrams if by_words else 4,
+        batch=batch,
+        epochs=10 if many else round(max(4, min(12, STEPS * batch / facts.rows))),
+    )
+
+
+def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
+    """Return the defaults of a new classifier; docs/training.md has them as a table."""
+    chosen = plan(facts)
     size = f"{facts.rows:,} texts in {facts.classes} classes"
-    fields = {
-        "hidden_size": width,
-        "num_hidden_layers": 1,
-        "num_attention_heads": width // 32,
-        "intermediate_size": 4 * width,
-        "max_position_embeddings": max(length, 64),
-        "max_ngram": ngram,
-        "classifier_pooling": "mean",
-        "dropout": 0.3 if words >= LONG_TEXT else 0.2,
-    }
-    if ngram > 1:
-        fields["ngram_buckets"] = buckets
+    kind = f"{facts.words:.0f} words in a text, {facts.classes} classes"
     unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
+    number, epochs = ensemble(chosen.core_seconds(facts.rows), chosen.epochs, machine)
+    hidden = 0.1 if chosen.many else 0.5 if chosen.long else 0.3
     found = [
-        Default("tokenizer_algorithm", "word" if by_words else "character", unknown),
-        Default("tokenizer_vocab_size", VOCABULARY[by_words], "a table that these texts fill"),
-        Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "few words are rare ones that count"),
-        Default("lowercase", by_words, "the same word at the beginning of a sentence"),
-        Default("max_length", length, "99 % of the texts are shorter, or cut at 512 tokens"),
-        Default("overrides", [f"{name}={value}" for name, value in fields.items()], size),
-        Default("per_device_train_batch_size", batch, "many small steps"),
-        Default("learning_rate", 3e-3 if many else 1.5e-3, "a small model"),
+        Default("tokenizer_algorithm", "word" if chosen.by_words else "character", unknown),
+        Default("tokenizer_vocab_size", VOCABULARY[chosen.by_words], "a table that these texts fill"),
+        Default("tokenizer_min_frequency", 1 if chosen.tokens < BIGRAMS else 2, "in few texts rare words count"),
+        Default("lowercase", chosen.by_words, "a word at the beginning of a sentence is the same"),
+        Default("max_length", chosen.length, f"99 % of the texts are shorter, or cut at {LONGEST} tokens"),
+        Default("overrides", _fields(chosen), size),
+        Default("per_device_train_batch_size", chosen.batch, "many small steps"),
+        Default("learning_rate", 4e-3 if chosen.many else 1.5e-3, "a small model"),
         Default("lr_scheduler_type", "cosine", "best at its end"),
         Default("weight_decay", 0.1, "little data"),
         Default("label_smoothing_factor", 0.1, "little data"),
-        Default("token_dropout", hidden, f"{words:.0f} words in a text, {facts.classes} classes"),
+        Default("token_dropout", hidden, kind),
+        Default("max_epochs", epochs, size),
+        Default("early_stopping_patience", 5, "more passes than are needed"),
     ]
     if facts.held_out < FEW_HELD_OUT:
         found += [
             Default("metric_for_best_model", "loss", f"steadier than the accuracy on {facts.held_out:,} texts"),
             Default("greater_is_better", False, "a loss"),
         ]
-    number, length_of_run = ensemble(seconds, epochs, machine)
-    found += [
-        Default("max_epochs", length_of_run, size),
-        Default("early_stopping_patience", 5, "more passes than are needed"),
-    ]
     if number:
-        found.append(Default("ensemble", number, "the time is enough, and a mean errs less than one model"))
+        found.append(Default("ensemble", number, "there is time, and a mean errs less than one model"))
     return found
 
 
-def passes(facts: TextFacts, batch: int) -> int:
-    """Return the passes over the training texts of a model on its own."""
-    return 12 if facts.classes > MANY_CLASSES else round(max(4, min(12, STEPS * batch / facts.rows)))
+def _fields(chosen: Plan) -> list[str]:
+    fields = {
+        "hidden_size": chosen.width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": chosen.width // 32,
+        "intermediate_size": 4 * chosen.width,
+        "max_position_embeddings": max(chosen.length, 64),
+        "max_ngram": chosen.ngram,
+        "ngram_buckets": chosen.buckets,
+        "classifier_pooling": "mean",
+        "dropout": 0.3 if chosen.long else 0.2,
+    }
+    return [f"{name}={value}" for name, value in fields.items() if name != "ngram_buckets" or chosen.ngram > 1]
 
 
 def ensemble(second: float, epochs: int, machine: Machine) -> tuple[int, float]:
