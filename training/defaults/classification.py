@@ -17,7 +17,7 @@ UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
 VOCABULARY = {True: 20_000, False: 4_000}
 """Largest vocabulary of words, and of characters."""
-LONGEST = 512
+SHORTEST, LONGEST = 64, 512
 LONG_TEXT = 100
 """Mean words of texts of which half are enough to tell the class."""
 FEW_ROWS = 4_000
@@ -128,10 +128,16 @@ class Plan(NamedTuple):
         return read + rows / self.batch * table * self.width / PARAMETERS_PER_CORE_SECOND
 
 
-def plan(facts: TextFacts) -> Plan:
-    """Return what a classifier of texts reads, and how large it is."""
+def plan(facts: TextFacts, length: int | None = None) -> Plan:
+    """Return what a classifier of texts reads, and how large it is.
+
+    Args:
+        facts: What is known of the texts.
+        length: The longest row in tokens, if that was given.
+    """
     by_words, many = facts.unknown < UNKNOWN_WORDS, facts.classes > MANY_CLASSES
-    length = min(LONGEST, facts.longest * 5 // 4 + 2 if by_words else facts.characters + 2)
+    needed = facts.longest * 3 // 2 if by_words else facts.characters * 5 // 4
+    length = length or min(LONGEST, max(SHORTEST, needed))
     tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
     batch = 64 if many else 16 if facts.rows < FEW_ROWS else 32
     bigrams = 2 if many or tokens >= BIGRAMS else 1
@@ -147,9 +153,15 @@ def plan(facts: TextFacts) -> Plan:
     )
 
 
-def classifier_defaults(facts: TextFacts, machine: Machine) -> list[Default]:
-    """Return the defaults of a new classifier; docs/training.md has them as a table."""
-    chosen = plan(facts)
+def classifier_defaults(facts: TextFacts, machine: Machine, length: int | None = None) -> list[Default]:
+    """Return the defaults of a new classifier; docs/training.md has them as a table.
+
+    Args:
+        facts: What is known of its texts.
+        machine: What there is to compute with.
+        length: The longest row in tokens, if that was given.
+    """
+    chosen = plan(facts, length)
     size = f"{facts.rows:,} texts in {facts.classes} classes"
     kind = f"{facts.words:.0f} words in a text, {facts.classes} classes"
     unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
@@ -187,7 +199,7 @@ def _fields(chosen: Plan) -> list[str]:
         "num_hidden_layers": 1,
         "num_attention_heads": chosen.width // 32,
         "intermediate_size": 4 * chosen.width,
-        "max_position_embeddings": max(chosen.length, 64),
+        "max_position_embeddings": chosen.length,
         "max_ngram": chosen.ngram,
         "ngram_buckets": chosen.buckets,
         "classifier_pooling": "mean",

@@ -92,12 +92,10 @@ def _classifier(args: Arguments, data: TaskData) -> list[Default]:
     facts = text_facts(*columns, rows=rows, classes=len(labels), held_out=len(data.splits["validation"]))
     given: Any = args.data_args
     limit = args.model_args.config_overrides().get("max_position_embeddings")
-    limit = given.max_length if was_given(given, "max_length") else limit
-    if limit is not None:
-        facts = facts._replace(longest=limit, characters=limit)
+    length = given.max_length if was_given(given, "max_length") else limit
     return [
         entry
-        for entry in classifier_defaults(facts, machine(args.training_args))
+        for entry in classifier_defaults(facts, machine(args.training_args), length)
         if data.stream is None or entry.option not in ("ensemble", "max_epochs")
     ]
 

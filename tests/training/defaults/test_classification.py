@@ -37,12 +37,12 @@ def test_sentences_names_and_long_texts() -> None:
     options = values(SENTENCES)
     assert (options["tokenizer_algorithm"], options["max_length"], options["metric_for_best_model"]) == (
         "word",
-        77,
+        90,
         "loss",
     )
     assert (config(options).max_ngram, config(options).hidden_size, options["ensemble"]) == (1, 64, 4)
     names = values(SENTENCES._replace(unknown=0.6, classes=20, words=2, rows=14_000, held_out=5_000))
-    assert (names["tokenizer_algorithm"], names["lowercase"], names["max_length"]) == ("character", False, 302)
+    assert (names["tokenizer_algorithm"], names["lowercase"], names["max_length"]) == ("character", False, 375)
     assert (config(names).max_ngram, config(names).hidden_size) == (4, 128)
     assert "metric_for_best_model" not in names
     reviews = values(SENTENCES._replace(rows=25_000, words=230, longest=900))
@@ -55,6 +55,11 @@ def test_less_time_makes_a_smaller_ensemble() -> None:
     found = [values(SENTENCES._replace(rows=20_000), seconds).get("ensemble", 0) for seconds in (3_600, 600, 150, 30)]
     assert found == sorted(found, reverse=True)
     assert (found[0], found[-1]) == (4, 0)
+
+
+def test_a_length_that_was_given() -> None:
+    options = {found.option: found.value for found in classifier_defaults(SENTENCES, Machine(600, 2), 20)}
+    assert (options["max_length"], config(options).max_position_embeddings) == (20, 20)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 11, 150])
