@@ -1,10 +1,10 @@
 """What a training program reaches with its defaults: one file, one command, for each of several files and seeds.
 
     python -m benchmarks.defaults train-classifier clinc150.parquet subj.parquet -- --split_column split
-    python -m benchmarks.defaults train-translation fra.parquet --seeds 1 -- --source_column en --target_column fr
-
     python -m benchmarks.defaults train-translation fra.parquet -- --source_column en --target_column fr
-Runs are kept, so that an interrupted benchmark is continued.
+
+What follows `--` goes to the program. Validation scores choose a rule; `--test` shows the scores of the test parts
+too. Runs are kept, so that an interrupted benchmark is continued.
 """
 
 import argparse

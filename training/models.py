@@ -143,7 +143,6 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
             model.generation_config.update(**SAMPLING)
 
 
-# ------------------------------------------------------------------------------------------ fields from tokenizers
 def _encoder_decoder_fields(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
     if source.pad_token_id != target.pad_token_id:
         raise ValueError(
@@ -172,7 +171,6 @@ TOKEN_FIELDS: dict[ModelKind, Any] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------- checks
 def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
     """Raise ValueError for a field that the config does not have: it would be stored and never read."""
     if isinstance(config, BlockConfig):

@@ -335,7 +335,6 @@ def data_name(data_args: DataArguments, task: TaskName) -> str:
     return embedded_corpus(data_args, task).name
 
 
-# ----------------------------------------------------------------------------------------------------- details
 def _report_sizes(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
     """Print what is trained on what."""
     model: Any = trainer.model

@@ -136,8 +136,8 @@ print(tokenizer.batch_decode(logits.topk(5).indices.T))""",
         columns=("text",),
         length_option="block_size",
         pipeline_tag="fill-mask",
-        does="fills in the hidden tokens of a text and tells whether one segment follows another; to be fine-tuned, "
-        "a classifier can start from its weights",
+        does="fills in the hidden tokens of a text and predicts whether one segment follows another; to be "
+        "fine-tuned, a classifier can start from its weights",
         limits="As it is, it fills in hidden tokens and judges pairs of segments, and nothing more.",
         example=f"A sentence with a {MASK} word.",
         embedded_example=f"import {MASK}",
@@ -158,7 +158,7 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         columns=("text", "label"),
         length_option="max_length",
         pipeline_tag="text-classification",
-        does="tells which of {count} classes a text belongs to ({names})",
+        does="predicts which of {count} classes a text belongs to ({names})",
         limits="It always answers with one of its classes, for a text that belongs to none of them too.",
         example="A text to classify.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")

@@ -1,4 +1,4 @@
-"""The command `transformers serve` for one model of ours: what it needs, what it refuses, its limits."""
+"""The command `transformers serve` for one model of this package: what it needs, what it refuses, its limits."""
 
 import copy
 import sys

@@ -86,7 +86,6 @@ def baseline_scores(
     return found
 
 
-# ------------------------------------------------------------------------------------------------------ classification
 def majority_class(data: BaselineData) -> Scorer:
     """Predict the most frequent class of the training data; the loss is that of the classes' (smoothed) shares."""
     labels = _column(data.texts, "label")
@@ -133,7 +132,6 @@ def _class_scores(predictions: Any, references: Any) -> Scores:
     return {name: score(predictions, references) for name, score in functions_of("classes", "ids").items()}
 
 
-# ----------------------------------------------------------------------------------------------------- language models
 def unigram(data: BaselineData) -> Scorer:
     """Predict each token by its frequency in the training data, plus one, on the targets that the model has.
 
@@ -184,7 +182,6 @@ def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | Non
     return torch.cat(padded).numpy(), torch.cat(pairs).numpy() if pairs else None
 
 
-# --------------------------------------------------------------------------------------------------------- translation
 def copied_source(data: BaselineData) -> Scorer:
     """Take the source for its translation."""
 

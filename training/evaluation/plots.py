@@ -101,7 +101,7 @@ def attention_map(
     Args:
         weights: Attention of one layer (H, T, S): what each of T target tokens takes from S source tokens.
         source: The S source tokens; spaces are made visible.
-        target: The T target tokens, each beside the weights it was predicted with.
+        target: The T target tokens, with the weights it was predicted with.
         path: The picture to write.
         title: Shown above the panels.
 

@@ -65,7 +65,6 @@ def score_and_predict(
             write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
 
 
-# -------------------------------------------------------------------------------------------------- the file's lines
 def _records(
     run: Run, task: TaskName, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
 ) -> Iterator[dict[str, Any]]:
@@ -127,7 +126,6 @@ def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Ite
         yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 
 
-# ----------------------------------------------------------------------------------------------------------- details
 def _reordered(values: Any, order: np.ndarray) -> Any:
     """Return collected arrays in another order."""
     return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]

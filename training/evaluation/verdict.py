@@ -118,7 +118,6 @@ def verdict(outcome: Outcome) -> list[str]:
     return [*trend_sentences(outcome, trend), *fit, *baseline_sentences(outcome, advise=not fit)]
 
 
-# -------------------------------------------------------------------------------------------------------------- trend
 def find_trend(outcome: Outcome) -> Trend | None:
     """Return the trend of the validation scores; None if there are too few of them.
 
@@ -192,7 +191,6 @@ def with_option(command: str, option: str, value: str) -> str:
     return shlex.join([*words, f"--{option}", value])
 
 
-# ---------------------------------------------------------------------------------------------------------------- fit
 @dataclass(frozen=True)
 class Remedy:
     """A remedy for a model that fits its training data only.
@@ -270,7 +268,6 @@ def _compared(outcome: Outcome) -> str:
     return "; ".join(f"{name} {ours} on training rows, {theirs} on validation rows" for name, ours, theirs in pairs)
 
 
-# ---------------------------------------------------------------------------------------------------------- baselines
 LOOK_AT: dict[str, str] = {
     "classes": "do the labels belong to the texts (the columns and their order), and is --learning_rate or the number "
     "of steps far off?",

@@ -28,7 +28,7 @@ class Score:
         inputs: What the function compares: texts, ids of classes or tokens, or losses and numbers of tokens.
         on_hub: Whether the Hub lists it (https://hf.co/metrics).
         resolution: Differences up to this say nothing while a model produces little that is right.
-        drawn: Whether it may be drawn beside the loss; the first one that there is.
+        drawn: Whether it can be drawn with the loss; the first such score of a task is.
     """
 
     name: str
@@ -155,7 +155,6 @@ def ranking_score(name: str, task: TaskName) -> Score:
     return SCORES[plain]
 
 
-# ------------------------------------------------------------------------------------------------ which one is better
 Evaluation = Mapping[str, Any]
 """An entry of the Trainer's log: `step`, `eval_loss` and the other scores."""
 

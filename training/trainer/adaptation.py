@@ -67,7 +67,7 @@ def _lora_defaults() -> dict[str, Any]:
 
 
 class AdaptingTrainer(Trainer):
-    """A `Trainer` that trains what `freeze` leaves, or adapters, which end up in the model's weights."""
+    """A `Trainer` that trains the parameters that are not frozen, or adapters, which end up in the model's weights."""
 
     args: Any  # of the run, with the arguments of this package
 
@@ -76,7 +76,7 @@ class AdaptingTrainer(Trainer):
             freeze(model, args.freeze)
         adapted: Any = with_adapters(model, args) if args.lora_rank else model
         if rate := getattr(model.config, "layer_drop", 0.0):
-            refuse_sharded(args, f"layer_drop={rate}")  # the processes do not leave out the same layers
+            refuse_sharded(args, f"layer_drop={rate}")  # the processes do not skip the same layers
             args.ddp_find_unused_parameters = True
         super().__init__(adapted, args, **keywords)
 
@@ -91,14 +91,13 @@ class AdaptingTrainer(Trainer):
         return output
 
 
-# ------------------------------------------------------------------------------------------------------- freezing
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Take the parameters that patterns name out of the training, and say how many are left.
 
     A pattern stands for one or more whole parts of a name: `layers.1` is not `layers.10`.
 
     Raises:
-        ValueError: A pattern that no parameter's name has, or all of them together leave nothing to train.
+        ValueError: A pattern that no parameter's name has, or all parameters are frozen.
     """
     named = list(model.named_parameters(remove_duplicate=False))  # a tied one has two names
     for pattern in patterns:
@@ -124,7 +123,6 @@ def _report_trained(model: nn.Module, what: str) -> None:
     report(f"Trained: {trained:,} of {total:,} parameters, {what}")
 
 
-# ------------------------------------------------------------------------------------------------------- adapters
 def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.Module:
     """Return the model as one of peft, `W + α/r B A` in place of each target's W, of which A and B are trained.
 

@@ -15,8 +15,8 @@ from .trainer import RunTrainer
 def profile_new_model(run: Run, trainer: RunTrainer) -> dict[str, float]:
     """Set the factors of a new model whose config says `initialization="admin"`; do nothing to any other model.
 
-    A run that goes on, or starts from a saved model, has them among its weights. The batch is `first_batch`, the same
-    on every process, and the pass draws no random number: what follows is what it would have been without it.
+    A run that is resumed, or starts from a saved model, has them among its weights. The batch is `first_batch`, the
+    same on every process, and the pass draws no random number: what follows is what it would have been without it.
 
     Returns:
         The factor of each residual connection, by the module's name; none for other models.

@@ -58,7 +58,6 @@ class AveragingArguments:
             self.save_total_limit = max(self.save_total_limit, self.average_checkpoints + 1)
 
 
-# ------------------------------------------------------------------------------------ average of the last checkpoints
 def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     """Return the average weights of saved models, tensor by tensor, summed in double precision.
 
@@ -75,19 +74,19 @@ def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     """
     if not folders:
         raise ValueError("there is nothing to average")
-    places = [_places(folder) for folder in folders]
-    for folder, own in zip(folders, places):
-        if own.keys() != places[0].keys():
-            names = ", ".join(sorted(own.keys() ^ places[0].keys())[:3])
+    paths = [_weight_paths(folder) for folder in folders]
+    for folder, own in zip(folders, paths):
+        if own.keys() != paths[0].keys():
+            names = ", ".join(sorted(own.keys() ^ paths[0].keys())[:3])
             raise ValueError(f"{folder} and {folders[0]} do not hold the same weights: {names}")
     with ExitStack() as stack:
         files = {
             path: stack.enter_context(safe_open(path, framework="pt"))
-            for path in sorted({path for own in places for path in own.values()})
+            for path in sorted({path for own in paths for path in own.values()})
         }
         return {
-            name: _mean((files[own[name]].get_tensor(name) for own in places), f"{folders[0]}: {name}")
-            for name in places[0]
+            name: _mean((files[own[name]].get_tensor(name) for own in paths), f"{folders[0]}: {name}")
+            for name in paths[0]
         }
 
 
@@ -105,7 +104,7 @@ def _mean(tensors: Iterable[torch.Tensor], name: str) -> torch.Tensor:
     return (total / count).to(form[1]) if last.is_floating_point() else last
 
 
-def _places(folder: Path) -> dict[str, Path]:
+def _weight_paths(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor of a saved model."""
     index, whole = folder / SAFE_WEIGHTS_INDEX_NAME, folder / SAFE_WEIGHTS_NAME
     if whole.is_file():
@@ -124,9 +123,9 @@ def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
         ValueError: A weight is missing, or one is there that the model does not have.
     """
     result = model.load_state_dict(weights, strict=False)
-    places = model.state_dict(keep_vars=True)
-    filled = {id(places[name]) for name in weights if name in places}
-    missing = [name for name in result.missing_keys if id(places[name]) not in filled]
+    parameters = model.state_dict(keep_vars=True)
+    filled = {id(parameters[name]) for name in weights if name in parameters}
+    missing = [name for name in result.missing_keys if id(parameters[name]) not in filled]
     if missing or result.unexpected_keys:
         names = ", ".join([*missing, *result.unexpected_keys][:3])
         raise ValueError(f"these are not the weights of a {type(model).__name__}: {names}")
@@ -153,7 +152,6 @@ class AverageCheckpoints(TrainerCallback):
         report(f"The model is the average of {len(steps)} checkpoints{fewer}: steps {', '.join(map(str, steps))}.")
 
 
-# --------------------------------------------------------------------------------------------- moving average
 # The weights that training resumes with; the model saved next to them is the average.
 TRAINING_WEIGHTS = "training_weights.safetensors"
 

@@ -139,7 +139,7 @@ def training_loss(
     q are two passes: half of the paper's loss, so that it stays as large as the cross-entropy.
 
     Args:
-        model: A model of ours with a head, maybe wrapped.
+        model: A model of this package with a head, maybe wrapped.
         inputs: A batch with `labels`.
         label_smoothing: ε of the targets.
         r_drop: α; 0 for a single pass.
@@ -207,7 +207,7 @@ def without_labels(inputs: Inputs) -> Inputs:
 
 
 def twice(inputs: Inputs) -> Inputs:
-    """Return a batch with each tensor behind itself once more."""
+    """Return a batch with every row twice."""
     return {name: torch.cat([value, value]) if torch.is_tensor(value) else value for name, value in inputs.items()}
 
 
@@ -217,7 +217,6 @@ def symmetric_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Ten
     return ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum() / 2
 
 
-# ------------------------------------------------------------------------------------------------ scheduled sampling
 def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:
     """Return a batch whose decoder inputs are, with probability `1 - gold` each, the model's own predictions.
 

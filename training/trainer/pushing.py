@@ -33,7 +33,7 @@ def check_pushing(training: Any) -> None:
 
 
 class PushingTrainer(Trainer):
-    """A `Trainer` whose pushes leave out what is this machine's, and whose failed ones do not end the run."""
+    """A `Trainer` whose pushes exclude what belongs to this machine, and whose failed ones do not end the run."""
 
     args: Any
     push_in_progress: Any = None

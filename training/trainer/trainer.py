@@ -48,7 +48,7 @@ class RunTrainer(
     HeldOutLossTrainer,
     BudgetTrainer,
 ):
-    """`Trainer` with reproducible batches and our losses and optimizers; it leaves the model card to the run."""
+    """`Trainer` with reproducible batches and our losses and optimizers; the run writes the model card."""
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self.sampler: RandomEpochs | TokenBatches | None = None
@@ -82,7 +82,7 @@ class RunTrainer(
             persistent_workers=self.args.dataloader_persistent_workers,
             prefetch_factor=self.args.dataloader_prefetch_factor,
         )
-        # The batches are this process's already: told of one process, accelerate does not divide them again.
+        # The batches are this process's already: with num_processes=1 accelerate does not divide them again.
         return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
