@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from modeling.toys import relative_error, sharpen
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -20,7 +21,6 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from tests.modeling.toys import relative_error, sharpen
 from vanillaformer import (
     VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
