@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.script_runs import train
+from script_runs import train
 
 from vanillaformer.training.defaults.following import follows_data
 from vanillaformer.training.programs import parse_arguments
