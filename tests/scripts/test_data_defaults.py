@@ -1,6 +1,7 @@
 """Whether and how defaults follow the data, in runs of the programs."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,20 @@ def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, c
     assert "0.1" in (tmp_path / "README.md").read_text()
     train(job, tmp_path, *TIME)
     assert "is finished already" in capfd.readouterr().out
-    with pytest.raises(ValueError, match=f"weight_decay: '{BY_DATA}' there, 0.2 now"):
+    train(job, tmp_path, *TIME, "--weight_decay", "0.1")  # which is what was chosen
+    assert "is finished already" in capfd.readouterr().out
+    with pytest.raises(ValueError, match=r"weight_decay: 0\.1 there, 0\.2 now"):
         train(job, tmp_path, *TIME, "--weight_decay", "0.2")
+
+
+def test_a_run_whose_passes_were_chosen_is_made_longer(tmp_path: Path, capfd) -> None:
+    train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16")
+    before = json.loads((tmp_path / "trainer_state.json").read_text())
+    more = str(2 * math.ceil(before["epoch"]) + 20)
+    train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16", "--max_epochs", more)
+    assert "is finished already" not in capfd.readouterr().out
+    assert record(tmp_path)["settings"]["training"]["max_epochs"] == float(more)
+    assert record(tmp_path)["finished"]
 
 
 def test_an_interrupted_run_keeps_its_defaults(tmp_path: Path, capfd, monkeypatch) -> None:

@@ -24,7 +24,7 @@ from .files import (
     put_back,
 )
 from .fingerprints import Prints, changed_splits
-from .settings import LENGTH, Changes, Settings, changed_settings, is_longer, listed
+from .settings import LENGTH, Changes, Settings, changed_settings, is_longer, listed, with_defaults
 from .stopping import Stopping
 
 ANEW = "choose another folder, or --overwrite_output_dir to replace that run"
@@ -176,7 +176,9 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
     finished = bool(earlier["finished"])
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
-    changes = changed_settings(earlier["settings"], run.settings, run.defaults)
+    chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
+    settings = with_defaults(earlier["settings"], chosen, run.settings)
+    changes = changed_settings(settings, run.settings, run.defaults)
     training = {key: change for key, change in changes.items() if key.startswith("training.")}
     run.longer = finished and is_longer(changes)
     if (finished and changes and not run.longer) or len(training) < len(changes):

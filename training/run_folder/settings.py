@@ -96,6 +96,17 @@ def as_written(settings: Any) -> Any:
     return json.loads(json.dumps(settings, default=str))
 
 
+def with_defaults(recorded: Settings, chosen: Mapping[str, Any], now: Settings) -> Settings:
+    """Return recorded settings with the values that the data chose for the options that a command gives now."""
+    return {
+        group: {
+            name: chosen.get(name, value) if BY_DATA == value != now.get(group, {}).get(name) else value
+            for name, value in values.items()
+        }
+        for group, values in recorded.items()
+    }
+
+
 def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes:
     """Return what differs, as `group.name` → (old, new)."""
     was, now = _flat(default) | _flat(old), _flat(new)
