@@ -8,7 +8,11 @@ ACCELERATOR = 150
 # Options that keep the default of another one from being chosen, besides that one
 INSTEAD = {
     **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
-    **dict.fromkeys(("tokenizer_vocab_size", "tokenizer_algorithm", "lowercase"), ("tokenizer_name_or_path",)),
+    "tokenizer_algorithm": ("tokenizer_name_or_path",),
+    **dict.fromkeys(
+        ("tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+        ("tokenizer_name_or_path", "tokenizer_algorithm"),
+    ),
     **dict.fromkeys(("per_device_train_batch_size", "tokens_per_batch"), ("tokens_per_batch",)),
     "bf16": ("fp16", "dtype"),
     "block_stride": ("packing", "turns_column"),

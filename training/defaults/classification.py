@@ -122,8 +122,10 @@ class Plan(NamedTuple):
         return min(2**17, max(2**12, 2 ** round(self.tokens).bit_length() // (8 if self.by_words else 16)))
 
     def core_seconds(self, rows: int) -> float:
-        """Return the seconds that a processor core takes for a pass over so many rows."""
-        table = VOCABULARY[self.by_words] / 4 + (self.ngram - 1) * self.buckets  # rows; words fill a quarter of theirs
+        """Return the time of one epoch over `rows` texts on one core, in seconds."""
+        table = (
+            VOCABULARY[self.by_words] / 4 + (self.ngram - 1) * self.buckets
+        )  # rows; a word vocabulary is about a quarter full
         read = self.tokens * self.width / 64 / TOKENS_PER_CORE_SECOND
         return read + rows / self.batch * table * self.width / PARAMETERS_PER_CORE_SECOND
 

@@ -123,7 +123,8 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
         getattr(given, name) if was_given(given, name) else min(limit, length)
         for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
     ]
-    return translator_defaults(facts, machine(args.training_args), *lengths)
+    found = translator_defaults(facts, machine(args.training_args), *lengths)
+    return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 
 RULES: dict[TaskName, Callable[[Arguments, TaskData], list[Default]]] = {

@@ -23,7 +23,7 @@ FIXED = (
 
 
 def vocabulary_size(size: int) -> int:
-    """Return the tokens of a byte-level vocabulary for a text of so many bytes: 2,000 for a megabyte."""
+    """Return the vocabulary size for a text of `size` bytes: 2,000 tokens for 1 MB."""
     return max(500, min(8_000, 100 * round(20 * (size / 1e6) ** 0.7)))
 
 

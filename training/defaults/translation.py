@@ -86,5 +86,5 @@ def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, 
 
 
 def vocabulary_size(size: int) -> int:
-    """Return the joint vocabulary for so many bytes of both languages: 3,000 for a megabyte."""
+    """Return the size of the joint vocabulary for `size` bytes in both languages: 3,000 tokens for 1 MB."""
     return max(500, min(8_000, 100 * round(30 * (size / 1e6) ** 0.5)))

@@ -265,6 +265,7 @@ def settings(**changes):
         "max_steps": 5,
         "max_time": None,
         "tokens_per_batch": None,
+        "ensemble": 0,
         "dataloader_num_workers": 0,
         "train_sampling_strategy": "random",
     }
@@ -276,6 +277,7 @@ def settings(**changes):
     [
         ({}, {"max_steps": -1}, "--streaming needs --max_time or --max_steps"),
         ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
+        ({}, {"ensemble": 2}, "--ensemble 2"),
         ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
         ({"packing": True}, {}, "--packing True needs all data at once"),
         ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
