@@ -5,8 +5,10 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 COMMON = """
@@ -210,13 +213,18 @@ def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, 
 
 
 def train_as_rank_on_its_own_clock(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """Run a training program as one of several processes, whose steps take 1 and 8 s; it leaves its rates."""
+    """Run a training program as one of several processes, whose steps take 1 and 8 s; it leaves its rates.
+
+    The second one also believes to have begun 3 s earlier when it plans the models of an ensemble.
+    """
     rates: list[float] = []
 
     class Rates(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
             rates.append(lr_scheduler.get_last_lr()[0])
 
+    monotonic = time.monotonic
+    distillation.time = SimpleNamespace(monotonic=lambda: monotonic() + 3 * rank)  # type: ignore[attr-defined]
     runs.replace_callbacks = ticking(1.0 + 7 * rank, Rates())
     train_as_rank(job, rank, size, port, argv)
     folder = Path(argv[argv.index("--output_dir") + 1])

@@ -22,7 +22,7 @@ from vanillaformer.hub.reporting import report
 from ..run_folder.checkpoints import last_checkpoint
 from ..run_folder.run import Run
 from .callbacks import replace_callbacks
-from .guards import StopWithCheckpoint
+from .guards import StopWithCheckpoint, from_first_process
 from .losses import Inputs, without_labels
 
 TEACHERS = ".teachers"
@@ -116,7 +116,7 @@ def teacher_arguments(args: Any, folder: Path, number: int) -> Any:
     changed.output_dir, changed.seed, changed.ensemble = str(folder), args.seed + number * SEED_STEP, 0
     changed.push_to_hub, changed.report_to = False, []
     if args.max_time is not None:
-        spent = time.monotonic() - args.started
+        spent = from_first_process(time.monotonic() - args.started, args.device)
         left = args.max_time * TEACHERS_SHARE - spent
         changed.started = time.monotonic()
         changed.max_time = max(left / (args.ensemble - number + 1), args.max_time * TEACHERS_SHARE / 10)
