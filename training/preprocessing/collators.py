@@ -15,23 +15,31 @@ from .batching import epoch_seed
 EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always the same
 
 
-class RowMasking(DataCollatorForLanguageModeling):
+class EpochCollator:
+    """A collator whose batches depend on the epoch."""
+
+    epoch: int
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose what is drawn for the batches to come."""
+        self.epoch = epoch
+
+    @contextlib.contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Use what is drawn for evaluations."""
+        epoch, self.epoch = self.epoch, EVALUATION
+        try:
+            yield
+        finally:
+            self.epoch = epoch
+
+
+class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
     """Masks tokens (Devlin et al. 2019) by a random draw that depends on seed, epoch and the row itself."""
 
     def __init__(self, *arguments: Any, mask_seed: int = 0, **keywords: Any):
         super().__init__(*arguments, **keywords)
         self.mask_seed, self.epoch = mask_seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """Choose the masks of the batches to come."""
-        self.epoch = epoch
-
-    @contextlib.contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """Use the masks of the evaluation."""
-        epoch, self.epoch = self.epoch, EVALUATION
-        yield
-        self.epoch = epoch
 
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None

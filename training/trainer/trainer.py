@@ -25,7 +25,7 @@ from ..preprocessing.batching import (
     row_order,
     token_batches,
 )
-from ..preprocessing.collators import RowMasking
+from ..preprocessing.collators import EpochCollator
 from ..preprocessing.tokenizing import RAW_TEXTS
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
@@ -65,7 +65,7 @@ class RunTrainer(
         """Choose the order and the masks of an epoch."""
         if self.sampler is not None:
             self.sampler.set_epoch(epoch)
-        if isinstance(self.data_collator, RowMasking):
+        if isinstance(self.data_collator, EpochCollator):
             self.data_collator.set_epoch(epoch)
 
     def get_train_dataloader(self) -> DataLoader:
@@ -170,8 +170,8 @@ class RunTrainer(
         return self.accelerator.num_processes // self.get_tp_size() if self.args.n_gpu <= 1 else self.args.n_gpu
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        masks = self.data_collator
-        with masks.evaluation() if isinstance(masks, RowMasking) else contextlib.nullcontext():
+        collator = self.data_collator
+        with collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext():
             return super().evaluation_loop(*arguments, **keywords)
 
     # -------------------------------------------------------------------------------------------------------- others

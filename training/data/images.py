@@ -1,0 +1,113 @@
+"""Images as square RGB pixels: decoded, turned upright, converted and resized once, as transformers' pipelines do.
+
+A file comes from a stranger: only plain raster formats are opened, and none with more pixels than `LARGEST`.
+"""
+
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHANNELS = 3
+"""Every pipeline of transformers converts images to RGB."""
+LARGEST = 100_000_000
+"""Pixels of the largest image that is decoded: 400 MB in memory."""
+FORMATS = {
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "JPEG": (".jpg", ".jpeg"),
+    "PNG": (".png",),
+    "PPM": (".pbm", ".pgm", ".ppm"),
+    "TIFF": (".tif", ".tiff"),
+    "WEBP": (".webp",),
+}
+"""The formats that are read, with the endings of their files; of animations, the first picture."""
+ENDINGS = tuple(ending for endings in FORMATS.values() for ending in endings)
+DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
+"""Modes of 16 bits, whose highest 8 are kept: Pillow would clip them to white."""
+UNBOUNDED = ("F", "I")
+"""Modes of 32 bits, in which no value is known to be white."""
+
+
+def pillow() -> Any:
+    """Return the module `PIL.Image`.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("images need Pillow: pip install 'vanillaformer[vision]'") from error
+    return Image
+
+
+def read_image(source: bytes | str | os.PathLike[str]) -> Any:
+    """Return an image as a `PIL.Image.Image` in RGB.
+
+    Args:
+        source: The bytes of a file, or its path.
+
+    Raises:
+        ValueError: It cannot be read, in words that follow the name of the file.
+    """
+    library = pillow()
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise ValueError("there is no such file")
+    try:
+        with (
+            warnings.catch_warnings(action="ignore"),  # of palettes, metadata and sizes below the limit
+            library.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=tuple(FORMATS)) as image,
+        ):
+            if image.width * image.height > LARGEST:
+                raise ValueError(_too_large(f"{image.width:,} by {image.height:,} pixels"))
+            return as_rgb(image)
+    except library.DecompressionBombError:
+        raise ValueError(_too_large("far more pixels")) from None
+    except library.UnidentifiedImageError:
+        names = ", ".join(FORMATS)
+        raise ValueError(f"it is not an image ({names}), or its beginning is damaged") from None
+    except Exception as error:  # whatever a damaged file makes Pillow stumble over
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def as_rgb(image: Any) -> Any:
+    """Return an image turned upright as its metadata says, in RGB; transparency is left out, 16 bits become 8.
+
+    Raises:
+        ValueError: Its mode has no white.
+    """
+    import numpy as np
+    from PIL import Image, ImageOps
+
+    if image.mode in UNBOUNDED:
+        raise ValueError(f"its pixels are 32-bit numbers (mode {image.mode}): save it with 8 or 16 bits per channel")
+    if image.mode in DEEP:
+        values = np.asarray(image).astype(np.uint16)
+        image = Image.fromarray((values >> 8).astype(np.uint8))
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def pixels(source: bytes | str | os.PathLike[str], size: int) -> bytes:
+    """Return the pixels of an image in `size` rows of `size` columns of red, green and blue; raises as `read_image`.
+
+    The image is resized, not cut, by the bilinear filter that `ViTImageProcessor` has by default.
+    """
+    image = read_image(source)
+    if image.size != (size, size):
+        image = image.resize((size, size), pillow().Resampling.BILINEAR)
+    return image.tobytes()
+
+
+def image_files(folder: Path) -> Iterator[Path]:
+    """Yield the images in a folder and in its folders, sorted; hidden files are left out."""
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.suffix.lower() in ENDINGS and path.is_file() and not hidden:
+            yield path
+
+
+def _too_large(what: str) -> str:
+    return f"it has {what}, more than the {LARGEST // 1_000_000:,} million that are allowed"
