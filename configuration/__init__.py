@@ -4,6 +4,7 @@ from .base import BlockConfig, ConfigView, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
+from .image_encoder import VanillaImageEncoderConfig
 from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
 
@@ -15,6 +16,7 @@ __all__ = [
     "VanillaDecoderConfig",
     "VanillaEncoderConfig",
     "VanillaEncoderDecoderConfig",
+    "VanillaImageEncoderConfig",
     "layer_types",
     "preset",
     "tensor_parallel_plan",

@@ -106,13 +106,18 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "type_vocab_size": ("n_token_types", "num_token_types", "token_type_vocab_size"),
     "classifier_dropout": ("classifier_dropout_prob", "cls_dropout", "seq_classif_dropout"),
     "classifier_pooling": ("pooling", "pooling_mode", "pooling_type", "summary_type"),
-    "classifier_act": ("classifier_activation", "pooler_act", "summary_activation"),
+    "classifier_act": ("classifier_activation", "summary_activation"),
     "decoder_vocab_size": ("target_vocab_size", "tgt_vocab_size"),
     "share_encoder_decoder_embeddings": ("share_all_embeddings",),
     "encoder_layers": ("n_encoder_layers", "num_encoder_layers"),
     "encoder_hidden_size": ("encoder_d_model", "encoder_dim", "encoder_embed_dim"),
     "encoder_intermediate_size": ("encoder_ffn_dim",),
     "decoder_start_token_id": ("start_token_id",),
+    "image_size": ("img_size", "input_size", "resolution"),
+    "num_channels": ("channels", "in_chans", "in_channels"),
+    "use_cls_token": ("class_token", "use_class_token"),
+    "num_register_tokens": ("num_registers", "reg_tokens"),
+    "image_pooling": ("global_pool", "pool", "use_mean_pooling"),
 }  # fmt: skip
 FIELD_ALIASES = {name: ours for ours, names in ALIASES.items() for name in names}
 
@@ -156,6 +161,14 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
             "encoder_intermediate_size", "encoder_layer_types", "scale_decoder_outputs",
         ),
         ("VanillaEncoderDecoderConfig",),
+    ),
+    **dict.fromkeys(
+        (
+            "image_size", "patch_size", "num_channels", "patch_embedding", "patch_norm", "use_cls_token",
+            "use_distillation_token", "num_register_tokens", "use_mask_token", "image_pooling", "pooler_norm",
+            "pooler_act",
+        ),
+        ("VanillaImageEncoderConfig",),
     ),
 }  # fmt: skip
 

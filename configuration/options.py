@@ -221,6 +221,19 @@ POOLING_CHOICES: dict[str, Choice] = {
     "last": Choice("the last token's state"),
 }
 
+PatchEmbedding = Literal["convolution", "linear"]
+PATCH_CHOICES: dict[str, Choice] = {
+    "convolution": Choice("a convolution whose kernel and stride are a patch", papers=("dosovitskiy2021image",)),
+    "linear": Choice("the patch's pixels as one vector, and a linear map"),
+}
+
+ImagePooling = Literal["first", "mean", "first_and_mean"]
+IMAGE_POOLING_CHOICES: dict[str, Choice] = {
+    "first": Choice("the class token's state", papers=("dosovitskiy2021image",), seen_in="ViT, DeiT"),
+    "mean": Choice("the mean over the patches", seen_in="Swin, BEiT, I-JEPA"),
+    "first_and_mean": Choice("both, one after the other", papers=("oquab2024dinov2",), seen_in="DINOv2"),
+}
+
 OPTIONS: dict[str, Mapping[str, Choice]] = {
     "norm": NORM_CHOICES,
     "norm_placement": PLACEMENT_CHOICES,
@@ -232,6 +245,8 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "layer_types": LAYER_TYPE_CHOICES,
     "initialization": INITIALIZATION_CHOICES,
     "classifier_pooling": POOLING_CHOICES,
+    "patch_embedding": PATCH_CHOICES,
+    "image_pooling": IMAGE_POOLING_CHOICES,
 }
 """The values of every option by the field that chooses one."""
 

@@ -51,6 +51,8 @@ LARGEST = {
     **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size", "ngram_buckets"), 2**28),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "position_offset", "sliding_window"), 2**30),
     **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),
+    **dict.fromkeys(("image_size", "patch_size"), 2**16),
+    **dict.fromkeys(("num_channels", "num_register_tokens"), 2**12),
     "max_ngram": 2**8,
     "num_labels": 2**20,
 }

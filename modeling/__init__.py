@@ -1,4 +1,4 @@
-"""Parts, blocks and the three models."""
+"""Parts, blocks and the models."""
 
 from .auto import AUTO_CLASSES, register
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
@@ -10,6 +10,11 @@ from .encoder import (
     VanillaEncoderModel,
 )
 from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
+from .image_encoder import (
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+    VanillaImageEncoderModel,
+)
 
 __all__ = [
     "AUTO_CLASSES",
@@ -23,5 +28,8 @@ __all__ = [
     "VanillaEncoderForSequenceClassification",
     "VanillaEncoderForTokenClassification",
     "VanillaEncoderModel",
+    "VanillaImageEncoderForImageClassification",
+    "VanillaImageEncoderForMaskedImageModeling",
+    "VanillaImageEncoderModel",
     "register",
 ]

@@ -1,4 +1,4 @@
-"""Registration of the three model types with transformers' Auto classes."""
+"""Registration of the model types with transformers' Auto classes."""
 
 from typing import Any
 
@@ -6,6 +6,8 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
@@ -13,7 +15,12 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.configuration import (
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
+)
 
 from .base import VanillaPreTrainedModel
 from .decoder import VanillaDecoderForCausalLM, VanillaDecoderForSequenceClassification, VanillaDecoderModel
@@ -25,9 +32,14 @@ from .encoder import (
     VanillaEncoderModel,
 )
 from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration, VanillaEncoderDecoderModel
+from .image_encoder import (
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+    VanillaImageEncoderModel,
+)
 
 AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
-    AutoModel: [VanillaEncoderDecoderModel, VanillaDecoderModel, VanillaEncoderModel],
+    AutoModel: [VanillaEncoderDecoderModel, VanillaDecoderModel, VanillaEncoderModel, VanillaImageEncoderModel],
     AutoModelForSeq2SeqLM: [VanillaEncoderDecoderForConditionalGeneration],
     AutoModelForCausalLM: [VanillaDecoderForCausalLM],
     AutoModelForMaskedLM: [VanillaEncoderForMaskedLM],
@@ -41,12 +53,16 @@ AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
         VanillaEncoderForSequenceClassification,
     ],
     AutoModelForTokenClassification: [VanillaEncoderForTokenClassification],
+    AutoModelForImageClassification: [VanillaImageEncoderForImageClassification],
+    AutoModelForMaskedImageModeling: [VanillaImageEncoderForMaskedImageModeling],
 }
+
+CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig)
 
 
 def register() -> None:
     """Register all configs and models; `import vanillaformer` calls this."""
-    for config_class in (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig):
+    for config_class in CONFIGS:
         AutoConfig.register(config_class.model_type, config_class, exist_ok=True)
     for auto_class, model_classes in AUTO_CLASSES.items():
         for model_class in model_classes:

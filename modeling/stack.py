@@ -1,4 +1,4 @@
-"""A stack of blocks with its embeddings: bidirectional, causal, and causal with cross-attention.
+"""A stack of blocks with its stem, and those of tokens: bidirectional, causal, and causal with cross-attention.
 
 Shape letters: B batch, T length, S key length or length of the source, D model width, H heads.
 """
@@ -34,7 +34,7 @@ from vanillaformer.configuration import BlockConfig, layer_types
 from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
 from .parts.attention import Attention
-from .parts.embeddings import InputEmbeddings
+from .parts.embeddings import InputEmbeddings, Stem
 from .parts.residual import build_final_norm
 
 BIDIRECTIONAL_MASKS = {
@@ -55,13 +55,14 @@ Masks = dict[str, Any]
 
 
 class Stack(VanillaPreTrainedModel):
-    """Embeddings, blocks and final norm; the subclasses make the masks and call `run_layers`.
+    """Stem, blocks and final norm; the subclasses build the stem, make the masks and call `run_layers`.
 
     Args:
         config: The model's config.
         stack_config: The config of this stack's parts, in a model of two stacks. Default `config`.
     """
 
+    embeddings: Stem
     is_causal = False
     has_cross_attention = False
     mask_functions: dict[str, Callable] = BIDIRECTIONAL_MASKS
@@ -70,8 +71,7 @@ class Stack(VanillaPreTrainedModel):
         super().__init__(config)
         stack_config = stack_config or config
         self.layer_types = layer_types(stack_config)
-        self.embed_tokens = nn.Embedding(stack_config.vocab_size, stack_config.hidden_size)
-        self.embeddings = InputEmbeddings(stack_config, self.is_causal)
+        self.build_stem(stack_config)
         self.layers = nn.ModuleList(
             build_block(stack_config, layer_idx, self.is_causal, self.has_cross_attention)
             for layer_idx in range(stack_config.num_hidden_layers)
@@ -81,27 +81,9 @@ class Stack(VanillaPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
-    def embed(
-        self,
-        input_ids: torch.Tensor | None,
-        inputs_embeds: torch.Tensor | None,
-        position_ids: torch.Tensor | None,
-        token_type_ids: torch.Tensor | None = None,
-        past_length: int | torch.Tensor = 0,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the first block's input (B, T, D) and the positions (B or 1, T) of the tokens, by default from 0."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds")
-        if inputs_embeds is None:
-            inputs_embeds = self.embed_tokens(input_ids)
-        if position_ids is None:
-            length = inputs_embeds.shape[1]
-            if isinstance(past_length, int):
-                self.embeddings.positions.check_length(past_length + length)
-            position_ids = (torch.arange(length, device=inputs_embeds.device) + past_length).unsqueeze(0)
-        if isinstance(self.layers[0], PipelineIdentityLayer):
-            return inputs_embeds, position_ids  # a later stage of a pipeline gets hidden states
-        return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
+    def build_stem(self, config: BlockConfig) -> None:
+        """Set `embeddings`, which makes the first block's input, and the tables that it needs."""
+        raise NotImplementedError
 
     def masks(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Masks | None, **kwargs: Any) -> Masks:
         """Return the mask of each type of layer for a padding mask (B, T); `generate` gives the masks themselves."""
@@ -115,17 +97,20 @@ class Stack(VanillaPreTrainedModel):
     def run_layers(
         self,
         hidden_states: torch.Tensor,
-        position_ids: torch.Tensor,
+        positions: torch.Tensor,
         masks: Masks,
         *encoder_hidden_states: torch.Tensor | None,
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Return the states (B, T, D) after all blocks and the final norm; `kwargs` go to every block."""
+        """Return the states (B, T, D) of tokens at `positions` (B or 1, T) after all blocks and the final norm.
+
+        `kwargs` go to every block.
+        """
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
         biases = self.position_biases(hidden_states, cache)
-        position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, position_ids)
-        kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values}
+        position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
+        kwargs["past_key_values"] = past_key_values
         for layer, layer_type, position_bias in zip(self.layer_drop(self.layers), self.layer_types, biases):
             hidden_states = layer(
                 hidden_states,
@@ -179,7 +164,45 @@ def same_document(
     return None if documents is None else packed_sequence_mask_function(documents)
 
 
-class EncoderStack(Stack):
+class TokenStack(Stack):
+    """A stack whose stem looks tokens up in a table."""
+
+    embeddings: InputEmbeddings
+
+    def build_stem(self, config: BlockConfig) -> None:
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embeddings = InputEmbeddings(config, self.is_causal)
+
+    def embed(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None = None,
+        past_length: int | torch.Tensor = 0,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the first block's input (B, T, D) and the positions (B or 1, T) of the tokens, by default from 0."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        if position_ids is None:
+            length = inputs_embeds.shape[1]
+            if isinstance(past_length, int):
+                self.embeddings.positions.check_length(past_length + length)
+            position_ids = (torch.arange(length, device=inputs_embeds.device) + past_length).unsqueeze(0)
+        if isinstance(self.layers[0], PipelineIdentityLayer):
+            return inputs_embeds, position_ids  # a later stage of a pipeline gets hidden states
+        return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
+
+    def run_layers(
+        self, hidden_states: torch.Tensor, positions: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        # Flash attention finds packed documents by `position_ids`
+        return super().run_layers(hidden_states, positions, *args, position_ids=positions, **kwargs)
+
+
+class EncoderStack(TokenStack):
     """Bidirectional self-attention: the encoder of Vaswani et al. 2017 and BERT."""
 
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
@@ -202,7 +225,7 @@ class EncoderStack(Stack):
         return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, positions, masks, **kwargs))
 
 
-class DecoderStack(Stack):
+class DecoderStack(TokenStack):
     """Causal self-attention: GPT (Radford et al. 2018)."""
 
     is_causal = True
@@ -260,7 +283,7 @@ def replace_windowed_cross_cache(cache: EncoderDecoderCache, config: BlockConfig
         pair.cross_attention_cache = DynamicCache()
 
 
-class CrossDecoderStack(Stack):
+class CrossDecoderStack(TokenStack):
     """Causal self-attention and cross-attention to the encoder's output: the decoder of Vaswani et al. 2017."""
 
     is_causal = True

@@ -25,9 +25,9 @@ LAYERS = [
         *("parts.pooling", "parts.initialization", "heads"),
     },
     {"parts.residual", "parts.embeddings", "base"},
-    {"block"},
+    {"parts.patches", "block"},
     {"stack"},
-    {"encoder_decoder", "decoder", "encoder", "admin"},
+    {"encoder_decoder", "decoder", "encoder", "image_encoder", "admin"},
     {"auto", "counts"},
 ]
 # The parts that are made of other parts, and of which.

@@ -7,7 +7,7 @@ from vanillaformer.configuration import BlockConfig
 
 from .dropout import build_dropout
 from .norms import build_norm
-from .positions import build_positions
+from .positions import NoPositions, build_positions
 
 # Of the hash Σ wᵢ aⁱ mod p: both below 2³¹, so that products fit into 64 bits
 HASH_FACTOR, HASH_PRIME = 1_540_483_477, 2**31 - 1
@@ -44,8 +44,8 @@ class NoNgrams(nn.Module):
         return x
 
 
-class NgramTable(nn.Embedding):
-    """Vectors of n-grams, which start at zero."""
+class ZeroTable(nn.Embedding):
+    """Vectors that start at zero."""
 
     def initial_values(self) -> dict[str, torch.Tensor]:
         return {"weight": torch.zeros_like(self.weight)}
@@ -70,7 +70,7 @@ class NgramEmbeddings(nn.Module):
         super().__init__()
         self.max_ngram, self.buckets = max_ngram, buckets
         self.padding = -1 if padding is None else padding
-        self.embed_ngrams = NgramTable((max_ngram - 1) * buckets, width)
+        self.embed_ngrams = ZeroTable((max_ngram - 1) * buckets, width)
 
     def forward(self, x: torch.Tensor, input_ids: torch.Tensor | None, position_ids: torch.Tensor) -> torch.Tensor:
         if input_ids is None:
@@ -95,7 +95,13 @@ def build_ngrams(config: BlockConfig) -> nn.Module:
     return NgramEmbeddings(config.max_ngram, config.ngram_buckets, config.hidden_size, config.pad_token_id)
 
 
-class InputEmbeddings(nn.Module):
+class Stem(nn.Module):
+    """Base of what makes the input of the first block."""
+
+    positions: NoPositions
+
+
+class InputEmbeddings(Stem):
     """Embedding sum: `dropout(norm(√D (token + n-grams) + token type + position))`, most terms optional.
 
     Args:

@@ -30,7 +30,7 @@ def stream_width(table: nn.Embedding) -> int:
 
 def normal(module: nn.Module, config: BlockConfig) -> None:
     """Linear maps and embeddings from N(0, range²)."""
-    if isinstance(module, nn.Linear | nn.Embedding):
+    if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding):
         init.normal_(module.weight, mean=0.0, std=config.initializer_range)
 
 
@@ -48,14 +48,17 @@ def xavier(module: nn.Module, config: BlockConfig) -> None:
     """Linear maps uniform in ±√(6 / (fan in + fan out)), embeddings from N(0, 1/D)."""
     if isinstance(module, nn.Linear):
         init.xavier_uniform_(module.weight)
+    elif isinstance(module, nn.Conv2d):  # a linear map of patches (MAE, He et al. 2022), which do not overlap
+        bound = (6 / (module.weight[0].numel() + module.out_channels)) ** 0.5
+        init.uniform_(module.weight, -bound, bound)
     elif isinstance(module, nn.Embedding):
         init.normal_(module.weight, mean=0.0, std=stream_width(module) ** -0.5)
 
 
 def t5(module: Any, config: BlockConfig) -> None:
     """Linear maps from N(0, 1/fan in), queries divided by √K, embeddings and output layer from N(0, 1)."""
-    if isinstance(module, nn.Linear):
-        init.normal_(module.weight, mean=0.0, std=module.in_features**-0.5)
+    if isinstance(module, nn.Linear | nn.Conv2d):
+        init.normal_(module.weight, mean=0.0, std=module.weight[0].numel() ** -0.5)
     elif isinstance(module, nn.Embedding):
         init.normal_(module.weight, mean=0.0, std=1.0)
     if hasattr(module, "q_proj"):  # an attention module; a projection does not know which one it is
@@ -171,5 +174,5 @@ def initialize(module: nn.Module, config: BlockConfig) -> None:
     Biases start at 0, norms at the identity. `transformers.initialization` skips tensors loaded from a checkpoint.
     """
     INITIALIZATIONS[str(config.initialization)](module, config)
-    if isinstance(module, nn.Linear) and module.bias is not None:
+    if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
         init.zeros_(module.bias)

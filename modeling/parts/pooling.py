@@ -1,6 +1,6 @@
-"""From token states to one vector per text, without padding; `POOLINGS` is the list of choices.
+"""From token states to one vector: `POOLINGS` is the list of choices for texts, `IMAGE_POOLINGS` that for images.
 
-Shapes: token states (B, T, D), mask (B, T) with 1 on tokens and 0 on padding → (B, D).
+Shapes: token states (B, T, D), mask (B, T) with 1 on tokens and 0 on padding → (B, D), with 2D for two vectors.
 """
 
 import torch
@@ -30,3 +30,22 @@ def pool_last(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 POOLINGS = {"first": pool_first, "mean": pool_mean, "max": pool_max, "last": pool_last}
+
+
+def pool_class_token(states: torch.Tensor, prefix: int, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the state of the class token, the first of an image."""
+    return states[:, 0]
+
+
+def pool_patches(states: torch.Tensor, prefix: int, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the mean over the patches, which follow `prefix` other tokens."""
+    patches = states[:, prefix:]
+    return patches.mean(1) if mask is None else pool_mean(patches, mask[:, prefix:])
+
+
+def pool_class_and_patches(states: torch.Tensor, prefix: int, mask: torch.Tensor | None) -> torch.Tensor:
+    """Return the class token's state and the mean over the patches, one after the other (DINOv2)."""
+    return torch.cat((states[:, 0], pool_patches(states, prefix, mask)), dim=-1)
+
+
+IMAGE_POOLINGS = {"first": pool_class_token, "mean": pool_patches, "first_and_mean": pool_class_and_patches}

@@ -52,6 +52,10 @@ class NoPositions(nn.Module):
         """Return embeddings (B, T, D) with positions (B or 1, T) added."""
         return x
 
+    def embed_resized(self, x: torch.Tensor, resize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """Return embeddings (B, T, D) with the rows of the table added that `resize` makes of its rows (P, D)."""
+        return x
+
     def position_embeddings(self, x: torch.Tensor, position_ids: torch.Tensor) -> dict[str, PositionEmbeddings]:
         """Return cosines and sines of positions (B or 1, T) by type of layer, in the dtype of `x`."""
         return {}
@@ -87,6 +91,13 @@ class PositionTable(NoPositions):
         self.max_length = config.max_position_embeddings
         self.offset = config.position_offset
 
+    def rows(self) -> torch.Tensor:
+        """Return the table (P, D)."""
+        raise NotImplementedError
+
+    def embed_resized(self, x: torch.Tensor, resize: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return x + resize(self.rows()).to(x.dtype)
+
     def check_length(self, length: int) -> None:
         if length > self.max_length:
             raise ValueError(
@@ -110,6 +121,9 @@ class LearnedPositions(PositionTable):
         super().__init__(config, is_causal)
         self.embed_positions = nn.Embedding(self.max_length + self.offset, config.hidden_size)
 
+    def rows(self) -> torch.Tensor:
+        return self.embed_positions.weight
+
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)
         return x + self.embed_positions(position_ids + self.offset)
@@ -130,6 +144,9 @@ class SinusoidalPositions(PositionTable):
         self.width = config.hidden_size
         self.layout = config.sinusoidal_layout
         self.table = nn.Buffer(self.initial_values()["table"], persistent=False)
+
+    def rows(self) -> torch.Tensor:
+        return self.table
 
     def embed(self, x: torch.Tensor, position_ids: torch.Tensor) -> torch.Tensor:
         self.check_positions(position_ids)

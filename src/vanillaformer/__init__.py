@@ -1,7 +1,7 @@
 """One set of Transformer parts, composed by configuration, as first-class Hugging Face models.
 
-Importing this package makes transformers' Auto classes know `vanilla_encoder_decoder`, `vanilla_decoder` and
-`vanilla_encoder`.
+Importing this package makes transformers' Auto classes know `vanilla_encoder_decoder`, `vanilla_decoder`,
+`vanilla_encoder` and `vanilla_image_encoder`.
 """
 
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from .configuration import (
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
     preset,
 )
 from .modeling import (
@@ -27,6 +28,9 @@ from .modeling import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+    VanillaImageEncoderModel,
     register,
 )
 
@@ -48,6 +52,10 @@ __all__ = [
     "VanillaEncoderForSequenceClassification",
     "VanillaEncoderForTokenClassification",
     "VanillaEncoderModel",
+    "VanillaImageEncoderConfig",
+    "VanillaImageEncoderForImageClassification",
+    "VanillaImageEncoderForMaskedImageModeling",
+    "VanillaImageEncoderModel",
     "__version__",
     "preset",
 ]

@@ -9,7 +9,12 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
-from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
+)
 from vanillaformer.configuration import options, tensor_parallel_plan
 from vanillaformer.configuration.checkpoint import VERSION_KEY
 from vanillaformer.configuration.names import (
@@ -22,6 +27,7 @@ from vanillaformer.configuration.names import (
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
+ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig]
 CHOICES = {
     "norm": options.Norm,
     "norm_placement": options.NormPlacement,
@@ -255,17 +261,17 @@ def test_no_foreign_name_passes(config_class):
 
 
 def test_foreign_names_lead_to_fields_that_exist():
-    known = set().union(*(config_class.keywords() for config_class in CONFIGS)) | {*TRANSFORMERS_NAMES}
+    known = set().union(*(config_class.keywords() for config_class in ALL_CONFIGS)) | {*TRANSFORMERS_NAMES}
     assert set(FIELD_ALIASES.values()) <= known
     assert not set(FIELD_ALIASES) & (known - {"decoder_layers", "encoder_layers"})
 
 
 @every_config
 def test_a_field_of_another_config_is_refused_by_the_name_of_its_config(config_class):
-    theirs = {field for other in CONFIGS for field in other.keywords()} - config_class.keywords()
+    theirs = {field for other in ALL_CONFIGS for field in other.keywords()} - config_class.keywords()
     standard = {"use_cache", "bos_token_id", "eos_token_id", "decoder_start_token_id"}  # set by transformers' Trainer
     for name in theirs - standard:
-        owners = [other.__name__ for other in CONFIGS if name in other.keywords()]
+        owners = [other.__name__ for other in ALL_CONFIGS if name in other.keywords()]
         assert set(FIELD_OWNERS[name]) == set(owners)
         message = error_of(config_class, **{name: 2})
         assert f"{config_class.__name__} has no field '{name}' (value 2): it is a field of" in message

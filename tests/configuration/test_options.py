@@ -8,14 +8,20 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
+)
 from vanillaformer.configuration import options
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS
 from vanillaformer.modeling.parts.feed_forward import FEED_FORWARDS
 from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
 from vanillaformer.modeling.parts.norms import NORMS
-from vanillaformer.modeling.parts.pooling import POOLINGS
+from vanillaformer.modeling.parts.patches import PATCHES
+from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.positions import POSITIONS, PositionTable, SinusoidalPositions
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
@@ -32,6 +38,8 @@ CHOICES = {
     "LayerType": options.LAYER_TYPE_CHOICES,
     "Initialization": options.INITIALIZATION_CHOICES,
     "Pooling": options.POOLING_CHOICES,
+    "PatchEmbedding": options.PATCH_CHOICES,
+    "ImagePooling": options.IMAGE_POOLING_CHOICES,
 }
 PARTS = {
     "Norm": NORMS,
@@ -43,8 +51,10 @@ PARTS = {
     "LayerType": CAUSAL_MASKS,
     "Initialization": INITIALIZATIONS,
     "Pooling": POOLINGS,
+    "PatchEmbedding": PATCHES,
+    "ImagePooling": IMAGE_POOLINGS,
 }
-CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig)
+CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig)
 
 
 @pytest.mark.parametrize("name", LITERALS)

@@ -21,6 +21,7 @@ from vanillaformer import (
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
 )
 from vanillaformer.configuration import options
 
@@ -29,6 +30,8 @@ CONFIGS: dict[str, type[BlockConfig]] = {
     "decoder": VanillaDecoderConfig,
     "encoder": VanillaEncoderConfig,
 }
+# Images have tests of their own (`test_image_encoder.py`), and the same axes
+ALL_CONFIGS: dict[str, type[BlockConfig]] = CONFIGS | {"image_encoder": VanillaImageEncoderConfig}
 SOURCE_VOCABULARY, TARGET_VOCABULARY = 37, 29
 PAD, FIRST_WORD = 0, 4
 
@@ -54,6 +57,13 @@ OF_KIND: dict[str, dict[str, Any]] = {
     },
     "decoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD, "bos_token_id": 2, "eos_token_id": 3},
     "encoder": {"vocab_size": SOURCE_VOCABULARY, "pad_token_id": PAD},
+    "image_encoder": {
+        "image_size": [8, 12],
+        "patch_size": 4,
+        "num_channels": 2,
+        "max_position_embeddings": None,
+        "num_labels": 5,
+    },
 }
 # Pairs are combined around the placement that goes with every layout.
 AROUND = {"norm_placement": "pre"}
@@ -126,6 +136,11 @@ VALUES: dict[str, list[Value]] = {
     "encoder_layers": [{"encoder_layers": layers} for layers in (2, 1, 3)],
     "encoder_hidden_size": [{}, {"encoder_hidden_size": 20}],
     "encoder_intermediate_size": [{}, {"encoder_intermediate_size": 28}],
+    "image_size": [{"image_size": [8, 12]}, {"image_size": 12}],
+    "patch_size": [{"patch_size": 4}, {"patch_size": 2}],
+    "num_channels": [{"num_channels": 2}, {"num_channels": 1}],
+    "num_register_tokens": [{"num_register_tokens": 0}, {"num_register_tokens": 3}],
+    "pooler_act": [{"pooler_act": None}, {"pooler_act": "tanh"}],
     # keywords that are no fields: an attribute of those configs alone that they say something about
     "rope_parameters": [
         {},
@@ -148,6 +163,7 @@ NEEDS: dict[tuple[str, Any], Value] = {
     ("initialization", "admin"): {"norm_placement": "admin"},
     ("sinusoidal_layout", "halves"): {"position_embedding_type": "sinusoidal"},
     ("sinusoidal_layout", "tensor2tensor"): {"position_embedding_type": "sinusoidal"},
+    ("use_cls_token", False): {"image_pooling": "mean"},
     ("share_encoder_decoder_embeddings", True): {"decoder_vocab_size": SOURCE_VOCABULARY},
 }
 
@@ -163,7 +179,7 @@ APART = {
 def own_fields(kind: str) -> dict[str, Any]:
     """The fields that our config of this kind adds to transformers' own, and their types."""
     theirs = {field.name for field in dataclasses.fields(PreTrainedConfig)} - {"tie_word_embeddings"}
-    return {field.name: field.type for field in dataclasses.fields(CONFIGS[kind]) if field.name not in theirs}
+    return {field.name: field.type for field in dataclasses.fields(ALL_CONFIGS[kind]) if field.name not in theirs}
 
 
 def names_of(field_type: Any) -> list[Any]:
@@ -187,12 +203,12 @@ def axes(kind: str) -> dict[str, list[Value]]:
             found[name] = VALUES[name]
         else:
             found[name] = [{name: value} | NEEDS.get((name, value), {}) for value in names_of(field_type)]
-    keywords = [name for name in VALUES if not any(name in own_fields(other) for other in CONFIGS)]
+    keywords = [name for name in VALUES if not any(name in own_fields(other) for other in ALL_CONFIGS)]
     return found | {name: VALUES[name] for name in keywords if kind == "encoder_decoder" or "encoder" not in name}
 
 
 def config_of(kind: str, fields: Value) -> BlockConfig:
-    return CONFIGS[kind](**(SMALL | OF_KIND[kind] | fields))
+    return ALL_CONFIGS[kind](**(SMALL | OF_KIND[kind] | fields))
 
 
 def is_allowed(kind: str, fields: Value) -> bool:
@@ -329,5 +345,5 @@ def single_values(kind: str) -> list[Value]:
 
 def without_defaults(kind: str, fields: Value) -> Value:
     """The fields that differ from those of the plain toy, by which a test is easier to name."""
-    plain = {field.name: field.default for field in dataclasses.fields(CONFIGS[kind])} | SMALL | OF_KIND[kind]
+    plain = {field.name: field.default for field in dataclasses.fields(ALL_CONFIGS[kind])} | SMALL | OF_KIND[kind]
     return {name: value for name, value in fields.items() if name not in plain or plain[name] != value}

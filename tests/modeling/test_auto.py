@@ -13,14 +13,14 @@ import vanillaformer
 from vanillaformer.configuration import options
 from vanillaformer.modeling import AUTO_CLASSES, register
 
-from .toys import KINDS, TARGET_VOCABULARY, inputs_of, tokens, toy, toy_config
+from .toys import ALL_KINDS, KINDS, TARGET_VOCABULARY, inputs_of, tokens, toy, toy_config
 
 PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in models]
 
 
 @pytest.mark.parametrize(("auto_class", "model_class"), PAIRS, ids=lambda value: value.__name__)
 def test_an_auto_class_builds_the_model_of_a_config(auto_class, model_class):
-    kind = next(kind for kind, (config_class, _) in KINDS.items() if config_class is model_class.config_class)
+    kind = next(kind for kind, (config_class, _) in ALL_KINDS.items() if config_class is model_class.config_class)
     assert type(auto_class.from_config(toy_config(kind))) is model_class
 
 
@@ -29,11 +29,11 @@ def test_every_model_class_has_an_auto_class():
     assert public == {model for _, model in PAIRS}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_config_changed_to_what_saving_would_refuse_makes_no_model(kind):
     config = toy_config(kind)
     config.num_key_value_heads = 3
-    for model_class in {KINDS[kind][1], type(KINDS[kind][1](toy_config(kind)).base_model)}:
+    for model_class in {ALL_KINDS[kind][1], type(ALL_KINDS[kind][1](toy_config(kind)).base_model)}:
         with pytest.raises(StrictDataclassError, match=r"num_attention_heads=4 .* num_key_value_heads=3"):
             model_class(config)
 
@@ -53,9 +53,9 @@ def test_a_model_with_another_position_scheme_is_saved_and_loaded(kind, scheme, 
         assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_model_type_leads_to_its_config(kind):
-    config_class = KINDS[kind][0]
+    config_class = ALL_KINDS[kind][0]
     assert type(AutoConfig.for_model(config_class.model_type)) is config_class
 
 

@@ -21,7 +21,7 @@ from vanillaformer.hub import remote_code
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.tokenization import train
 
-from .toys import KINDS, inputs_of, toy, toy_config
+from .toys import ALL_KINDS, inputs_of, toy, toy_config
 
 MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
 AUTO = {model: [auto for auto, models in AUTO_CLASSES.items() if model in models] for model in MODELS}
@@ -30,7 +30,7 @@ REQUIRED = {"torch", "transformers", "huggingface_hub", "packaging"} | set(sys.s
 
 
 def kind_of(model_class: type) -> str:
-    return next(kind for kind, (config_class, _) in KINDS.items() if config_class is model_class.config_class)
+    return next(kind for kind, (config_class, _) in ALL_KINDS.items() if config_class is model_class.config_class)
 
 
 def code(folder: Path) -> dict[str, str]:
@@ -74,7 +74,7 @@ def report(folders, bad, tmp_path_factory) -> dict:
     """What a process without the package found."""
     jobs = {
         "models": [(str(folders[model.__name__]), auto.__name__) for model in MODELS for auto in AUTO[model]],
-        "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in KINDS.values()],
+        "bases": [(str(folders[model.__name__]), AUTO[model][0].__name__) for _, model in ALL_KINDS.values()],
         "pipelines": [
             ("text-generation", str(folders["VanillaDecoderForCausalLM"]), "the cat", {"max_new_tokens": 3}),
             ("fill-mask", str(folders["VanillaEncoderForMaskedLM"]), "the [MASK] sat", {}),
@@ -113,7 +113,7 @@ def test_saving_without_the_package_keeps_code_and_map(report, folders):
 
 
 def test_the_inner_model_or_config_saved_without_the_package_is_complete(report, folders):
-    for parts, (_, model) in zip(report["bases"], KINDS.values(), strict=True):
+    for parts, (_, model) in zip(report["bases"], ALL_KINDS.values(), strict=True):
         for folder in map(Path, parts):
             assert code(folder) == code(folders[model.__name__])
             assert stored(folder)["auto_map"] == stored(folders[model.__name__])["auto_map"]
@@ -151,7 +151,7 @@ def test_a_folder_saved_without_the_package_loads_with_it(report):
         assert torch.equal(answers(model, expected["inputs"])["output"], expected["answers"]["output"])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_the_map_names_every_auto_class_and_transformers_finds_every_file(kind, tmp_path):
     config = toy_config(kind)
     config.save_pretrained(tmp_path)

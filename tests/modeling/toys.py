@@ -23,12 +23,14 @@ from vanillaformer import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
+    VanillaImageEncoderForImageClassification,
 )
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.norms import UNIT_OFFSET_NORMS
 from vanillaformer.modeling.parts.residual import RESIDUALS, NormedResidual
 
 from .axes import (
+    ALL_CONFIGS,
     CONFIGS,
     FIRST_WORD,
     PAD,
@@ -44,6 +46,7 @@ KINDS: dict[str, tuple[type[BlockConfig], type[PreTrainedModel]]] = {
     "decoder": (CONFIGS["decoder"], VanillaDecoderForCausalLM),
     "encoder": (CONFIGS["encoder"], VanillaEncoderForMaskedLM),
 }
+ALL_KINDS = KINDS | {"image_encoder": (ALL_CONFIGS["image_encoder"], VanillaImageEncoderForImageClassification)}
 ACTIVATIONS = ("relu", "gelu_new", "silu")
 
 
@@ -131,7 +134,7 @@ def toy_config(kind: str, **overrides: Any) -> BlockConfig:
 
 def toy(kind: str, model_class: type[PreTrainedModel] | None = None, **overrides: Any) -> PreTrainedModel:
     """A fresh toy in eval mode, with sharp weights."""
-    return sharpen((model_class or KINDS[kind][1])(toy_config(kind, **overrides))).eval()
+    return sharpen((model_class or ALL_KINDS[kind][1])(toy_config(kind, **overrides))).eval()
 
 
 @cache
@@ -186,10 +189,10 @@ def sharpen(model: nn.Module, seed: int = 1, focus: float = 2.0) -> nn.Module:
     for path, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             noise = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
-            if isinstance(module, nn.Linear) and name == "weight":
+            if isinstance(module, nn.Linear | nn.Conv2d) and name == "weight":
                 gain = focus if path.endswith(("q_proj", "k_proj")) else 1.0
                 gain *= 0.5 if bare and "layers." in path else 1.0
-                parameter.copy_(gain * noise / parameter.shape[1] ** 0.5)
+                parameter.copy_(gain * noise / parameter[0].numel() ** 0.5)
             elif isinstance(module, nn.Embedding):
                 scaled = bare and config.scale_embedding and path.endswith("embed_tokens")
                 parameter.copy_(noise / config.hidden_size**0.5 if scaled else noise)
@@ -214,6 +217,11 @@ def padding(batch: int, length: int, side: str = "right") -> torch.Tensor:
     return mask if side == "right" else mask.flip(1)
 
 
+def pixels(batch: int = 3, height: int = 8, width: int = 12, channels: int = 2, seed: int = 2) -> torch.Tensor:
+    """Images (B, C, height, width)."""
+    return torch.randn(batch, channels, height, width, generator=torch.Generator().manual_seed(seed))
+
+
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
     """Positions (B, T) that count tokens and not padding, as `generate` makes them."""
     return (mask.cumsum(-1) - 1).clamp(min=0)
@@ -221,6 +229,8 @@ def positions_of(mask: torch.Tensor) -> torch.Tensor:
 
 def inputs_of(kind: str, batch: int = 3, length: int = 7, side: str = "right") -> dict[str, torch.Tensor]:
     """A padded batch for a toy of this kind."""
+    if kind == "image_encoder":
+        return {"pixel_values": pixels(batch)}
     mask = padding(batch, length, side)
     ids = tokens(batch, length).masked_fill(mask == 0, PAD)
     inputs = {"input_ids": ids, "attention_mask": mask}

@@ -15,7 +15,7 @@ from .techniques import techniques
 ENTRY = re.compile(r"^@\w+\{([\w-]+),\n.*?^\}$", re.DOTALL | re.MULTILINE)
 Papers = tuple[str, ...]
 
-# Options of every model; `layer_types` differ by layer, and a classifier's pooling is a detail
+# `layer_types` differ by layer, and a classifier's pooling is a detail
 CITED_OPTIONS = [name for name in OPTIONS if name not in ("layer_types", "classifier_pooling")]
 TOKENIZERS: dict[str, Papers] = {
     "byte_level_bpe": ("sennrich2016neural", "radford2019language"),
@@ -51,7 +51,7 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         classifies: Whether the model is a classifier, which has no language model's output layer.
     """
     found = ["vaswani2017attention"]
-    for name in CITED_OPTIONS:
+    for name in (option for option in CITED_OPTIONS if hasattr(config, option)):
         found += OPTIONS[name][getattr(config, name)].papers
     for kind in (*getattr(config, "layer_types", ()), *getattr(config, "encoder_layer_types", ())):
         found += LAYER_TYPE_CHOICES[kind].papers

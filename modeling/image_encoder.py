@@ -1,0 +1,191 @@
+"""Image models: the bidirectional stack on patches, with heads for classes and for masked patches."""
+
+from typing import cast
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    ImageClassifierOutput,
+    MaskedImageModelingOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+
+from .base import VanillaPreTrainedModel
+from .block import SelfAttentionBlock
+from .parts.attention import Attention
+from .parts.norms import build_norm
+from .parts.patches import ImageEmbeddings
+from .parts.pooling import IMAGE_POOLINGS
+from .stack import Stack
+
+
+class ImagePreTrainedModel(VanillaPreTrainedModel):
+    """Base of the image models: declares their input to transformers."""
+
+    config: VanillaImageEncoderConfig
+    main_input_name = "pixel_values"
+    input_modalities = ("image",)
+    accepts_loss_kwargs = False  # losses are means: Trainer divides them when it accumulates gradients
+    _input_embed_layer = "patch_embeddings"
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.mask_token\."]  # noqa: RUF012 - of masked image models
+
+
+class ImagePooler(nn.Module):
+    """From the states to one vector: `φ(W norm(pool(h)) + b)`, norm and layer optional, (B, T, D) → (B, D or 2D)."""
+
+    def __init__(self, config: VanillaImageEncoderConfig):
+        super().__init__()
+        width = config.pooled_width
+        self.num_prefix_tokens = config.num_prefix_tokens
+        self.pool = IMAGE_POOLINGS[config.image_pooling]
+        self.norm = build_norm(config, width) if config.pooler_norm else nn.Identity()
+        self.dense = nn.Linear(width, width) if config.pooler_act else nn.Identity()
+        self.act_fn = ACT2FN[config.pooler_act] if config.pooler_act else nn.Identity()
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        pooled = self.pool(hidden_states, self.num_prefix_tokens, attention_mask)
+        return self.act_fn(self.dense(self.norm(pooled)))
+
+
+class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
+    """The bidirectional stack on patches without a head: pixels (B, C, height, width) → states (B, T, D).
+
+    The first of the T tokens are class, distillation and register tokens, as the config has them, the others the
+    patches, row after row. `hidden_states` are the blocks' outputs; unlike in the text models the last one is not
+    normalized, as in transformers' own image models.
+
+    Args:
+        config: The model's config.
+        add_pooling_layer: Whether there is a `pooler_output`.
+        use_mask_token: Whether masked patches can be replaced. Default: `config.use_mask_token`.
+    """
+
+    embeddings: ImageEmbeddings
+    _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
+
+    def __init__(
+        self, config: VanillaImageEncoderConfig, add_pooling_layer: bool = True, use_mask_token: bool = False
+    ):
+        self.use_mask_token = use_mask_token or config.use_mask_token
+        super().__init__(config)
+        self.pooler = ImagePooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def build_stem(self, config: BlockConfig) -> None:
+        self.embeddings = ImageEmbeddings(cast(VanillaImageEncoderConfig, config), self.use_mask_token)
+
+    @merge_with_config_defaults
+    @capture_outputs(tie_last_hidden_states=False)
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPooling:
+        """Return the states (B, T, D) and the pooled vector (B, D) of images (B, C, height, width).
+
+        Patches where `bool_masked_pos` (B, N) is true are replaced by the mask token; `interpolate_pos_encoding`
+        admits images of other sizes; tokens where `attention_mask` (B, T) is 0 are not attended to.
+        """
+        hidden_states = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding)
+        positions = torch.arange(hidden_states.shape[1], device=hidden_states.device).unsqueeze(0)
+        masks = self.masks(hidden_states, attention_mask)
+        hidden_states = self.run_layers(hidden_states, positions, masks, **kwargs)
+        pooled = None if self.pooler is None else self.pooler(hidden_states, attention_mask)
+        return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+
+class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):
+    """Classifier of images: `W pool(h) + b`, pixels (B, C, height, width) → logits (B, labels)."""
+
+    def __init__(self, config: VanillaImageEncoderConfig):
+        super().__init__(config)
+        self.num_labels = cast(int, config.num_labels)
+        self.model = VanillaImageEncoderModel(config)
+        self.classifier = nn.Linear(config.pooled_width, self.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> ImageClassifierOutput:
+        """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
+        outputs = self.model(
+            pixel_values,
+            interpolate_pos_encoding=interpolate_pos_encoding,
+            attention_mask=attention_mask,
+            **kwargs,
+        )
+        logits = self.classifier(outputs.pooler_output)
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(labels, logits, self.config, **kwargs)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
+    """Masked image model (SimMIM, Xie et al. 2022): a linear map from each patch's state to its pixels.
+
+    Shapes: pixels (B, C, height, width), masked patches (B, N) → reconstructed pixels (B, C, height, width).
+    """
+
+    def __init__(self, config: VanillaImageEncoderConfig):
+        super().__init__(config)
+        self.model = VanillaImageEncoderModel(config, add_pooling_layer=False, use_mask_token=True)
+        self.decoder = nn.Linear(config.hidden_size, config.num_channels * config.patch_size**2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: torch.Tensor,
+        bool_masked_pos: torch.Tensor | None = None,
+        interpolate_pos_encoding: bool | None = None,
+        attention_mask: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedImageModelingOutput:
+        """Return the reconstructed pixels and, given `bool_masked_pos` (B, N), the mean error of masked pixels."""
+        outputs = self.model(pixel_values, bool_masked_pos, interpolate_pos_encoding, attention_mask, **kwargs)
+        reconstruction = self.reconstruct(outputs.last_hidden_state, pixel_values.shape[-2:])
+        loss = None
+        if bool_masked_pos is not None:
+            loss = self.masked_loss(pixel_values, reconstruction, bool_masked_pos)
+        return MaskedImageModelingOutput(
+            loss=loss,
+            reconstruction=reconstruction,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+    def reconstruct(self, hidden_states: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """Return the pixels (B, C, height, width) of an image of this size that the states (B, T, D) stand for."""
+        patch = self.config.patch_size
+        pixels = self.decoder(hidden_states[:, self.config.num_prefix_tokens :])  # (B, N, C · P · P)
+        pixels = pixels.transpose(1, 2).unflatten(2, (size[0] // patch, size[1] // patch))
+        return nn.functional.pixel_shuffle(pixels, patch)
+
+    def masked_loss(
+        self, pixel_values: torch.Tensor, reconstruction: torch.Tensor, bool_masked_pos: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the mean absolute error of the pixels of masked patches."""
+        patch, (height, width) = self.config.patch_size, pixel_values.shape[-2:]
+        mask = bool_masked_pos.view(-1, height // patch, width // patch)
+        mask = mask.repeat_interleave(patch, 1).repeat_interleave(patch, 2).unsqueeze(1)  # (B, 1, height, width)
+        error = nn.functional.l1_loss(pixel_values, reconstruction, reduction="none")
+        return (error * mask).sum() / (mask.sum() + 1e-5) / self.config.num_channels

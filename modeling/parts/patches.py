@@ -1,0 +1,161 @@
+"""From pixels to the input of the first block; `PATCHES` is the list of choices.
+
+Shape letters: B batch, C channels, P pixels on a patch's side, N patches, T patches and other tokens, D model width.
+"""
+
+from functools import partial
+
+import torch
+from torch import nn
+
+from vanillaformer.configuration import VanillaImageEncoderConfig
+
+from .dropout import build_dropout
+from .embeddings import Stem, ZeroTable
+from .norms import build_norm
+from .positions import build_positions
+
+Grid = tuple[int, int]
+"""Rows and columns of the patches of an image."""
+
+
+class ConvolutionPatches(nn.Module):
+    """Patch vectors by a convolution whose kernel and stride are a patch (ViT, Dosovitskiy et al. 2021).
+
+    Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
+    """
+
+    def __init__(self, config: VanillaImageEncoderConfig):
+        super().__init__()
+        self.patch_size = config.patch_size
+        self.projection = self.build_projection(config)
+
+    def build_projection(self, config: VanillaImageEncoderConfig) -> nn.Conv2d | nn.Linear:
+        """Return the map from pixels to a patch vector."""
+        return nn.Conv2d(config.num_channels, config.hidden_size, self.patch_size, stride=self.patch_size)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        return self.projection(pixel_values).flatten(2).transpose(1, 2)
+
+
+class LinearPatches(ConvolutionPatches):
+    """The same as a linear map of flattened patches, whose weight is the convolution's, reshaped to (D, C · P · P).
+
+    Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
+    """
+
+    def build_projection(self, config: VanillaImageEncoderConfig) -> nn.Conv2d | nn.Linear:
+        return nn.Linear(config.num_channels * self.patch_size**2, config.hidden_size)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        patches = nn.functional.pixel_unshuffle(pixel_values, self.patch_size)  # (B, C · P · P, rows, columns)
+        return self.projection(patches.flatten(2).transpose(1, 2))
+
+
+PATCHES: dict[str, type[ConvolutionPatches]] = {"convolution": ConvolutionPatches, "linear": LinearPatches}
+
+
+def resize_rows(rows: torch.Tensor, first: int, old: Grid, new: Grid) -> torch.Tensor:
+    """Return a position table (first + old N, D) for another grid of patches, interpolated bicubically in float32.
+
+    The first rows, of tokens that are no patches, stay.
+    """
+    patches = rows[first:].float().unflatten(0, old).permute(2, 0, 1).unsqueeze(0)  # (1, D, rows, columns)
+    patches = nn.functional.interpolate(patches, size=new, mode="bicubic", align_corners=False)
+    return torch.cat((rows[:first], patches.squeeze(0).flatten(1).T.to(rows.dtype)))
+
+
+class ImageEmbeddings(Stem):
+    """Patches and the tokens before them: `dropout(norm(class token ; √D patches + positions))`, most parts optional.
+
+    The order is class token, distillation token, register tokens, patches; registers have no position in a table.
+
+    Args:
+        config: The model's config.
+        use_mask_token: Whether masked patches are replaced by a trained vector.
+
+    Shapes: pixels (B, C, rows · P, columns · P), masked patches (B, N) or `None` → (B, T, D).
+    """
+
+    def __init__(self, config: VanillaImageEncoderConfig, use_mask_token: bool):
+        super().__init__()
+        width = config.hidden_size
+        self.num_channels, self.patch_size, self.grid = config.num_channels, config.patch_size, config.grid
+        self.scale = width**0.5 if config.scale_embedding else 1.0
+        self.num_placed_tokens = config.num_placed_tokens
+        self.patch_embeddings = PATCHES[config.patch_embedding](config)
+        self.patch_norm = build_norm(config) if config.patch_norm else nn.Identity()
+        self.cls_token = nn.Embedding(1, width) if config.use_cls_token else None
+        self.distillation_token = nn.Embedding(1, width) if config.use_distillation_token else None
+        self.register_tokens = nn.Embedding(config.num_register_tokens, width) if config.num_register_tokens else None
+        self.mask_token = ZeroTable(1, width) if use_mask_token else None
+        self.positions = build_positions(config, is_causal=False)
+        self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = build_dropout(config.dropout)
+
+    def forward(
+        self, pixel_values: torch.Tensor, bool_masked_pos: torch.Tensor | None, interpolate_pos_encoding: bool | None
+    ) -> torch.Tensor:
+        grid = self.grid_of(pixel_values, interpolate_pos_encoding)
+        # Pipelines give float32; of a quantized layer only the bias is in the dtype of its input
+        patches = self.patch_norm(self.patch_embeddings(pixel_values.to(self.patch_embeddings.projection.bias.dtype)))
+        if bool_masked_pos is not None:
+            patches = self.replace_masked(patches, bool_masked_pos)
+        x = self.add_positions(self.prepend(patches * self.scale, self.cls_token, self.distillation_token), grid)
+        if self.register_tokens is not None:
+            placed, patches = x[:, : self.num_placed_tokens], x[:, self.num_placed_tokens :]
+            x = torch.cat((placed, self.prepend(patches, self.register_tokens)), dim=1)
+        return self.dropout(self.norm(x))
+
+    def grid_of(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> Grid:
+        """Return the rows and columns of an image's patches.
+
+        Raises:
+            ValueError: The image has another shape than the model's, or one that is not made of patches.
+        """
+        _, channels, height, width = pixel_values.shape
+        if channels != self.num_channels:
+            raise ValueError(f"pixel_values have {channels} channels, but num_channels={self.num_channels}")
+        grid = (height // self.patch_size, width // self.patch_size)
+        expected = (self.grid[0] * self.patch_size, self.grid[1] * self.patch_size)
+        if (height, width) == expected:
+            return grid
+        if not interpolate_pos_encoding:
+            raise ValueError(
+                f"pixel_values are images of {height} by {width} pixels, but image_size is {expected[0]} by "
+                f"{expected[1]}: resize them, or give interpolate_pos_encoding=True"
+            )
+        if height % self.patch_size or width % self.patch_size or 0 in grid:
+            raise ValueError(
+                f"pixel_values are images of {height} by {width} pixels, which must be multiples of "
+                f"patch_size={self.patch_size}"
+            )
+        return grid
+
+    def replace_masked(self, patches: torch.Tensor, bool_masked_pos: torch.Tensor) -> torch.Tensor:
+        """Return the patches (B, N, D), masked ones replaced by the mask token.
+
+        Raises:
+            ValueError: There is no mask token, or the mask has another shape.
+        """
+        if self.mask_token is None:
+            raise ValueError("bool_masked_pos needs a model with a mask token: use_mask_token=True")
+        mask = bool_masked_pos.flatten(1).bool()
+        if mask.shape != patches.shape[:2]:
+            raise ValueError(
+                f"bool_masked_pos must have the shape (batch, patches), {tuple(patches.shape[:2])}, "
+                f"got {tuple(bool_masked_pos.shape)}"
+            )
+        return torch.where(mask.unsqueeze(-1), self.mask_token.weight, patches)
+
+    def prepend(self, x: torch.Tensor, *tokens: nn.Embedding | None) -> torch.Tensor:
+        """Return `x` (B, T, D) after trained tokens."""
+        tables = [table.weight.expand(x.shape[0], -1, -1) for table in tokens if table is not None]
+        return torch.cat((*tables, x), dim=1) if tables else x
+
+    def add_positions(self, x: torch.Tensor, grid: Grid) -> torch.Tensor:
+        """Return class token, distillation token and patches (B, T, D) with the rows of a position table added."""
+        if grid != self.grid:
+            resize = partial(resize_rows, first=self.num_placed_tokens, old=self.grid, new=grid)
+            return self.positions.embed_resized(x, resize)
+        return self.positions.embed(x, torch.arange(x.shape[1], device=x.device).unsqueeze(0))
