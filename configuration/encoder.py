@@ -20,6 +20,9 @@ class VanillaEncoderConfig(BlockConfig):
         classifier_pooling: `first` (the [CLS] token), `mean`, `max` or `last` token, without padding.
         classifier_act: Activation of the layer between pooling and classifier; `None` leaves that layer out.
         classifier_norm: Normalize after that activation (ModernBERT).
+        wide_max_ngram: Largest N of the N-grams whose presence adds to a text classifier's logits, beside the stack
+            (the wide part of Cheng et al. 2016); 0 for none.
+        wide_buckets: Number of rows of their table, which are assigned by a hash.
         head_act: Activation of the layer before the output layer of the masked language model. Default
             `hidden_act`.
         head_bias: Whether the layer before the classifier or the output layer has a bias.
@@ -46,6 +49,8 @@ class VanillaEncoderConfig(BlockConfig):
     classifier_pooling: Pooling = "first"
     classifier_act: str | None = activation(default="tanh")
     classifier_norm: bool = False
+    wide_max_ngram: int = non_negative(default=0)
+    wide_buckets: int = positive(default=2**18)
     head_act: str | None = activation(default=None)
     head_bias: bool = True
     classifier_dropout: Derived[float | int] = probability(default=None)

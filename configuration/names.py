@@ -150,8 +150,8 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
     "type_vocab_size": ("VanillaDecoderConfig", "VanillaEncoderConfig"),
     **dict.fromkeys(
         (
-            "max_ngram", "ngram_buckets", "classifier_pooling", "classifier_act", "classifier_norm", "head_act",
-            "head_bias", "classifier_dropout",
+            "max_ngram", "ngram_buckets", "classifier_pooling", "classifier_act", "classifier_norm", "wide_max_ngram",
+            "wide_buckets", "head_act", "head_bias", "classifier_dropout",
         ),
         ("VanillaEncoderConfig",),
     ),

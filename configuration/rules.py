@@ -48,12 +48,12 @@ LARGEST = {
     **dict.fromkeys((*MODEL_WIDTHS, "head_dim"), 2**20),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head"), 2**16),
     **dict.fromkeys(INNER_WIDTHS, 2**24),
-    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size", "ngram_buckets"), 2**28),
+    **dict.fromkeys(("vocab_size", "decoder_vocab_size", "type_vocab_size", "ngram_buckets", "wide_buckets"), 2**28),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "position_offset", "sliding_window"), 2**30),
     **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),
     **dict.fromkeys(("image_size", "patch_size"), 2**16),
     **dict.fromkeys(("num_channels", "num_register_tokens"), 2**12),
-    "max_ngram": 2**8,
+    **dict.fromkeys(("max_ngram", "wide_max_ngram"), 2**8),
     "num_labels": 2**20,
 }
 LARGEST_POSITION_TABLE = 2**28  # entries of a table that is computed, not loaded

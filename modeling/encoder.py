@@ -13,6 +13,7 @@ from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
 from .heads import IGNORE_INDEX, LMHeadMixin, PredictionHead, build_logits_transform, build_pooler, pool_states
+from .parts.ngrams import build_wide_logits
 from .parts.pooling import POOLINGS
 from .stack import EncoderStack
 
@@ -158,7 +159,10 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
 
 
 class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
-    """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels)."""
+    """Classifier of texts: `W φ(W' pool(h) + b') + b`, token ids (B, T) → logits (B, labels).
+
+    With `wide_max_ngram`, each n-gram of the text adds to the logits, beside the stack.
+    """
 
     config: VanillaEncoderConfig
     accepts_loss_kwargs = False  # its losses may be means: Trainer divides them when it accumulates gradients
@@ -171,6 +175,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         self.pooler = build_pooler(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.wide = build_wide_logits(config)
         self.post_init()
 
     @can_return_tuple
@@ -187,7 +192,7 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         pooled = pool_states(self.pool, outputs.last_hidden_state, attention_mask)
-        logits = self.classifier(self.dropout(self.pooler(pooled)))
+        logits = self.wide(self.classifier(self.dropout(self.pooler(pooled))), input_ids, attention_mask)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)

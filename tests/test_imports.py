@@ -22,7 +22,7 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.pooling", "parts.initialization", "heads"),
+        *("parts.pooling", "parts.initialization", "parts.ngrams", "heads"),
     },
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block"},
@@ -36,7 +36,7 @@ COMPOSED = {
     "parts.feed_forward": {"parts.dropout"},
     "heads": {"parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
-    "parts.embeddings": {"parts.dropout", "parts.norms", "parts.positions"},
+    "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.positions"},
     "base": {"parts.initialization"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.

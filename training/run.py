@@ -27,6 +27,7 @@ from .evaluation.calibration import accepted_in_words, calibrate
 from .evaluation.outcome import add_trained_baselines, describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .evaluation.samples import print_samples
+from .evaluation.wide import add_wide_part, fit_wide_part
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu
 from .models import build_model, check_model, check_preset
@@ -256,9 +257,12 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         if not run.longer:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
+    machine = fit_wide_part(trainer)
     trainer.teachers = train_teachers(run, trainer)
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
+    if machine is not None:
+        add_wide_part(run, trainer, machine, rows.get("validation"))
     if trainer.args.calibrate:
         calibrate(run, trainer, rows.get("validation"))
     trainer.save_model()

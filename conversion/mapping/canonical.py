@@ -48,6 +48,8 @@ OF_HEADS = {
     "classifier_pooling": CLASSIFIERS,
     "classifier_act": CLASSIFIERS,
     "classifier_norm": CLASSIFIERS,
+    "wide_max_ngram": ("sequence",),
+    "wide_buckets": ("sequence",),
 }
 
 
@@ -67,6 +69,8 @@ def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
         form["final_norm"] = RESIDUALS[config.norm_placement].needs_final_norm
     if form.get("max_ngram") == 1:
         del form["ngram_buckets"]
+    if form.get("wide_max_ngram") == 0:
+        del form["wide_buckets"]
     if form.get("logit_scale", 1.0) is None:
         form["logit_scale"] = 1.0
     if "head_act" in form and config.head_act is None:

@@ -11,7 +11,8 @@ from torch import nn
 from vanillaformer.configuration import VanillaImageEncoderConfig
 
 from .dropout import build_dropout
-from .embeddings import Stem, ZeroTable
+from .embeddings import Stem
+from .ngrams import ZeroTable
 from .norms import build_norm
 from .positions import build_positions
 

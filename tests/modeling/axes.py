@@ -133,6 +133,8 @@ VALUES: dict[str, list[Value]] = {
     "type_vocab_size": [{"type_vocab_size": types_} for types_ in (0, 2, 3)],
     "max_ngram": [{"max_ngram": 1}, {"max_ngram": 2, "ngram_buckets": 11}, {"max_ngram": 3, "ngram_buckets": 64}],
     "ngram_buckets": [{}, {"max_ngram": 2, "ngram_buckets": 1}],
+    "wide_max_ngram": [{"wide_max_ngram": 0}, {"wide_max_ngram": 2, "wide_buckets": 11}],
+    "wide_buckets": [{}, {"wide_max_ngram": 1, "wide_buckets": 3}],
     "encoder_layers": [{"encoder_layers": layers} for layers in (2, 1, 3)],
     "encoder_hidden_size": [{}, {"encoder_hidden_size": 20}],
     "encoder_intermediate_size": [{}, {"encoder_intermediate_size": 28}],

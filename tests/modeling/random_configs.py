@@ -153,6 +153,8 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
         "type_vocab_size": draw.choice((0, 1, 3)),
         "max_ngram": draw.choice((1, 1, 2, 4)),
         "ngram_buckets": draw.choice((1, 7, 1000)),
+        "wide_max_ngram": draw.choice((0, 0, 1, 3)),
+        "wide_buckets": draw.choice((1, 7, 1000)),
         "classifier_pooling": draw.choice(get_args(options.Pooling)),
         "classifier_act": layer,
         "head_act": draw.choice((None, "gelu", "silu")),

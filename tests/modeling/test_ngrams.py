@@ -6,7 +6,7 @@ from scipy.stats import chisquare
 
 from vanillaformer import VanillaEncoderConfig
 from vanillaformer.modeling import VanillaEncoderForSequenceClassification, VanillaEncoderModel
-from vanillaformer.modeling.parts.embeddings import HASH_FACTOR, HASH_PRIME, NgramEmbeddings
+from vanillaformer.modeling.parts.ngrams import HASH_FACTOR, HASH_PRIME, NgramEmbeddings
 
 from .toys import toy
 

@@ -32,6 +32,7 @@ def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, 
         "embeddings": _embeddings(config, classifies),
         "dropout": _dropout(config),
         "initialization": f"`{config.initialization}`",
+        "wide part": _wide_part(config) if classifies else "",
         "pooling": f"`{config.classifier_pooling}`" if classifies and hasattr(config, "classifier_pooling") else "",
     }
     return {name: text for name, text in rows.items() if text}
@@ -118,6 +119,12 @@ def _embeddings(config: Any, classifies: bool) -> str:
     if config.embedding_norm:
         words.append("normalized")
     return ", ".join(words)
+
+
+def _wide_part(config: Any) -> str:
+    """Return what is beside the stack; nothing for most models."""
+    longest = getattr(config, "wide_max_ngram", 0)
+    return f"n-grams of up to {longest} tokens hashed into {config.wide_buckets:,} rows of logits" if longest else ""
 
 
 def _dropout(config: BlockConfig) -> str:

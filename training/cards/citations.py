@@ -66,6 +66,7 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
         "huang2025overtokenized": config.max_ngram > 1,
+        "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }
     return [*found, *(paper for paper, is_used in used.items() if is_used)]
 

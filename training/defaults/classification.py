@@ -95,7 +95,8 @@ class Plan(NamedTuple):
         by_words: Whether its tokens are words, or else characters.
         length: The longest row in tokens.
         tokens: Tokens of all training rows.
-        many: Whether there are many classes.
+        classes: The number of classes.
+        many: Whether these are many.
         long: Whether half of a text is enough to tell its class.
         ngram: The longest n-gram with a vector.
         batch: Rows in a batch.
@@ -105,6 +106,7 @@ class Plan(NamedTuple):
     by_words: bool
     length: int
     tokens: float
+    classes: int
     many: bool
     long: bool
     ngram: int
@@ -120,6 +122,17 @@ class Plan(NamedTuple):
     def buckets(self) -> int:
         """Vectors of the n-grams of one length."""
         return min(2**17, max(2**12, 2 ** round(self.tokens).bit_length() // (8 if self.by_words else 16)))
+
+    @property
+    def wide_ngram(self) -> int:
+        """The longest n-gram of the linear machine beside the stack."""
+        return 2 if self.by_words else 4
+
+    @property
+    def wide_buckets(self) -> int:
+        """Rows of its table: many more than the texts have n-grams, so that few share one."""
+        wanted = 2 ** round(8 * self.tokens * self.wide_ngram).bit_length()
+        return max(2**12, min(wanted, 2**20, 2**23 // 2 ** (self.classes - 1).bit_length()))
 
     def core_seconds(self, rows: int) -> float:
         """Return the time of one epoch over `rows` texts on one core, in seconds."""
@@ -147,6 +160,7 @@ def plan(facts: TextFacts, length: int | None = None) -> Plan:
         by_words=by_words,
         length=length,
         tokens=tokens,
+        classes=facts.classes,
         many=many,
         long=facts.words >= LONG_TEXT,
         ngram=bigrams if by_words else 4,
@@ -206,6 +220,8 @@ def _fields(chosen: Plan) -> list[str]:
         "ngram_buckets": chosen.buckets,
         "classifier_pooling": "mean",
         "dropout": 0.3 if chosen.long else 0.2,
+        "wide_max_ngram": chosen.wide_ngram,
+        "wide_buckets": chosen.wide_buckets,
     }
     return [f"{name}={value}" for name, value in fields.items() if name != "ngram_buckets" or chosen.ngram > 1]
 

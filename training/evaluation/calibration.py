@@ -5,11 +5,13 @@ in the weights of the output layer, so that pipelines, conversions and other eng
 likeliest does not depend on T.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
+from scipy.optimize import minimize
 from torch import nn
 
 from vanillaformer.hub.reporting import report
@@ -37,12 +39,13 @@ def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
         rows: The tokenized validation rows, if there are any.
     """
     layer = output_layer(trainer.model)
-    if obstacle := _obstacle(trainer, rows, layer):
+    if obstacle := obstacle_to_fitting(trainer, rows, layer):
         report(f"The probabilities are not calibrated: {obstacle}.")
         return
     labels, logits = (torch.as_tensor(each) for each in labels_and_predictions(trainer.predict(rows)))  # type: ignore
     temperature = fit_temperature(logits, labels)
-    divide_logits(layer, temperature)
+    assert layer is not None
+    scale_logits(trainer.model, layer, 1 / temperature)
     before, after = (reliability(logits / divisor, labels) for divisor in (1.0, temperature))
     run.details["calibration"] = {"temperature": temperature, "rows": len(labels), "before": before, **after}
     report(
@@ -52,8 +55,8 @@ def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
     )
 
 
-def _obstacle(trainer: RunTrainer, rows: Dataset | None, layer: Any) -> str | None:
-    """Return why a model cannot be calibrated, if that is so."""
+def obstacle_to_fitting(trainer: RunTrainer, rows: Dataset | None, layer: Any) -> str | None:
+    """Return why nothing can be fitted to a model's logits, if that is so."""
     if rows is None or len(rows) < FEWEST_ROWS:
         return f"{0 if rows is None else len(rows)} validation rows are fewer than {FEWEST_ROWS}"
     if layer is None:
@@ -70,33 +73,44 @@ def output_layer(model: Any) -> nn.Linear | None:
     return found if found is not None and found.out_features == model.config.num_labels > 1 else None
 
 
-def divide_logits(layer: Any, temperature: float) -> None:
-    """Have a layer give its output divided by a temperature."""
+def scale_logits(model: Any, layer: nn.Linear, factor: float) -> None:
+    """Have a classifier give its logits times a factor: those of its output layer and of its wide part."""
+    wide = getattr(model, "wide", None)
     with torch.no_grad():
-        for parameter in layer.parameters():
-            parameter.div_(temperature)
+        for parameter in (*layer.parameters(), *(wide.parameters() if isinstance(wide, nn.Module) else ())):
+            parameter.mul_(factor)
 
 
 def fit_temperature(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the T for which the labels are likeliest under softmax(z / T).
+    """Return the T for which the labels (n) are likeliest under `softmax(z / T)`, z being the logits (n, classes)."""
+    return 1 / fit_scales([logits], labels)[0]
 
-    The negative log-likelihood is convex in 1/T: its slope, the mean of `sum_k (softmax(z/T)_k - t_k) z_k`, is
-    bisected. The targets t leave the probability 1/(n + 2) to the other classes, as those of Platt (1999) do: without
-    that, T would be 0 for a model that is always right.
+
+def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[float]:
+    """Return the factors s for which the labels are likeliest under `softmax(Σ_i s_i z_i)`.
+
+    The negative log-likelihood is convex in s. The targets t leave the probability 1/(n + 2) to the other classes, as
+    those of Platt (1999) do: without that, s would be infinite for a model that is always right.
 
     Args:
-        logits: The logits z (n, classes).
+        parts: The logits z_i (n, classes) of each part of a model.
         labels: The labels (n).
     """
-    z = logits.double()
-    doubt = 1 / (len(z) + 2)
-    targets = torch.full_like(z, doubt / (z.shape[1] - 1)).scatter(1, labels[:, None], 1 - doubt)
-    low, high = 1 / LARGEST, LARGEST
-    for _ in range(60):
-        middle = (low * high) ** 0.5
-        slope = (((middle * z).softmax(1) - targets) * z).sum(1).mean()
-        low, high = (low, middle) if slope > 0 else (middle, high)
-    return 1 / low
+    z = torch.stack([part.double() for part in parts])
+    doubt = 1 / (len(labels) + 2)
+    targets = torch.full_like(z[0], doubt / (z.shape[2] - 1)).scatter(1, labels[:, None], 1 - doubt)
+
+    def loss_and_slope(scales: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = torch.einsum("i,inc->nc", torch.as_tensor(scales), z).log_softmax(1)
+        slope = ((scores.exp() - targets) * z).sum(2).mean(1)
+        return -(targets * scores).sum(1).mean().item(), slope.numpy()
+
+    lowest = 1 / LARGEST if len(parts) == 1 else 0.0  # a model on its own has to say something
+    bounds = [(lowest, LARGEST)] * len(parts)
+    options = {"ftol": 1e-15, "gtol": 1e-9}
+    return minimize(
+        loss_and_slope, np.ones(len(parts)), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    ).x.tolist()
 
 
 def reliability(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:

@@ -140,6 +140,9 @@ def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequenc
     stats = run.details.get("data", {})
     baselines, trivial = run.details["baselines"], {baseline.name for baseline in TRIVIAL[task]}
     score = SCORES[(trainer.args.metric_for_best_model or "loss").removeprefix("eval_")]
+    training = {name: value for name, value in run.details["training_rows"].items() if name in SCORES}
+    if "wide" in run.details:
+        training = {}  # a linear machine knows its training texts by heart: that says nothing of the stack
     return Outcome(
         task=task,
         score=score,
@@ -148,7 +151,7 @@ def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequenc
         planned=trainer.state.max_steps,
         length=f"{trainer.state.max_steps:,}" if trainer.budget is None else trainer.budget.steps_text(trainer.state),
         metrics=run.metrics,
-        training={name: value for name, value in run.details["training_rows"].items() if name in SCORES},
+        training=training,
         trivial={name: scores for name, scores in baselines.items() if name in trivial},
         trained={name: scores for name, scores in baselines.items() if name not in trivial},
         rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},

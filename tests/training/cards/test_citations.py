@@ -55,6 +55,7 @@ def cited() -> set[str]:
     grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
     for changes in (grouped, {"num_key_value_heads": 1}):
         papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))
+    papers |= set(cite.part_papers(preset("bert-tiny", wide_max_ngram=1), classifies=True))
     return papers | set(cite.part_papers(preset("bert-tiny", max_ngram=2)))
 
 

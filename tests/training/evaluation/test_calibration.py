@@ -19,10 +19,11 @@ from vanillaformer.scripts import generate, train_classifier
 from vanillaformer.training.evaluation.calibration import (
     LARGEST,
     accepted_in_words,
-    divide_logits,
+    fit_scales,
     fit_temperature,
     output_layer,
     reliability,
+    scale_logits,
 )
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
@@ -44,6 +45,15 @@ def test_the_temperature_of_the_labels_is_found(temperature: float) -> None:
     weight = torch.tensor(1.0, dtype=torch.double, requires_grad=True)
     nn.functional.cross_entropy(logits.double() / found * weight, labels).backward()
     assert abs(weight.grad.item()) < 1e-3  # but for the doubt of the targets
+
+
+def test_the_parts_of_a_sum_get_the_weights_that_its_labels_were_drawn_with() -> None:
+    generator = torch.Generator().manual_seed(0)
+    useful, noise = (torch.randn(20_000, 4, generator=generator) for _ in range(2))
+    other = torch.randn(20_000, 4, generator=generator)
+    labels = torch.multinomial((2 * useful + 0.5 * other).softmax(1), 1, generator=generator)[:, 0]
+    assert fit_scales([useful, other, noise], labels) == pytest.approx([2, 0.5, 0], abs=0.05)
+    assert fit_scales([useful, -other], labels)[1] == 0  # none counts against what it says
 
 
 @pytest.mark.parametrize("rows", [50, 5_000])
@@ -99,7 +109,7 @@ def test_the_logits_are_divided_in_the_weights(model) -> None:
     model.eval()
     with torch.no_grad():
         before = model(ids).logits
-        divide_logits(output_layer(model), 1.7)
+        scale_logits(model, output_layer(model), 1 / 1.7)
         after = model(ids).logits
     torch.testing.assert_close(after, before / 1.7)
     assert torch.equal(after.argmax(-1), before.argmax(-1))
