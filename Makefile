@@ -20,7 +20,7 @@ demo: $(BASE) ## Train a translator on this machine (4 minutes on 2 cores), scor
 	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-20000} $(BIN)/vanillaformer demo
 
 test: $(STAMP) ## Run the tests.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests
 
 test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
 	$(PIP) -e '.[contract]'

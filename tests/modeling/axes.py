@@ -334,6 +334,7 @@ def cover(kind: str) -> list[Value]:
     return [without_defaults(kind, AROUND | (merged(kind, row.items()) or {})) for row in rows]
 
 
+@cache
 def single_values(kind: str) -> list[Value]:
     """Every value of every axis for itself, beside the toys' other ones."""
     found: list[Value] = []

@@ -1,15 +1,18 @@
 """Tiny runs of the training programs: their arguments, and processes that are killed or work together."""
 
+import gc
 import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from accelerate import DistributedType, PartialState
@@ -20,6 +23,7 @@ from transformers import TrainerCallback
 from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.training import run as runs
+from vanillaformer.training.evaluation import outcome, plots, predictions
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer
@@ -50,6 +54,24 @@ def arguments(job: str, folder: Path, *more: str) -> list[str]:
 def train(job: str, folder: Path, *more: str) -> Run:
     """Run a training program in this process."""
     return PROGRAMS[job][0].train(arguments(job, folder, *more))
+
+
+@contextmanager
+def pictures(drawn: bool) -> Iterator[None]:
+    """Let runs draw their pictures, or leave empty files instead: drawing takes a third of a tiny run."""
+
+    def leave_empty(*details: Any, **options: Any) -> None:
+        next(detail for detail in details if isinstance(detail, Path)).touch()
+
+    curve, matrix = (plots.loss_curve, plots.confusion_picture) if drawn else (leave_empty, leave_empty)
+    with mock.patch.object(outcome, "loss_curve", curve), mock.patch.object(predictions, "confusion_picture", matrix):
+        yield
+
+
+if multiprocessing.parent_process() is not None:  # one of `processes`
+    gc.freeze()  # see tests/conftest.py
+    torch.set_num_threads(1)
+    pictures(drawn=False).__enter__()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -112,14 +134,12 @@ def ticking(seconds: float, *others: TrainerCallback) -> Any:
 
 def train_on_clock_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
     """Run a training program whose steps take a second each, and which is killed in the step after `step`."""
-    torch.set_num_threads(1)
     runs.replace_callbacks = ticking(1.0, DieAt(step))
     PROGRAMS[job][0].train(argv)
 
 
 def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
     """Run a training program that is killed in the step after `step`."""
-    torch.set_num_threads(1)
     replace = runs.replace_callbacks
 
     def and_die(trainer: Any) -> None:
@@ -139,7 +159,6 @@ def train_until_killed_while_saving(job: str, folder: str, files: int, argv: Seq
         files: The number n.
         argv: The program's arguments.
     """
-    torch.set_num_threads(1)
     left = [files]
 
     def die(event: str, details: tuple[Any, ...]) -> None:
@@ -168,7 +187,6 @@ def kill_in_step(job: str, step: int, argv: list[str]) -> None:
 
 def train_as_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
     """Run a training program as one of several processes, as torchrun starts them."""
-    torch.set_num_threads(1)
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     PROGRAMS[job][0].train(argv)

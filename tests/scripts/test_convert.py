@@ -10,13 +10,27 @@ import pytest
 import torch
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
+from vanillaformer.scripts import convert
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "convert.py"
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def run(capfd):
+    """Return a function that calls the program, and returns its exit code and what it printed, errors included."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code: object = None
+        try:
+            convert.main([*map(str, arguments)])
+        except SystemExit as ended:
+            code = ended.code
+        out, err = capfd.readouterr()
+        # Python itself writes a message that a program exits with
+        return (1, out, f"{err}{code}") if isinstance(code, str) else (int(code or 0), out, err)
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -27,19 +41,21 @@ def ours(tmp_path_factory):
     return folder
 
 
-def test_it_says_what_it_made_and_how_exact_it_is(ours, tmp_path):
-    result = run(ours, tmp_path / "native", "--to", "llama")
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert "VanillaDecoderForCausalLM -> LlamaForCausalLM" in result.stdout
-    error = float(result.stdout.split("relative error ")[1].split()[0])
+def test_it_says_what_it_made_and_how_exact_it_is(ours, tmp_path, run):
+    code, out, err = run(ours, tmp_path / "native", "--to", "llama")
+    assert code == 0, err[-2000:]
+    assert "VanillaDecoderForCausalLM -> LlamaForCausalLM" in out
+    error = float(out.split("relative error ")[1].split()[0])
     assert error <= 1e-6
     assert (tmp_path / "native" / "model.safetensors").is_file()
-    back = run(tmp_path / "native", tmp_path / "back", "--from")
-    assert "LlamaForCausalLM -> VanillaDecoderForCausalLM" in back.stdout
+    _, out, _ = run(tmp_path / "native", tmp_path / "back", "--from")
+    assert "LlamaForCausalLM -> VanillaDecoderForCausalLM" in out
 
 
 def test_an_error_is_one_line_and_writes_nothing(ours, tmp_path):
-    result = run(ours, tmp_path / "native", "--to", "gpt2")
+    """In a process of its own: nothing that is imported may speak."""
+    command = [sys.executable, SCRIPT, ours, tmp_path / "native", "--to", "gpt2"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == 1
     (line,) = result.stderr.strip().splitlines()
     assert line.startswith("convert.py: this model cannot be converted to gpt2: ")
@@ -47,40 +63,44 @@ def test_an_error_is_one_line_and_writes_nothing(ours, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unknown_architecture_is_answered_with_the_known_ones(ours, tmp_path):
-    result = run(ours, tmp_path / "native", "--to", "lama")
-    assert result.returncode == 2
+def test_an_unknown_architecture_is_answered_with_the_known_ones(ours, tmp_path, run):
+    code, _, err = run(ours, tmp_path / "native", "--to", "lama")
+    assert code == 2
     for name in ("lama", "llama", "gpt2", "marian"):
-        assert name in result.stderr
+        assert name in err
 
 
-def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path):
+def test_a_checkpoint_of_nanogpt_becomes_ours(tmp_path, run):
     width, shapes = 8, {"attn.c_attn": (24, 8), "attn.c_proj": (8, 8), "mlp.c_fc": (32, 8), "mlp.c_proj": (8, 32)}
     state = {f"transformer.h.0.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
     state |= {f"transformer.{name}.weight": torch.ones(width) for name in ("h.0.ln_1", "h.0.ln_2", "ln_f")}
     state |= {"transformer.wte.weight": torch.randn(50, width), "transformer.wpe.weight": torch.randn(16, width)}
     state["lm_head.weight"] = state["transformer.wte.weight"]
     torch.save({"model": state, "model_args": {"n_head": 2}}, tmp_path / "ckpt.pt")
-    result = run(tmp_path / "ckpt.pt", tmp_path / "ours", "--from-state-dict", "nanogpt", "--set", "eos_token_id=3")
-    assert result.returncode == 0, result.stderr[-2000:]
-    assert "nanogpt -> VanillaDecoderForCausalLM" in result.stdout
+    code, out, err = run(
+        tmp_path / "ckpt.pt", tmp_path / "ours", "--from-state-dict", "nanogpt", "--set", "eos_token_id=3"
+    )
+    assert code == 0, err[-2000:]
+    assert "nanogpt -> VanillaDecoderForCausalLM" in out
     model = VanillaDecoderForCausalLM.from_pretrained(tmp_path / "ours")
     assert (model.config.num_attention_heads, model.config.eos_token_id) == (2, 3)
     assert torch.equal(model.model.embed_tokens.weight, state["transformer.wte.weight"])
-    wrong = run(tmp_path / "ckpt.pt", tmp_path / "wrong", "--from-state-dict", "nanogpt", "--set", "vocab_size=51")
-    assert wrong.returncode == 1
-    (line,) = wrong.stderr.strip().splitlines()
+    code, _, err = run(
+        tmp_path / "ckpt.pt", tmp_path / "wrong", "--from-state-dict", "nanogpt", "--set", "vocab_size=51"
+    )
+    assert code == 1
+    (line,) = err.strip().splitlines()
     assert "vocab_size=51, but the nanogpt state dict has vocab_size=50" in line
     assert not (tmp_path / "wrong").exists()
 
 
-def test_a_config_that_does_not_hold_is_one_line(ours, tmp_path):
+def test_a_config_that_does_not_hold_is_one_line(ours, tmp_path, run):
     shutil.copytree(ours, tmp_path / "ours")
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"norm_placement": "sideways"}))
-    result = run(tmp_path / "ours", tmp_path / "native")
-    assert result.returncode == 1
-    (line,) = result.stderr.strip().splitlines()
+    code, _, err = run(tmp_path / "ours", tmp_path / "native")
+    assert code == 1
+    (line,) = err.strip().splitlines()
     assert "norm_placement" in line
     assert "sideways" in line
     assert not (tmp_path / "native").exists()

@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
-from script_runs import COMMON, PAIRS
+from script_runs import COMMON, PAIRS, pictures
 
 from vanillaformer.scripts import demo
 
 
 def test_demo(tmp_path: Path, capsys) -> None:
     argv = [*COMMON.split(), *PAIRS.split(), "--output_dir", str(tmp_path), "--max_steps", "2"]
-    demo.main(argv)
+    with pictures(drawn=True):
+        demo.main(argv)
     shown = capsys.readouterr().out
     assert shown.count("✗") + shown.count("✓") == min(demo.EXAMPLES, 5)
     assert "On 5 held-out pairs: loss" in shown
