@@ -19,7 +19,8 @@ from vanillaformer import (
     VanillaEncoderForTokenClassification,
 )
 
-from .toys import KINDS, assert_close, every_value, inputs_of, position_choices, shared_toy, toy, toy_config, toys
+from .axes import cover, single_values
+from .toys import KINDS, assert_close, every_value, inputs_of, over, position_choices, shared_toy, toy, toy_config
 
 AUTO = {
     "encoder_decoder": AutoModelForSeq2SeqLM,
@@ -51,7 +52,7 @@ def assert_nothing_lost(info: dict) -> None:
         assert not info[kind], f"{kind}: {info[kind]}"
 
 
-@toys()
+@over({kind: single_values(kind) + cover(kind)[::6] for kind in KINDS})
 def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     model = shared_toy(kind, overrides)
     model.save_pretrained(tmp_path)

@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vanillaformer import PRESETS, preset
 from vanillaformer.modeling.counts import count_flops, count_parameters
 
-from .toys import KINDS, TARGET_VOCABULARY, every_value, few_toys, tokens, toy, toy_config
+from .toys import KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config
 
 MODELS = dict(KINDS.values())
 
@@ -28,13 +28,13 @@ def test_parameters_of_presets_are_the_models(name):
 
 @every_value()
 def test_flops_are_torchs(kind, overrides):
-    model = toy(kind, **overrides, attn_implementation="eager")
+    model = shared_toy(kind, overrides)
     batch, length, source_length = 2, 5, 7
     inputs = {"input_ids": tokens(batch, length)}
     if kind == "encoder_decoder":
         target = tokens(batch, length, TARGET_VOCABULARY)
         inputs = {"input_ids": tokens(batch, source_length), "decoder_input_ids": target}
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with attending(model, "eager"), FlopCounterMode(display=False) as counter, torch.no_grad():
         model(**inputs, use_cache=False) if kind != "encoder" else model(**inputs)
     counted = count_flops(model.config, batch, length, source_length)
     assert sum(counted.values()) == counter.get_total_flops()

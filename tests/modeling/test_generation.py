@@ -181,7 +181,12 @@ def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass_with_a_
     assert_close(torch.cat(logits, dim=1), full, "logits")
 
 
-@over({kind: single_values(kind) + cover(kind)[::8] for kind in GENERATORS})
+def turned(kind: str) -> list[dict[str, Any]]:
+    """The values that scale rotary positions, some of them by the length that is reached."""
+    return [fields for fields in single_values(kind) if "rope_parameters" in fields and "sliding_window" not in fields]
+
+
+@over({kind: FEW + windowed(kind) + turned(kind) + cover(kind)[::8] for kind in GENERATORS})
 def test_without_a_cache_the_tokens_are_the_same(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     assert torch.equal(

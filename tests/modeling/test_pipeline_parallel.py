@@ -5,10 +5,10 @@ import copy
 import torch
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
-from .toys import assert_close, inputs_of, toy, toys
+from .toys import assert_close, every_value, inputs_of, toy
 
 
-@toys("decoder")
+@every_value("decoder")
 def test_two_stages_give_the_logits_of_the_whole(kind, overrides):
     whole = toy(kind, **overrides)
     first, last = copy.deepcopy(whole), copy.deepcopy(whole)

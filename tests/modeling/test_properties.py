@@ -1,6 +1,7 @@
 """What must hold for every combination of options, without any reference model to compare with."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -178,7 +179,13 @@ def test_eager_attention_gives_what_sdpa_gives(kind, overrides):
             assert_close(logits[way], logits["eager"], f"{way} against eager, padding on the {side}")
 
 
-@over({kind: single_values(kind) + cover(kind)[::12] for kind in KINDS})
+def values_of_attention(kind: str) -> list[dict[str, Any]]:
+    """Every value of every axis that an attention layer reads, beside the toys' other ones."""
+    parts = ("position", "rope", "rotary", "relative", "attention", "attn", "heads", "head_dim", "qk_norm", "sliding")
+    return [fields for fields in single_values(kind) if any(part in name for name in fields for part in parts)]
+
+
+@over({kind: values_of_attention(kind) + cover(kind)[::12] for kind in KINDS})
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_eager_attention_gives_what_flex_attention_gives(kind, overrides, monkeypatch):
     plain_flex_attention(monkeypatch)
@@ -246,7 +253,7 @@ def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, 
     assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
 
 
-@toys()
+@over({kind: single_values(kind) + cover(kind)[::4] for kind in KINDS})
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
     model = sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
