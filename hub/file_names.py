@@ -14,6 +14,8 @@ CARD = "README.md"
 LICENSES = ("LICENSE", "LICENSE.md", "LICENSE.txt", "NOTICE")
 # What a run draws of its model
 PICTURES = ("loss_curve.png", "confusion_matrix.png", "cross_attention.png")
+# What it draws of its data too: published only where the card shows it
+DATA_PICTURES = ("confused_images.png", "reconstructions.png")
 
 # Files of our tokenizers and those of native models: exact names, for other files may begin alike
 TOKENIZER = (
@@ -22,7 +24,9 @@ TOKENIZER = (
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm"),
     *("chat_template.jinja", "chat_template.json", "additional_chat_templates/*.jinja"),  # a template has any name
 )
-TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER))
+IMAGE_PROCESSOR = "preprocessor_config.json"
+TOKENIZERS = (*TOKENIZER, *(f"target_tokenizer/{name}" for name in TOKENIZER), IMAGE_PROCESSOR)
+"""What turns inputs into tensors."""
 
 # What loading needs of a repository
 NEEDED = (CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS)

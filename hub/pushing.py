@@ -17,6 +17,7 @@ from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
     CARD,
     CONFIG,
+    DATA_PICTURES,
     EXPORT,
     GENERATION,
     INDEX,
@@ -71,7 +72,14 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             raise ValueError(f"{folder} {error}") from error
         paths = [*weight_files(folder), *code_files(folder)]  # those that loading reads, and `check_folder` has read
         more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
-    return dict(sorted((matching_files(folder, PUSHED) | more).items()))
+    return dict(sorted((matching_files(folder, (*PUSHED, *shown_pictures(folder))) | more).items()))
+
+
+def shown_pictures(folder: Path) -> list[str]:
+    """Return the pictures of data that a folder's card shows: its owner, or the program, has decided that they may."""
+    card = folder / CARD
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    return [name for name in DATA_PICTURES if f"]({name})" in text]
 
 
 def code_files(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Options of `generate`, and what can be checked of them before a model is loaded."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from vanillaformer.training.limits import (
     FINITE,
@@ -41,6 +41,12 @@ class GenerateArguments:
     text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
     input_file: str | None = field(
         default=None, metadata={"help": "File whose lines are the texts (UTF-8)", "group": FILES}
+    )
+    image: list[str] = field(
+        default_factory=list, metadata={"help": "Images to classify: files, or folders of them", "group": FILES}
+    )
+    output_format: Literal["plain", "jsonl"] = field(
+        default="plain", metadata={"help": "Format of the output for images", "group": FILES}
     )
     output_file: str | None = field(
         default=None, metadata={"help": "File to write to (default: standard output)", "group": FILES}
@@ -134,9 +140,23 @@ def check_arguments(arguments: GenerateArguments) -> None:
     check_limits(arguments, LIMITS)
     check_text("--text", arguments.text)
     check_output(arguments.output_file, arguments.input_file)
+    check_images(arguments)
     if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
     if (arguments.candidates > 1) != (arguments.rerank_model is not None):
         raise ValueError(
             f"--candidates {arguments.candidates} and --rerank_model {arguments.rerank_model}: one needs the other"
         )
+
+
+def check_images(arguments: GenerateArguments) -> None:
+    """Raise ValueError for options that do not go together with images, or only with them."""
+    if not arguments.image:
+        if arguments.output_format != "plain":
+            raise ValueError(f"--output_format {arguments.output_format} is for --image")
+        return
+    given = [
+        name for name in ("text", "input_file", "chat", "engine", *arguments.options()) if getattr(arguments, name)
+    ]
+    if given:
+        raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

@@ -116,9 +116,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
     """
     path = arguments.model_name_or_path
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-        disable_progress_bars()
+    show_no_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
     if (folder / EXPORT).is_file():
         return load_export(arguments, folder)
@@ -134,13 +132,22 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
 
 
+def show_no_bars() -> None:
+    """Show no progress bars of transformers and huggingface_hub where nobody watches."""
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+        disable_progress_bars()
+
+
 def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
     """Return an architecture's Auto class, the function that uses its models, and whether they generate."""
     for name, function in FUNCTIONS.items():
         task = TASKS[name]
         if architecture.endswith(task.architectures):
             return task.auto_class, function, task.generates
-    endings = (ending for task in TASKS.values() for ending in task.architectures)
+    if architecture.endswith(TASKS["image_classification"].architectures):
+        raise ValueError(f"--model {path} classifies images: give --image with files or folders")
+    endings = (ending for task in TASKS.values() if task.input_option == "text" for ending in task.architectures)
     raise ValueError(f"--model {path}: architecture {architecture} does none of: {', '.join(endings)}")
 
 

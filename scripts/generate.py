@@ -1,8 +1,9 @@
-r"""Use a trained model: translate lines, continue prompts, classify texts or fill in masked tokens.
+r"""Use a trained model: translate lines, continue prompts, classify texts or images, fill in masked tokens.
 
 What is done follows from the model: an encoder-decoder translates, a causal language model continues, a masked one
 fills in every [MASK], a classifier prints label and probability. Input is `--text ...`, the lines of `--input_file`,
-or standard input. Several texts give one line of output each (a line break within one is written `\n`).
+or standard input. Several texts give one line of output each (a line break within one is written `\n`). A classifier
+of images takes `--image ...`, files or folders.
 
 A folder made by `vanillaformer export` runs on its engine, with the same options.
 
@@ -10,6 +11,7 @@ Examples:
   vanillaformer generate --model runs/translation --text 'May 6, 2031'
   vanillaformer generate --model runs/causal_language_model --text 'def ' --top_p 0.9
   vanillaformer generate --model runs/chat --chat
+  vanillaformer generate --model runs/image_classification --image photo.png folder
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.inference.arguments import GenerateArguments, check_arguments
 from vanillaformer.inference.conversation import converse
 from vanillaformer.inference.generation import generate_texts
+from vanillaformer.inference.images import classify_images
 from vanillaformer.scripts.console import program
 from vanillaformer.training.machine import configure_cpu
 from vanillaformer.training.parsing import parse
@@ -29,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     (generate_args,) = parse(GenerateArguments, argv, description=__doc__)
     check_arguments(generate_args)
     configure_cpu()
-    (converse if generate_args.chat else generate_texts)(generate_args)
+    if generate_args.image:
+        classify_images(generate_args)
+    else:
+        (converse if generate_args.chat else generate_texts)(generate_args)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,127 @@
+"""Images in, labels out: what `vanillaformer generate --image` does with a classifier of images."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import AutoImageProcessor
+
+from vanillaformer.hub.file_names import EXPORT, IMAGE_PROCESSOR
+from vanillaformer.hub.loading import one_line, open_config, open_model, saved_folder
+from vanillaformer.training.data.images import ENDINGS, image_files, pillow, read_image
+from vanillaformer.training.machine import inference_dtype
+from vanillaformer.training.progress import stage
+from vanillaformer.training.tasks import TASKS
+
+from .arguments import GenerateArguments
+from .tasks import UNCERTAIN, show_no_bars, usable_device
+from .text_files import hint, output_stream
+
+TASK = TASKS["image_classification"]
+LARGEST_SIDE = 4_096
+"""Pixels of a side that a model's processor may scale images to."""
+
+
+def find_images(names: list[str]) -> list[Path]:
+    """Return the images that names of files and folders stand for.
+
+    Raises:
+        ValueError: A name is neither, or a folder has no images in it.
+    """
+    paths: list[Path] = []
+    for name in names:
+        path = Path(name)
+        if not path.exists():
+            raise ValueError(f"--image {name}: there is no such file or folder")
+        found = list(image_files(path)) if path.is_dir() else [path]
+        if not found:
+            raise ValueError(f"--image {name}: there are no images in it ({', '.join(ENDINGS)})")
+        paths += found
+    return paths
+
+
+def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
+    """Return a classifier of images and its image processor.
+
+    Raises:
+        ValueError: The folder does not exist, or its model does not classify images.
+    """
+    path = arguments.model_name_or_path
+    show_no_bars()
+    folder = saved_folder(path, arguments.revision, exported=True)
+    if (folder / EXPORT).is_file():
+        raise ValueError(f"--image: --model {path} is an exported model, which reads no images")
+    architecture = next(iter(open_config(folder).architectures or []), "none")
+    if not architecture.endswith(TASK.architectures):
+        raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
+    if not (folder / IMAGE_PROCESSOR).is_file():
+        raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which says how images become numbers")
+    try:
+        processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
+        sides = [side for side in dict(processor.size).values() if side is not None]
+    except Exception as error:  # whatever a stranger's file makes transformers stumble over
+        raise ValueError(f"--model {path}: the image processor cannot be loaded: {one_line(error)}") from error
+    if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
+        raise ValueError(f"--model {path}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
+    device = usable_device(arguments.device)
+    dtype = inference_dtype(device.type, arguments.bf16)
+    model = open_model(TASK.auto_class, folder, f"--model {path}", dtype=dtype)
+    return model.to(device).eval(), processor
+
+
+def classified(
+    model: Any, processor: Any, paths: list[Path], batch_size: int, reject_below: float
+) -> Iterator[dict[str, Any]]:
+    """Yield for each image its name with `label` and `probability`, or with `error` if it cannot be read."""
+    for start in range(0, len(paths), batch_size):
+        part, images = [], []
+        for path in paths[start : start + batch_size]:
+            part.append({"image": str(path)})
+            try:
+                images.append(read_image(path))
+            except ValueError as error:
+                part[-1]["error"] = str(error)
+        if images:
+            pixels = processor(images, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+            best = model(pixels).logits.float().softmax(dim=-1).max(dim=-1)
+            answers = zip(best.indices.tolist(), best.values.tolist())
+            for record, (label, value) in zip((each for each in part if "error" not in each), answers):
+                name = model.config.id2label[label] if value >= reject_below else UNCERTAIN
+                record.update(label=name, probability=round(value, 6))
+        yield from part
+
+
+def classify_images(arguments: GenerateArguments) -> None:
+    """Write label and probability of each image, several images with their names; an unreadable one is named.
+
+    Raises:
+        ValueError: Some could not be read, after the others have been classified.
+    """
+    pillow()
+    paths = find_images(arguments.image)
+    model, processor = load_classifier(arguments)
+    few, terminal, bad = len(paths) <= arguments.batch_size, sys.stderr.isatty(), []
+    with (
+        torch.inference_mode(),
+        output_stream(arguments.output_file) as stream,
+        tqdm(total=len(paths), unit=" images", disable=few or not terminal) as bar,
+        stage("Working", len(paths), "images", bar=few or terminal, say=hint) as advance,
+    ):
+        for record in classified(model, processor, paths, arguments.batch_size, arguments.reject_below or 0.0):
+            bar.update()
+            advance(1)
+            if "error" in record:
+                bad.append(f"{record['image']} cannot be read: {record['error']}")
+                if len(paths) > 1:
+                    hint(bad[-1])
+            if arguments.output_format == "jsonl":
+                print(json.dumps(record, ensure_ascii=False), file=stream, flush=True)
+            elif "error" not in record:
+                name = f"{record['image']}\t" if len(paths) > 1 else ""
+                print(f"{name}{record['label']}\t{record['probability']:.4f}", file=stream, flush=True)
+    if bad:
+        raise ValueError(bad[0] if len(paths) == 1 else f"{len(bad):,} of {len(paths):,} images cannot be read")
