@@ -6,6 +6,7 @@ from .base import BlockConfig
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
+from .image_encoder import VanillaImageEncoderConfig
 
 
 class Preset(NamedTuple):
@@ -195,6 +196,24 @@ PRESETS: dict[str, Preset] = {
             "initialization": "normal",
         },
         papers=("bigscience2022bloom",),
+    ),
+    # Dosovitskiy et al. 2021, shrunk to small images: mean pooling, and larger first weights than BERT's 0.02.
+    "vit-mini": Preset(
+        VanillaImageEncoderConfig,
+        {
+            "image_size": 32,
+            "patch_size": 4,
+            "hidden_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "intermediate_size": 128,
+            "position_embedding_type": "learned",
+            "use_cls_token": False,
+            "image_pooling": "mean",
+            "initialization": "normal",
+            "initializer_range": 0.08,
+        },
+        papers=("dosovitskiy2021image",),
     ),
     # Touvron et al. 2023, shrunk: RMSNorm, rotary positions, SwiGLU, grouped key/value heads, no biases.
     "llama-tiny": Preset(

@@ -15,7 +15,8 @@ from typing import Any
 PROGRAMS = {
     "train-translation": "Train an encoder-decoder to translate.",
     "train-language-model": "Train a decoder (GPT) or an encoder (BERT) on texts.",
-    "train-classifier": "Train a text classifier, from scratch or from a language model.",
+    "train-classifier": "Train a text classifier, new or from a language model.",
+    "train-image-classifier": "Train a classifier of images, or a masked image model.",
     "generate": "Use a trained model: translate, continue text, classify, chat.",
     "serve": "Serve a language model by the OpenAI protocol.",
     "convert": "Convert a model to or from a native architecture of transformers.",

@@ -57,7 +57,7 @@ TRAINING = [
     {"training_arguments", "evaluation"},
     {"programs"},
     {"cards"},
-    {"finishing", "tokenizers", "defaults"},
+    {"finishing", "tokenizers", "image_models", "defaults"},
     {"run"},
 ]
 

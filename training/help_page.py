@@ -26,6 +26,7 @@ GROUPS = (
     "Limits of a request",
     "Output",
     "Training",
+    "Augmentation",
     "Loss",
     "Optimizer",
     "Fine-tuning",

@@ -17,12 +17,10 @@ from transformers import (
 
 from vanillaformer.configuration import PRESETS, BlockConfig, preset
 from vanillaformer.hub.loading import one_line, open_config, open_model
-from vanillaformer.tokenization import ModelKind
-from vanillaformer.tokenization.options import MODEL_KINDS
 
 from .arguments import ModelArguments
 from .machine import warn_of_emulation
-from .tasks import TASKS, TaskName
+from .tasks import KINDS, TASKS, TaskName
 
 Fields = dict[str, Any]
 
@@ -30,7 +28,7 @@ SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}
 """How a new language model generates."""
 
 
-def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
+def check_preset(task: TaskName, arguments: ModelArguments) -> str:
     """Return the kind of model that the arguments ask for.
 
     Raises:
@@ -42,7 +40,7 @@ def check_preset(task: TaskName, arguments: ModelArguments) -> ModelKind:
             "starts from a saved one: give one of them"
         )
     name = arguments.preset or TASKS[task].preset
-    kinds = {known: MODEL_KINDS[entry.config_class.model_type] for known, entry in PRESETS.items()}
+    kinds = {known: KINDS[entry.config_class.model_type] for known, entry in PRESETS.items()}
     fitting = [known for known, kind in kinds.items() if kind in TASKS[task].model_kinds]
     if name not in fitting:
         raise ValueError(f"--preset {name}: choose from {', '.join(fitting)}")
@@ -74,12 +72,11 @@ def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> No
 def build_model(
     task: TaskName,
     arguments: ModelArguments,
-    tokenizer: PreTrainedTokenizerBase,
-    target_tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    length: int,
+    *tokenizers: PreTrainedTokenizerBase,
+    length: int = 0,
     seed: int,
     labels: list[str] | None = None,
+    fields: Fields | None = None,
     trained: Path | None = None,
 ) -> PreTrainedModel:
     """Return the model for a task, new or from saved weights, with the vocabulary of the tokenizers.
@@ -87,11 +84,11 @@ def build_model(
     Args:
         task: The task of the model.
         arguments: Preset or saved model, and the fields to change.
-        tokenizer: The tokenizer (of the source).
-        target_tokenizer: The tokenizer of the target (translation only).
+        *tokenizers: The tokenizer of texts, or those of source and target.
         length: Length of the longest row in tokens.
         seed: Seed of new weights.
         labels: Names of the classes (classification only).
+        fields: Fields of a new model that follow the data, where they are not set.
         trained: Folder of a finished run, whose model is loaded.
 
     Raises:
@@ -100,7 +97,6 @@ def build_model(
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
         warn_of_emulation("--dtype bfloat16", "cpu")
-    target = target_tokenizer or tokenizer
     if trained is None:
         check_model(task, arguments, length=length)
     changes = {} if trained is not None else arguments.config_overrides()
@@ -109,14 +105,16 @@ def build_model(
     description, path = TASKS[task], trained or arguments.saved
     if path is not None:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, **changes, **extra)
-        if getattr(config, "pad_token_id", None) is None:
-            config.pad_token_id = tokenizer.pad_token_id
-        _check_sizes(config, tokenizer, target)
+        if tokenizers and getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = tokenizers[0].pad_token_id
+        _check_sizes(config, *tokenizers)
         source_name = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
         return open_model(description.auto_class, path, source_name, config=config, **common)
-    fields = TOKEN_FIELDS[check_preset(task, arguments)](tokenizer, target)
-    config = preset(arguments.preset or description.preset, **(fields | changes | extra))
-    _check_sizes(config, tokenizer, target)
+    found = dict(fields or {})
+    if tokenizers:
+        found |= TOKEN_FIELDS[check_preset(task, arguments)](tokenizers[0], tokenizers[-1])
+    config = preset(arguments.preset or description.preset, **(found | changes | extra))
+    _check_sizes(config, *tokenizers)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return description.auto_class.from_config(config, **common)
 
@@ -164,7 +162,7 @@ def _encoder_fields(tokenizer: PreTrainedTokenizerBase, _: PreTrainedTokenizerBa
     return {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
 
 
-TOKEN_FIELDS: dict[ModelKind, Any] = {
+TOKEN_FIELDS: dict[str, Any] = {
     "encoder_decoder": _encoder_decoder_fields,
     "decoder": _decoder_fields,
     "encoder": _encoder_fields,
@@ -185,12 +183,14 @@ def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
             raise ValueError(f"--set {name}={changes[name]}: {type(config).__name__} has no field {name!r}{hint}")
 
 
-def _check_sizes(config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> None:
+def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
     """Raise ValueError if a tokenizer has more tokens than the model."""
+    if not tokenizers:
+        return
     decoder_size = getattr(config, "decoder_vocab_size", None) or config.vocab_size
     for name, size, tokenizer in (
-        ("vocab_size", config.vocab_size, source),
-        ("decoder_vocab_size", decoder_size, target),
+        ("vocab_size", config.vocab_size, tokenizers[0]),
+        ("decoder_vocab_size", decoder_size, tokenizers[-1]),
     ):
         if size < len(tokenizer):
             raise ValueError(f"the model's {name}={size} is smaller than its tokenizer's {len(tokenizer)} tokens")

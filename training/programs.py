@@ -8,27 +8,26 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS
-from vanillaformer.tokenization import ModelKind
-from vanillaformer.tokenization.options import MODEL_KINDS
 
 from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerArguments
 from .data.arguments import DATA_ARGUMENTS, DataArguments
 from .parsing import parse
-from .tasks import TASKS, TaskName
+from .tasks import KINDS, TASKS, TaskName
 from .trainer.time_budget import set_length
 from .training_arguments import (
     ClassifierTrainingArguments,
+    ImageTrainingArguments,
     LanguageModelTrainingArguments,
     TranslationTrainingArguments,
 )
 
 
 class Arguments(NamedTuple):
-    """The arguments of a training program."""
+    """The arguments of a training program; those of images have no tokenizer."""
 
     model_args: ModelArguments
     data_args: DataArguments
-    tokenizer_args: TokenizerArguments
+    tokenizer_args: TokenizerArguments | None
     training_args: Any
 
 
@@ -50,6 +49,11 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         DATA_ARGUMENTS["classification"],
         TokenizerArguments,
         ClassifierTrainingArguments,
+    ),
+    "train-image-classifier": (
+        ModelArguments,
+        DATA_ARGUMENTS["image_classification"],
+        ImageTrainingArguments,
     ),
 }
 TASKS_OF = {program: tuple(name for name, task in TASKS.items() if task.program == program) for program in ARGUMENTS}
@@ -77,28 +81,29 @@ def parse_arguments(
         names={"Configuration fields for --set": config_fields(kinds)},
         elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
     )
-    set_length(found[-1])
-    return Arguments(*found)
+    model_args, data_args, *tokenizer_args, training_args = found
+    set_length(training_args)
+    return Arguments(model_args, data_args, next(iter(tokenizer_args), None), training_args)
 
 
-def preset_note(tasks: Sequence[TaskName], kinds: Sequence[ModelKind]) -> str:
+def preset_note(tasks: Sequence[TaskName], kinds: Sequence[str]) -> str:
     """Return the presets of kinds of models, with those used when none is named."""
     names = [
-        ", ".join(name for name, entry in PRESETS.items() if MODEL_KINDS[entry.config_class.model_type] == kind)
+        ", ".join(name for name, entry in PRESETS.items() if KINDS[entry.config_class.model_type] == kind)
         for kind in kinds
     ]
     used = dict.fromkeys(TASKS[task].preset for task in tasks)
     return f"{'; '.join(names)} (default: {' or '.join(used)})"
 
 
-def config_fields(kinds: Sequence[ModelKind]) -> list[str]:
+def config_fields(kinds: Sequence[str]) -> list[str]:
     """Return the fields that our configurations of kinds of models add to those of transformers, with their values."""
     classes = {entry.config_class for entry in PRESETS.values()}
     known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
     found = {
         entry.name
         for config_class in classes
-        if MODEL_KINDS[config_class.model_type] in kinds
+        if KINDS[config_class.model_type] in kinds
         for entry in dataclasses.fields(config_class)
     }
     names = sorted(name for name in found - known if not name.endswith(("_token_id", "vocab_size")))

@@ -18,7 +18,7 @@ from vanillaformer.hub.reporting import report
 
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
-from .data.arguments import DataArguments
+from .data.arguments import COLUMNS, DataArguments
 from .data.corpora import embedded_corpus
 from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
@@ -32,6 +32,7 @@ from .finishing import finish, searches_otherwise
 from .machine import configure_cpu
 from .models import build_model, check_model, check_preset
 from .preprocessing.batching import order_seed
+from .preprocessing.images import describe_images
 from .preprocessing.statistics import describe_data, shortfalls
 from .preprocessing.streamed_rows import StreamedRows
 from .programs import Arguments
@@ -50,14 +51,17 @@ from .trainer.pushing import check_pushing
 from .trainer.time_budget import in_short, in_words
 from .trainer.trainer import RunTrainer
 
-Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]
+"""Those of source and target; of models of images, none."""
 
 # Details that stand among the scores in all_results.json
 EXTRA_METRICS = {"signatures", "classes", "confusion_matrix", "baselines", "training_rows"}
 
 
 @contextmanager
-def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: TaskName, length: int) -> Iterator[Run]:
+def start(
+    program: str, argv: Sequence[str] | None, args: Arguments, *, task: TaskName, length: int = 0
+) -> Iterator[Run]:
     """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
 
     After a signal or an error the same command resumes from the folder.
@@ -67,7 +71,7 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
         argv: Its command line.
         args: Its arguments.
         task: What the model does.
-        length: The longest row in tokens.
+        length: The longest row in tokens, if rows have any.
 
     Raises:
         ValueError: The folder holds another run, or is another process's, or an option cannot be what it is.
@@ -81,6 +85,7 @@ def start(program: str, argv: Sequence[str] | None, args: Arguments, *, task: Ta
         disable_hub_progress_bars()
     card_example(data_args, task)  # before anything is done
     groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
+    groups = {name: group for name, group in groups.items() if group is not None}
     settings = compared_settings(program, training_args, groups)
     run = Run(
         Path(training_args.output_dir),
@@ -140,26 +145,29 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
     """Return the data of a task, which has to be that of the run in the folder if there is one."""
     data = load_data(args.data_args, task, order_seed(args.training_args))
-    run.check_data(fingerprints(data.splits))
+    run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task]))))
     follow_data(run, task, args, data)
     return data
 
 
 def describe_rows(
-    run: Run, args: Arguments, data: TaskData, rows: Any, tokenizers: Pair, stream: StreamedRows | None
+    run: Run, args: Arguments, data: TaskData, rows: Any, tokenizers: Tokenizers, stream: StreamedRows | None
 ) -> Any:
-    """Report and note statistics of the tokenized rows; return what to train on.
+    """Report and note statistics of the rows; return what to train on.
 
     Args:
         run: The run.
         args: The arguments.
         data: The data.
-        rows: Its tokenized splits, of which `train` goes if there is a stream.
-        tokenizers: The tokenizers of source and target.
+        rows: Its splits as the model reads them, of which `train` goes if there is a stream.
+        tokenizers: The tokenizers of source and target; none of images.
         stream: With --streaming, the rows to train on.
     """
     sample = stream is not None
-    run.details["data"] = describe_data(rows, tokenizers, args.training_args, data.stats, sample=sample)
+    if tokenizers:
+        run.details["data"] = describe_data(rows, tokenizers, args.training_args, data.stats, sample=sample)
+    else:
+        run.details["data"] = describe_images(rows, data.stats, sample=sample)
     if stream is None:
         return rows["train"]
     stream.first_rows = rows.pop("train")
@@ -171,8 +179,9 @@ def new_model(
     task: TaskName,
     args: Arguments,
     *tokenizers: PreTrainedTokenizerBase,
-    length: int,
+    length: int = 0,
     labels: list[str] | None = None,
+    fields: dict[str, Any] | None = None,
     seed: int | None = None,
 ) -> PreTrainedModel:
     """Return the model to train, that of the folder if the run is finished.
@@ -184,10 +193,12 @@ def new_model(
         *tokenizers: The tokenizer, or those of source and target.
         length: The longest row in tokens.
         labels: Names of the classes.
+        fields: Fields of a new model that follow the data, where they are not set.
         seed: Seed of new weights; by default that of the run.
     """
     seed = args.training_args.seed if seed is None else seed
-    sizes: dict[str, Any] = {"length": length, "labels": labels, "trained": run.folder if run.finished else None}
+    sizes: dict[str, Any] = {"length": length, "labels": labels, "fields": fields}
+    sizes["trained"] = run.folder if run.finished else None
     return build_model(task, args.model_args, *tokenizers, seed=seed, **sizes)
 
 
@@ -197,7 +208,7 @@ def train_and_save(
     args: Arguments,
     trainer: RunTrainer,
     rows: DatasetDict,
-    tokenizers: Pair,
+    tokenizers: Tokenizers,
     *,
     data: TaskData,
     example: str,
@@ -212,14 +223,14 @@ def train_and_save(
         task: What the model does.
         args: The arguments.
         trainer: The trainer, ready to train.
-        rows: Tokenized splits; the test split, if there is one, is scored at the end.
-        tokenizers: The tokenizers of source and target.
-        data: The data, whose training texts baselines are computed from.
+        rows: Splits as the model reads them; the test split, if there is one, is scored at the end.
+        tokenizers: The tokenizers of source and target; none of images.
+        data: The data, whose training rows baselines are computed from.
         example: An input from the data.
         **test_options: For the evaluation of the test split (`num_beams`).
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
-    if tokenizers[0] is not tokenizers[1]:
+    if tokenizers and tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
     _report_sizes(trainer, data_name(args.data_args, task), sizes)
@@ -302,9 +313,13 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
     print_samples(run.folder)
     for sentence in run.details.get("verdict", ()):
         report(sentence)
-    use = f"vanillaformer generate --model {shlex.quote(str(run.folder))}"
-    text = terminal_example(data_args, task, example)
-    report(f"Try it: {use} {'--chat' if text is None else text_option(text)}")
+    folder, option = shlex.quote(str(run.folder)), TASKS[task].input_option
+    if option:
+        text = terminal_example(data_args, task, example)
+        more = "--chat" if text is None else input_option(text, option)
+        report(f"Try it: vanillaformer generate --model {folder} {more}")
+    else:
+        report(f"Fine-tune it: vanillaformer {TASKS[task].program} --model_name_or_path {folder}")
     report(
         f"The model is in {run.folder}: after `import vanillaformer`, load it with "
         f"{TASKS[task].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
@@ -312,9 +327,9 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
     return run
 
 
-def text_option(text: str) -> str:
-    """Return the option of `generate` with a text, as a shell reads it."""
-    return f"--text{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
+def input_option(text: str, option: str = "text") -> str:
+    """Return the option of `generate` with an input, as a shell reads it."""
+    return f"--{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:

@@ -5,21 +5,30 @@ from typing import Any, Literal
 
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedImageModeling,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
 )
 
-from vanillaformer.tokenization import ModelKind
+from vanillaformer.tokenization.options import MODEL_KINDS
 
-TaskName = Literal["translation", "causal", "masked", "mlm+nsp", "classification"]
+TaskName = Literal[
+    *("translation", "causal", "masked", "mlm+nsp", "classification"),
+    *("image_classification", "masked_image"),
+]
 Objective = Literal["causal", "masked", "mlm+nsp"]
 """The tasks of language models."""
-Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes"]
+ImageObjective = Literal["image_classification", "masked_image"]
+"""The tasks of image encoders."""
+Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes", "pixels"]
 """What held-out data is compared with, which decides the scores."""
 
 MASK = "[MASK]"
+KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}
+"""The kinds of model by `model_type`; those of texts have tokenizers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +44,8 @@ class Task:
         generates: Whether its models generate text.
         predicts: What its models predict, which decides their scores.
         columns: The columns of its data.
-        length_option: The option with the length of a row; of a pair, that of the target.
+        input_option: The option of `generate` that takes its inputs; empty where that does not use its models.
+        length_option: The option with the length of a row in tokens, if it has one; of a pair, that of the target.
         pipeline_tag: Its name on the Hub.
         does: What a model does, for its card: "This model ...".
         limits: What no model of this task can be relied on for.
@@ -48,12 +58,13 @@ class Task:
     program: str
     auto_class: Any
     architectures: tuple[str, ...]
-    model_kinds: tuple[ModelKind, ...]
+    model_kinds: tuple[str, ...]
     preset: str
     generates: bool = False
     predicts: tuple[Prediction, ...]
     columns: tuple[str, ...]
-    length_option: str
+    input_option: str = "text"
+    length_option: str = ""
     pipeline_tag: str
     does: str
     limits: str
@@ -66,6 +77,11 @@ class Task:
     def whole_texts(self) -> bool:
         """Whether a row is a text, or a pair of texts, and not a block of running text."""
         return self.length_option != "block_size"
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether its inputs are images."""
+        return "image" in self.columns
 
 
 TASKS: dict[TaskName, Task] = {
@@ -163,6 +179,42 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         example="A text to classify.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
+        pipe="pipe({example!r})",
+    ),
+    "image_classification": Task(
+        program="train-image-classifier",
+        auto_class=AutoModelForImageClassification,
+        architectures=("ForImageClassification",),
+        model_kinds=("image_encoder",),
+        preset="vit-mini",
+        predicts=("classes",),
+        columns=("image", "label"),
+        input_option="image",
+        pipeline_tag="image-classification",
+        does="predicts which of {count} classes an image belongs to ({names})",
+        limits="It always answers with one of its classes, for an image that belongs to none of them too.",
+        example="image.png",
+        use="""inputs = processor(Image.open({example!r}).convert("RGB"), return_tensors="pt")
+print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
+        pipe="pipe({example!r})",
+    ),
+    "masked_image": Task(
+        program="train-image-classifier",
+        auto_class=AutoModelForMaskedImageModeling,
+        architectures=("ForMaskedImageModeling",),
+        model_kinds=("image_encoder",),
+        preset="vit-mini",
+        predicts=("pixels",),
+        columns=("image",),
+        input_option="",
+        pipeline_tag="image-feature-extraction",
+        does="fills in the hidden patches of an image; to be fine-tuned, a classifier of images can start from its "
+        "weights",
+        limits="As it is, it fills in hidden patches and nothing more.",
+        example="image.png",
+        use="""inputs = processor(Image.open({example!r}).convert("RGB"), return_tensors="pt")
+hidden = torch.rand(1, model.config.num_patches) < 0.6
+print(model(**inputs, bool_masked_pos=hidden).reconstruction.shape)""",
         pipe="pipe({example!r})",
     ),
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -31,13 +32,14 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
         *columns: The training texts: one column, or source and target.
     """
     model_args, _, tokenizer_args, training_args = args
+    assert tokenizer_args is not None
     folder = run.checkpoint or run.folder
     if run.checkpoint is None and not run.finished:
         folder = run.folder / SAVING / "tokenizer"  # where all processes find it, and no model's files are
         with training_args.main_process_first(local=False, desc="tokenizer"):
             if training_args.should_save:
                 origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
-                kind = check_preset(task, model_args)
+                kind: Any = check_preset(task, model_args)
                 pair = _loaded(origin, tokenizer_args) if origin else _trained(tokenizer_args, kind, columns)
                 if model_args.saved and tokenizer_args.tokenizer_name_or_path:
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)

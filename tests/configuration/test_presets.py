@@ -43,7 +43,7 @@ def test_the_names():
     assert set(PRESETS) == {
         "transformer-base", "transformer-big", "transformer-tiny", "marian", "bart", "t5", "t5-v1.1",
         "gpt", "gpt2", "nanogpt", "gpt-tiny", "opt", "gpt-neox", "bloom", "llama-tiny", "gemma2", "olmo2",
-        "bert-base", "bert-tiny", "roberta", "modernbert",
+        "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini",
     }  # fmt: skip
 
 
@@ -56,8 +56,8 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_survives_json_and_the_auto_class(name, tmp_path):
-    config = preset(name, vocab_size=99)
-    assert (type(config), config.vocab_size) == (PRESETS[name].config_class, 99)
+    config = preset(name, num_labels=99)
+    assert (type(config), config.num_labels) == (PRESETS[name].config_class, 99)
     rebuilt = type(config).from_dict(json.loads(config.to_json_string()))
     assert rebuilt.to_dict() == config.to_dict()
     config.save_pretrained(tmp_path)

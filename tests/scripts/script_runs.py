@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
-from vanillaformer.scripts import train_classifier, train_language_model, train_translation
+from vanillaformer.scripts import train_classifier, train_image_classifier, train_language_model, train_translation
 from vanillaformer.training import run as runs
 from vanillaformer.training.evaluation import outcome, plots, predictions
 from vanillaformer.training.run_folder.run import Run
@@ -29,20 +29,24 @@ from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 COMMON = """
-    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64 dropout=0.1
+    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 dropout=0.1
     --max_steps 6 --eval_steps 2 --save_total_limit 5 --logging_steps 1 --per_device_train_batch_size 8
-    --tokenizer_vocab_size 300 --use_cpu --warmup_steps 2
+    --use_cpu --warmup_steps 2
 """
+OF_TEXTS = "--set max_position_embeddings=64 --tokenizer_vocab_size 300"
 PAIRS = "--embedded_size 150 --max_source_length 32 --max_target_length 24"
 TEXTS = "--max_train_samples 3 --max_validation_samples 1 --block_size 32 --max_test_samples 1"
-NAMES = "--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20 --max_length 32"
+FEW = "--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20"
+NAMES = f"{FEW} --max_length 32"
 
 PROGRAMS = {
-    "translation": (train_translation, PAIRS),
-    "causal": (train_language_model, TEXTS),
-    "masked": (train_language_model, f"{TEXTS} --objective masked"),
-    "mlm+nsp": (train_language_model, f"{TEXTS} --objective mlm+nsp"),
-    "classification": (train_classifier, NAMES),
+    "translation": (train_translation, f"{OF_TEXTS} {PAIRS}"),
+    "causal": (train_language_model, f"{OF_TEXTS} {TEXTS}"),
+    "masked": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective masked"),
+    "mlm+nsp": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective mlm+nsp"),
+    "classification": (train_classifier, f"{OF_TEXTS} {NAMES}"),
+    "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5 --mixup 0.5"),
+    "masked_image": (train_image_classifier, f"{FEW} --objective masked_image"),
 }
 
 

@@ -35,8 +35,9 @@ def results(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("job", PROGRAMS)
 def test_everything_is_there_and_another_run_may_replace_it(job: str, trained, tmp_path: Path) -> None:
     folder, wanted = trained(job), {"all_results.json", "loss_curve.png"}
-    wanted.add("samples.jsonl" if job == "causal" else "predictions_test.jsonl")
-    wanted |= {"confusion_matrix.png"} if job == "classification" else set()
+    wanted.add({"causal": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
+    wanted |= {"confusion_matrix.png"} if "classification" in job else set()
+    wanted |= {"confused_images.png", "example.png"} if job == "image_classification" else set()
     assert wanted <= {path.name for path in folder.iterdir()}
     for name in wanted:
         (tmp_path / name).write_text("")

@@ -1,5 +1,6 @@
 """The help pages: short, with one spelling of each option, and what another program's option is answered with."""
 
+import dataclasses
 import importlib
 import re
 
@@ -7,9 +8,8 @@ import pytest
 
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS
-from vanillaformer.tokenization.options import MODEL_KINDS
 from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
-from vanillaformer.training.tasks import TASKS
+from vanillaformer.training.tasks import KINDS, TASKS
 
 PROGRAMS = (*ARGUMENTS, "generate")
 COMMANDS = ("convert", "export", "push", "serve")
@@ -58,12 +58,13 @@ def test_presets_and_configuration_fields_are_listed(program: str, page) -> None
     kinds = {kind for task in TASKS_OF[program] for kind in TASKS[task].model_kinds}
     for name, entry in PRESETS.items():
         assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (
-            MODEL_KINDS[entry.config_class.model_type] in kinds
+            KINDS[entry.config_class.model_type] in kinds
         ), name
     assert {"hidden_size", "norm_eps"} <= set(re.findall(r"\w+", listed))
-    own = {"classifier_pooling"} if kinds == {"decoder"} or kinds == {"encoder_decoder"} else set()
+    classes = {entry.config_class for entry in PRESETS.values() if KINDS[entry.config_class.model_type] in kinds}
+    fields = {entry.name for config_class in classes for entry in dataclasses.fields(config_class)}
     for option, choices in OPTIONS.items():
-        if option not in own | {"layer_types"}:
+        if option in fields - {"layer_types"}:
             assert f"{option} ({', '.join(choices)})" in " ".join(listed.split())
     assert ("encoder_hidden_size" in listed) == (program == "train-translation")
 
@@ -79,8 +80,9 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
     offered = {program: set(OPTION.findall(page(program))) for program in ARGUMENTS}
     only = {
         "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
-        "train-language-model": {"--block_size", "--packing", "--objective", "--turns_column", "--sample_by"},
-        "train-classifier": {"--label_column", "--max_length", "--truncation_side", "--lm_loss_weight"},
+        "train-language-model": {"--block_size", "--packing", "--turns_column", "--sample_by"},
+        "train-classifier": {"--max_length", "--truncation_side", "--lm_loss_weight"},
+        "train-image-classifier": {"--image_size", "--shift", "--mixup", "--mask_ratio"},
     }
     for program, names in only.items():
         assert names <= offered[program]

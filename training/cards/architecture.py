@@ -4,8 +4,10 @@ from typing import Any
 
 from vanillaformer.configuration import BlockConfig, layer_types
 from vanillaformer.configuration.options import (
+    IMAGE_POOLING_CHOICES,
     LAYOUT_CHOICES,
     NORM_CHOICES,
+    PATCH_CHOICES,
     PLACEMENT_CHOICES,
     POSITION_CHOICES,
     QUERY_KEY_NORM_CHOICES,
@@ -29,11 +31,11 @@ def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, 
         "attention": _attention(config),
         "positions": _positions(config),
         "feed-forward": _feed_forward(config),
-        "embeddings": _embeddings(config, classifies),
+        "embeddings": _embeddings(config, classifies) if hasattr(config, "vocab_size") else _patches(config),
         "dropout": _dropout(config),
         "initialization": f"`{config.initialization}`",
         "wide part": _wide_part(config) if classifies else "",
-        "pooling": f"`{config.classifier_pooling}`" if classifies and hasattr(config, "classifier_pooling") else "",
+        "pooling": _pooling(config) if classifies else "",
     }
     return {name: text for name, text in rows.items() if text}
 
@@ -89,6 +91,8 @@ def _positions(config: BlockConfig) -> str:
     if "rope_theta" in rope:
         kind = rope.get("rope_type", "default")
         words += f" (base {rope['rope_theta']:g}{'' if kind == 'default' else f', scaled: {kind}'})"
+    if hasattr(config, "grid"):
+        return f"{words}; {' by '.join(map(str, config.grid))} patches"
     kind = "at most" if scheme.has_table else "made for"
     return f"{words}; {kind} {config.max_position_embeddings:,} tokens"
 
@@ -125,6 +129,22 @@ def _wide_part(config: Any) -> str:
     """Return what is beside the stack; nothing for most models."""
     longest = getattr(config, "wide_max_ngram", 0)
     return f"n-grams of up to {longest} tokens hashed into {config.wide_buckets:,} rows of logits" if longest else ""
+
+
+def _pooling(config: Any) -> str:
+    if hasattr(config, "image_pooling"):
+        return IMAGE_POOLING_CHOICES[config.image_pooling].words
+    return f"`{config.classifier_pooling}`" if hasattr(config, "classifier_pooling") else ""
+
+
+def _patches(config: Any) -> str:
+    words = [
+        f"patches of {config.patch_size} by {config.patch_size} pixels",
+        PATCH_CHOICES[config.patch_embedding].words,
+    ]
+    if config.num_prefix_tokens:
+        words.append(f"{config.num_prefix_tokens} more token{'s' * (config.num_prefix_tokens > 1)} in front of them")
+    return ", ".join(words)
 
 
 def _dropout(config: BlockConfig) -> str:

@@ -62,10 +62,10 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "shazeer2019fast": keys == 1 and heads > 1,
         "ainslie2023gqa": 1 < keys < heads,
         "gemma2024gemma2": config.attn_logit_softcapping or config.final_logit_softcapping,
-        "press2017using": config.tie_word_embeddings and not classifies,
+        "press2017using": getattr(config, "tie_word_embeddings", False) and not classifies,
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
-        "huang2025overtokenized": config.max_ngram > 1,
+        "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
         "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }
     return [*found, *(paper for paper, is_used in used.items() if is_used)]

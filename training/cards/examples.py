@@ -1,8 +1,12 @@
 """Inputs to try a model with: one for the card, which is public, and one for the terminal."""
 
+from pathlib import Path
+
 from datasets import Dataset
 
 from ..data.arguments import DataArguments
+from ..data.images import pillow
+from ..run_folder.files import EXAMPLE
 from ..tasks import MASK, TASKS, TaskName
 
 GREETING = "Hello, how are you?"
@@ -23,6 +27,17 @@ def example_row(rows: Dataset, column: str) -> str:
     return short[len(short) // 2] if short else next(iter(texts), "")
 
 
+def write_example(folder: Path, pixels: bytes, size: int) -> None:
+    """Write an image, as a model sees it, into the folder of a run.
+
+    Args:
+        folder: The folder.
+        pixels: Rows of columns of red, green and blue.
+        size: Height and width.
+    """
+    pillow().frombytes("RGB", (size, size), pixels).save(folder / EXAMPLE)
+
+
 def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str:
     """Return the example input in a model's card: never a row of the user's data, unless `--card_example` gives one.
 
@@ -40,7 +55,7 @@ def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str
         if MASK in TASKS[task].example and MASK not in data_args.card_example:
             raise ValueError(f"--card_example {data_args.card_example!r} needs a {MASK}, which the model fills in")
         return data_args.card_example
-    if data_args.is_embedded:
+    if data_args.is_embedded and not TASKS[task].reads_images:
         return TASKS[task].embedded_example or row
     return TASKS[task].example if data_args.turns_column is None else GREETING
 
@@ -56,6 +71,8 @@ def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") ->
     if data_args.turns_column is not None:
         return None
     description = TASKS[task]
+    if description.reads_images:
+        return row or description.example
     if description.embedded_example and data_args.is_embedded:
         return description.embedded_example
     beginning = opening(row, WIDTH if description.whole_texts else 40)

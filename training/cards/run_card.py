@@ -6,7 +6,7 @@ from typing import Any
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.hub.card_merging import merged_card, write_card
-from vanillaformer.hub.file_names import PICTURES
+from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
 from ..data.arguments import DataArguments
@@ -80,6 +80,9 @@ def run_facts(
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
+    pictures = (
+        PICTURES if data_args.train_file is not None else (*PICTURES, *DATA_PICTURES)
+    )  # a user's own stay private
     return CardFacts(
         task=task,
         config=config,
@@ -103,7 +106,7 @@ def run_facts(
         resumed=trained["resumed"],
         hardware=trained["hardware"],
         separate_target=trained["separate_target"],
-        pictures=tuple(name for name in PICTURES if (run.folder / name).exists()),
+        pictures=tuple(name for name in pictures if (run.folder / name).exists()),
         license=training_args.license,
         samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
         has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,

@@ -33,7 +33,7 @@ Table = list[tuple[str, ...]]
 
 def card_variables(facts: CardFacts) -> dict[str, Any]:
     """Return what the template of the card is filled with."""
-    config, choices = facts.config, facts.choices
+    config, choices, task = facts.config, facts.choices, TASKS[facts.task]
     length, source_length = trained_lengths(facts)
     training, data = choices.get("training", {}), choices.get("data", {})
     classes = part_in_words(len(config.id2label)) if facts.classifies and CONFUSION in facts.pictures else ""
@@ -41,11 +41,13 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
     positions = POSITION_CHOICES[getattr(config, "position_embedding_type", "none")]
     parts: dict[str, Any] = {}
     if facts.is_ours:
-        parts["flops"] = flops_per_token(config, length, source_length, head=not facts.classifies)
+        with_head = task.reads_images or not facts.classifies
+        parts["flops"] = flops_per_token(config, length, source_length, head=with_head)
         parts["architecture"] = architecture(config, classifies=facts.classifies)
     return {
         "facts": facts,
-        "task": TASKS[facts.task],
+        "task": task,
+        "inputs": "images" if task.reads_images else "texts",
         "purpose": purpose(facts),
         "length": length,
         "source_length": source_length,
@@ -62,7 +64,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
             chat=facts.chats,
         ),
         "generate_options": shlex.join(
-            ["--model", facts.place, *(["--chat"] if facts.chats else ["--text", facts.example])]
+            ["--model", facts.place, *(["--chat"] if facts.chats else [f"--{task.input_option}", facts.example])]
         ),
         "results": result_table(facts),
         "baselines": {name: BASELINES[name].does for name in facts.baselines if name in BASELINES},
@@ -101,7 +103,9 @@ def purpose(facts: CardFacts) -> str:
 
 
 def trained_lengths(facts: CardFacts) -> tuple[int, int | None]:
-    """Return the longest row of the training, and the longest source of an encoder-decoder."""
+    """Return the longest row of the training, and the longest source of an encoder-decoder; an image is one thing."""
+    if TASKS[facts.task].reads_images:
+        return 1, None
     option, limit = TASKS[facts.task].length_option, getattr(facts.config, "max_position_embeddings", 0)
     length = facts.choice("data", option, limit)
     return length, facts.choice("data", "max_source_length", length) if facts.config.is_encoder_decoder else None

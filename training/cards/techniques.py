@@ -38,6 +38,7 @@ SCHEDULES = {
 # By `objective`
 OBJECTIVES = {
     "masked": Technique("masked language modeling, {mlm_probability:.0%} of the tokens hidden", ("devlin2019bert",)),
+    "masked_image": Technique("masked image modeling, {mask_ratio:.0%} of the patches hidden", ("xie2022simmim",)),
     "mlm+nsp": Technique(
         "masked language modeling and next-sentence prediction, {mlm_probability:.0%} of the tokens hidden",
         ("devlin2019bert",),
@@ -50,6 +51,10 @@ TECHNIQUES = {
     "scheduled_sampling": Technique(
         "scheduled sampling, {scheduled_sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")
     ),
+    "flip": Technique("mirrored images ({flip})"),
+    "shift": Technique("images shifted by up to {shift} pixels"),
+    "random_erasing": Technique("random erasing, probability {random_erasing}", ("zhong2020random",)),
+    "mixup": Technique("mixup, Beta({mixup}, {mixup})", ("zhang2018mixup",)),
     "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
     "lm_loss_weight": Technique(
         "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
@@ -89,7 +94,12 @@ def techniques(training: Settings, data: Settings) -> list[Technique]:
     objective = OBJECTIVES.get(settings.get("objective", ""))
     used = [entry for name, entry in TECHNIQUES.items() if settings.get(name) and settings[name] != "none"]
     found = [*([objective] if objective else []), _optimizer(settings), _schedule(settings), *used]
-    shown = {"mlm_probability": 0, **settings, "freeze": ", ".join(map(str, settings.get("freeze") or ()))}
+    shown = {
+        "mlm_probability": 0,
+        "mask_ratio": 0,
+        **settings,
+        "freeze": ", ".join(map(str, settings.get("freeze") or ())),
+    }
     return [technique._replace(words=technique.words.format_map(shown)) for technique in found]
 
 

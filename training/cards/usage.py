@@ -15,6 +15,13 @@ folder = {folder!r}
 tokenizer = AutoTokenizer.from_pretrained(folder{trust})
 {target}model = {auto_class}.from_pretrained(folder{trust})
 {use}"""
+LOAD_IMAGES = """{package}{torch}from PIL import Image
+from transformers import AutoImageProcessor, {auto_class}
+
+folder = {folder!r}
+processor = AutoImageProcessor.from_pretrained(folder)
+model = {auto_class}.from_pretrained(folder{trust})
+{use}"""
 PACKAGE = "import vanillaformer  # makes the Auto classes know the model\n"
 TRUST = ", trust_remote_code=True"
 TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer"{trust})\n'
@@ -50,6 +57,12 @@ def loading_code(
         call = (CHAT_PIPE if chat else description.pipe).format(example=example)
         return PIPE.format(task=description.pipeline_tag, folder=str(folder), call=call, trust=trust)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
+    if description.reads_images:
+        use = description.use.format(example=example)
+        names = {"auto_class": description.auto_class.__name__, "folder": str(folder), "trust": trust, "use": use}
+        return LOAD_IMAGES.format(
+            package=PACKAGE if package else "", torch="import torch\n" if "torch." in use else "", **names
+        )
     return LOAD.format(
         package=PACKAGE if package else "",
         auto_class=description.auto_class.__name__,

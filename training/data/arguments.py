@@ -37,6 +37,8 @@ class DataArguments:
     turns_column = cast("str | None", None)
     packing = cast(bool, False)
     sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
+    image_size = cast("int | None", None)
+    tokenizer_samples = 1_000
 
     dataset: str = field(
         default="embedded",
@@ -83,10 +85,8 @@ class DataArguments:
         metadata={"help": "Read the data while training; not with --num_train_epochs"},
     )
     streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows in the shuffle buffer"})
-    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: rows that train the tokenizer"})
-    long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes for tokenization (default: 1)"}
+        default=None, metadata={"help": "Processes for tokenization, threads for images (default: 1)"}
     )
     data_license: str | None = field(
         default=None, metadata={"help": "License of the data (default: the Hub data set's)", "group": CARD}
@@ -160,7 +160,17 @@ class DataArguments:
 
 
 @dataclass
-class TranslationDataArguments(DataArguments):
+class TextDataArguments(DataArguments):
+    """The data of models of texts."""
+
+    HELP_GROUP = "Data"
+
+    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: rows that train the tokenizer"})
+    long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
+
+
+@dataclass
+class TranslationDataArguments(TextDataArguments):
     """The data of a translator: pairs of texts."""
 
     HELP_GROUP = "Data"
@@ -195,7 +205,7 @@ class TranslationDataArguments(DataArguments):
 
 
 @dataclass
-class LanguageModelDataArguments(DataArguments):
+class LanguageModelDataArguments(TextDataArguments):
     """The data of a language model: texts, or dialogues."""
 
     HELP_GROUP = "Data"
@@ -243,7 +253,7 @@ class LanguageModelDataArguments(DataArguments):
 
 
 @dataclass
-class ClassifierDataArguments(DataArguments):
+class ClassifierDataArguments(TextDataArguments):
     """The data of a classifier: texts with labels."""
 
     HELP_GROUP = "Data"
@@ -260,10 +270,39 @@ class ClassifierDataArguments(DataArguments):
         check_limits(self, {"max_length": POSITIVE_INT})
 
 
+@dataclass
+class ImageDataArguments(DataArguments):
+    """The data of an image encoder: images, with labels for a classifier."""
+
+    HELP_GROUP = "Data"
+
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Folder with a folder of images per class, or local files or patterns with a column of images or "
+            "of paths: .parquet, .csv, .tsv, .json, .jsonl"
+        },
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation folder or files"})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Local test folder or files"})
+    image_column: str = field(default="image", metadata={"help": "Column of the image, or of the path of its file"})
+    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
+    image_size: int | None = field(
+        default=None,
+        metadata={"help": "Height and width in pixels (default: the model's, of a new one the data's, at most 64)"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"image_size": POSITIVE_INT})
+
+
 DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "translation": TranslationDataArguments,
     "causal": LanguageModelDataArguments,
     "masked": LanguageModelDataArguments,
     "mlm+nsp": LanguageModelDataArguments,
     "classification": ClassifierDataArguments,
+    "image_classification": ImageDataArguments,
+    "masked_image": ImageDataArguments,
 }

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datasets import DatasetDict
 
 from ..progress import stage
-from ..tasks import TaskName
+from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, SPLITS, DataArguments
+from .image_rows import NAME
 from .labels import encode_labels, label_names
 from .rows import DataStats, load_rows
 from .sources import find_sources
@@ -34,7 +35,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
     """Return the data of a task.
 
     The columns are `source` and `target` (translation), `text` (language models), `text` and `label`, a `ClassLabel`
-    (classification).
+    (classification), `image`, the pixels of `data_args.image_size`, `name` and `label` (images).
     Column names of the input are mapped to these; other columns are dropped. Without validation data a part of the
     training data is held out: of the distinct sources (texts), so that rows with the same one stay together; of a
     stream, its first rows.
@@ -55,14 +56,15 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         parts = load_rows(sources, data_args, task)
     else:
         parts, stream = open_streams(sources, data_args, task)
-    if task == "classification":
+    if "label" in COLUMNS[task]:
         parts = encode_labels(parts)
     stats = {split: dict(part.stats) for split, part in parts.items()}
-    splits = DatasetDict({split: part.rows.select_columns(list(COLUMNS[task])) for split, part in parts.items()})
+    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ())]
+    splits = DatasetDict({split: part.rows.select_columns(columns) for split, part in parts.items()})
     if stream is None:
         splits, leaks = divide(splits, COLUMNS[task][0], data_args)
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
-        stream.names = label_names(splits) if task == "classification" else None
+        stream.names = label_names(splits) if "label" in COLUMNS[task] else None
         stream.buffer, stream.seed = data_args.streaming_buffer, order_seed
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)

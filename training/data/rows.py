@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_datasets
 
 from vanillaformer.hub.reporting import report
 
 from ..arrow_files import arrow_file
 from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, SPLITS, DataArguments
+from .image_rows import ImageOptions, decoded, usual_size
 from .json_files import needed_cells
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
 from .sources import Source
@@ -37,6 +38,7 @@ class SplitRows:
         name: Name of their source in messages.
         rows: The rows, with the columns that tell a row's number and file.
         skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
+        images: How images are read.
         stats: How many rows were left out, by the reason.
         reported: For a stream, the kinds of messages printed already; None for a whole split.
     """
@@ -45,6 +47,7 @@ class SplitRows:
     name: str
     rows: Dataset
     skip_bad: bool = False
+    images: ImageOptions = field(default_factory=ImageOptions)
     stats: dict[str, int] = field(default_factory=dict)
     reported: set[str] | None = None
 
@@ -105,14 +108,24 @@ def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskNa
     """
     skip_bad = data_args.bad_rows == "skip"
     parts = {
-        split: text_columns(SplitRows(split, source.name, source.rows, skip_bad), source.columns | source.more_columns)
+        split: text_columns(
+            SplitRows(split, source.name, source.rows, skip_bad, source.images), source.columns | source.more_columns
+        )
         for split, source in sources.items()
     }
+    if TASKS[task].reads_images and data_args.image_size is None:
+        data_args.image_size = usual_size(parts["train"].rows, data_args.image_column, parts["train"].images)
     if data_args.split_column is not None:
         parts = by_column(parts["train"], data_args.split_column)
     if data_args.order_column is not None:
         parts["train"] = in_order(parts["train"], data_args.order_column)
-    return {split: task_rows(part, sources["train"].columns, task) for split, part in parts.items()}
+    size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
+    return {
+        split: task_rows(
+            replace(part, images=replace(part.images, size=size, workers=workers)), sources["train"].columns, task
+        )
+        for split, part in parts.items()
+    }
 
 
 def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
@@ -222,9 +235,11 @@ def task_rows(split: SplitRows, columns: Mapping[str, str], task: TaskName) -> S
 
 
 def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
-    """Return the rows of the task's columns that have a text in each."""
+    """Return the rows of the task's columns that have a text, or an image, in each."""
     for column in COLUMNS[task]:
-        if column != "label":
+        if column == "image":
+            split = _with_pixels(split, column)
+        elif column != "label":
             split = _with_texts(split, column, drop_blank=not TASKS[task].whole_texts)
     if not len(split.rows) and split.reported is None:
         raise ValueError(f"{split.name} has no rows")
@@ -245,8 +260,19 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
     return split.without(empty | blank, lambda _: f"the {column} is empty", hint="fill it in, remove it, or ")
 
 
+def _with_pixels(split: SplitRows, column: str) -> SplitRows:
+    """Return the rows whose image can be read, with its pixels in place of its file, and its name."""
+    found = decoded(split.rows, column, split.images)
+    problems = arrow_column(found, PROBLEM)
+    rows = concatenate_datasets([split.rows.remove_columns(column), found.remove_columns(PROBLEM)], axis=1)
+    unreadable = np.asarray(pc.is_valid(problems), dtype=bool)
+    return split.with_rows(rows).without(unreadable, lambda index: problems[index].as_py())
+
+
 def _is_plain(option: str, feature: Any) -> bool:
-    """Return whether a column can be used as it is: texts, classes, and numbers where no text is needed."""
+    """Return whether a column can be used as it is: texts, images, classes, and numbers where no text is needed."""
+    if option == "image_column" and isinstance(feature, Image | dict):
+        return True
     is_text = getattr(feature, "dtype", None) in ("string", "large_string")
     return is_text or (isinstance(feature, Value | ClassLabel) and option not in TEXT_OPTIONS)
 

@@ -1,16 +1,18 @@
 """The source of each split: local files, the Hub or installed packages, read at once or as a stream."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from datasets import Dataset, load_dataset
 from datasets import IterableDataset as Stream
 
-from ..tasks import TaskName
+from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .corpora import embedded_corpus
 from .files import find_files, load_files, named, stream_files
+from .image_rows import ImageOptions, folder_rows, undecoded
 from .opening import ROW, Paths, format_of
 
 
@@ -23,12 +25,14 @@ class Source:
         rows: The rows, or a stream of them.
         columns: The columns of the task, by the option that names each: {"source_column": "en"}.
         more_columns: Further columns, by which rows are split and sorted.
+        images: How images are read.
     """
 
     name: str
     rows: Dataset | Stream
     columns: dict[str, str]
     more_columns: dict[str, str]
+    images: ImageOptions = field(default_factory=ImageOptions)
 
 
 def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
@@ -65,7 +69,7 @@ def _hub(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     columns, more = task_columns(data_args, task), _more_columns(data_args)
     sources = {}
     for split, name in names.items():
-        rows = dataset[name]
+        rows = undecoded(dataset[name])
         if isinstance(rows, Dataset):
             rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
         sources[split] = Source(f"{where}, split {name}", rows, columns, more if split == "train" else {})
@@ -76,10 +80,31 @@ def _local(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
     columns, more = task_columns(data_args, task), _more_columns(data_args)
     read, splits = stream_files if data_args.streaming else load_files, _files(data_args, task)
     options = data_args.read_options()
-    return {
-        split: Source(named(files), read(files, columns | more, options), columns, more)
+    sources = {
+        split: Source(
+            *(named(files), undecoded(read(files, columns | more, options)), columns, more),
+            ImageOptions(folder=files[0][0].parent),
+        )
         for split, files in splits.items()
     }
+    for split in SPLITS:
+        if folder := _image_folder(data_args, split, task):
+            rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
+            sources[split] = Source(str(folder), rows, columns, {})
+    return sources
+
+
+def _image_folder(data_args: DataArguments, split: str, task: TaskName) -> Path | None:
+    """Return the folder of images of a split, if it has one."""
+    names = getattr(data_args, f"{split}_file") or []
+    if not (TASKS[task].reads_images and any(Path(name).is_dir() for name in names)):
+        return None
+    if len(names) > 1:
+        raise ValueError(f"--{split}_file {' '.join(names)}: give one folder, or files")
+    for name in ("streaming", "split_column", "order_column"):
+        if getattr(data_args, name):
+            raise ValueError(f"--{name} needs files, not the folder --{split}_file {names[0]}")
+    return Path(names[0])
 
 
 def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
@@ -87,7 +112,7 @@ def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
     files: dict[str, list[Paths]] = {}
     for split in SPLITS:  # look at every file before reading any
         names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
-        if names is None:
+        if names is None or _image_folder(data_args, split, task):
             continue
         sides = [find_files(f"{split}_file", names)]
         sides += [find_files(f"{split}_target_file", targets)] if targets is not None else []
@@ -108,8 +133,8 @@ def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskN
             raise ValueError(
                 f"--{split}_file is a .txt file: give its translation, line by line, as --{split}_target_file"
             )
-        if task == "classification":
-            raise ValueError(f"--{split}_file is a .txt file, which has no labels: use .csv, .jsonl or .parquet")
+        if "label" in COLUMNS[task] or TASKS[task].reads_images:
+            raise ValueError(f"--{split}_file is a .txt file, which has no columns: use .csv, .jsonl or .parquet")
 
 
 def task_columns(data_args: DataArguments, task: TaskName) -> dict[str, str]:

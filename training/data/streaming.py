@@ -14,8 +14,9 @@ from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
-from ..tasks import TaskName
+from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, DataArguments
+from .image_rows import LOOKED_AT, ImageOptions, image_cell, usual_size
 from .json_files import column_names, needed_cells
 from .labels import with_labels
 from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
@@ -65,6 +66,7 @@ class TextStream:
         columns: Their columns, by the option that names each.
         task: The task.
         skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
+        images: How images are read.
         buffer: Size of the shuffle buffer; 0 keeps the order.
         seed: Seed of the order.
         names: Names of the classes, once known.
@@ -78,6 +80,7 @@ class TextStream:
     columns: dict[str, str]
     task: TaskName
     skip_bad: bool = False
+    images: ImageOptions = field(default_factory=ImageOptions)
     buffer: int = 0
     seed: int = 0
     names: list[str] | None = None
@@ -110,7 +113,7 @@ class TextStream:
             table = self._table(chunk)
             size.adapt(len(chunk), table.rows.data.nbytes)
             batch = usable_rows(readable_rows(table), self.task)
-            if self.task == "classification":
+            if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
             if self.held_out:
@@ -142,13 +145,23 @@ class TextStream:
         rows = concatenate_datasets(parts)
         return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
 
+    def usual_image_size(self) -> int:
+        """Return the side of the images by the first of them."""
+        first = self._table(list(enumerate(self.source.take(LOOKED_AT), start=1)))
+        return usual_size(first.rows, "image", self.images)
+
     def _table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
         """Return numbered rows of the source as a table of the task's columns."""
-        found = [needed_cells(row, self.columns) for _, row in chunk]
         names = dict(zip(COLUMNS[self.task], self.columns.values()))
+        image = names.pop("image", None)
+        columns = {option: name for option, name in self.columns.items() if option != "image_column"}
+        found = [needed_cells(row, columns) for _, row in chunk]
         table: dict[str, list[Any]] = {column: [cells[name] for cells, _ in found] for column, name in names.items()}
         features: dict[str, Any] = dict.fromkeys([*table, PROBLEM, FILE], Value("string"))
         features |= dict.fromkeys((ROW, READ, LINES), Value("int64"))
+        if image is not None:
+            features["image"] = {"bytes": Value("large_binary"), "path": Value("string")}
+            table["image"] = [image_cell(row.get(image)) for _, row in chunk]
         feature = (self.source.features or {}).get(names.get("label", ""))
         if isinstance(feature, ClassLabel):
             features["label"] = feature
@@ -158,7 +171,7 @@ class TextStream:
         table[PROBLEM] = [row.get(PROBLEM) or problem for (_, row), (_, problem) in zip(chunk, found)]
         schema = Features({name: features[name] for name in table}).arrow_schema
         rows = Dataset(pa.table(table, schema=schema), fingerprint=generate_random_fingerprint())
-        return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
+        return SplitRows(self.split, self.name, rows, self.skip_bad, self.images, reported=self.reported)
 
 
 def open_streams(
@@ -173,9 +186,17 @@ def open_streams(
     """
     skip_bad = data_args.bad_rows == "skip"
     streams = {
-        split: TextStream(split, source.name, source.rows, source.columns, task, skip_bad)
+        split: TextStream(
+            *(split, source.name, source.rows, source.columns, task, skip_bad),
+            images=replace(source.images, kept=False, workers=data_args.preprocessing_num_workers or 1),
+        )
         for split, source in sources.items()
     }
+    if TASKS[task].reads_images:
+        if data_args.image_size is None:
+            data_args.image_size = streams["train"].usual_image_size()
+        for stream in streams.values():
+            stream.images = replace(stream.images, size=data_args.image_size)
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
     parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
     train, column, hint = streams["train"], COLUMNS[task][0], ""

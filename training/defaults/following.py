@@ -20,6 +20,7 @@ from ..run_folder.settings import BY_DATA, Settings
 from ..tasks import TaskName
 from .choices import Default, Machine, set_defaults
 from .classification import classifier_defaults, text_facts
+from .images import image_defaults
 from .language_model import BLOCK, language_model_defaults
 from .translation import LONGEST, pair_facts, translator_defaults
 
@@ -31,7 +32,7 @@ OPTIONS = {
     "tokenizer": ("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
     "training": (
         *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
-        *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs"),
+        *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
         *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "ensemble", "bf16"),
     ),
 }
@@ -127,8 +128,15 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
     return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 
+def _image_classifier(args: Arguments, data: TaskData) -> list[Default]:
+    rows, size = len(data.splits["train"]), args.data_args.image_size or 0
+    found = image_defaults(rows, size, machine(args.training_args))
+    return [entry for entry in found if data.stream is None or entry.option != "max_epochs"]
+
+
 RULES: dict[TaskName, Callable[[Arguments, TaskData], list[Default]]] = {
     "classification": _classifier,
     "causal": _language_model,
     "translation": _translator,
+    "image_classification": _image_classifier,
 }

@@ -22,6 +22,7 @@ from ..preprocessing.collators import RowMasking
 from ..preprocessing.statistics import token_counts
 from ..progress import stage
 from ..tasks import TaskName
+from .image_baselines import linear_on_pixels, mean_image, nearest_mean
 
 Scores = dict[str, float]
 Scorer = Callable[[Dataset], Scores]
@@ -213,7 +214,7 @@ def _column(rows: Dataset, name: str) -> np.ndarray:
     return np.asarray(rows.with_format("arrow")[name])
 
 
-MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every text", majority_class)
+MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every row", majority_class)
 UNIGRAM = Baseline("unigram", "tokens by their frequency in the training data, without any context", unigram)
 COPY = Baseline("copied source", "the source in place of its translation", copied_source)
 TARGET_UNIGRAM = Baseline(
@@ -226,6 +227,15 @@ LINEAR = Baseline(
     "a linear support vector machine on the TF-IDF of words and pairs of words, trained on the same texts",
     linear_machine,
 )
+NEAREST_MEAN = Baseline(
+    "nearest mean image", "the class whose mean training image is the nearest, pixel by pixel", nearest_mean
+)
+MEAN_IMAGE = Baseline("mean image", "the mean training image in place of hidden patches", mean_image)
+PIXELS = Baseline(
+    "linear classifier of pixels",
+    "a linear classifier on the pixels (ridge regression of the classes), trained on the same images",
+    linear_on_pixels,
+)
 
 TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
     "classification": (MAJORITY,),
@@ -233,8 +243,10 @@ TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
     "masked": (UNIGRAM,),
     "mlm+nsp": (UNIGRAM,),
     "translation": (COPY, TARGET_UNIGRAM),
+    "image_classification": (MAJORITY, NEAREST_MEAN),
+    "masked_image": (MEAN_IMAGE,),
 }
 """Always computed."""
-TRAINED: dict[TaskName, tuple[Baseline, ...]] = {"classification": (LINEAR,)}
+TRAINED: dict[TaskName, tuple[Baseline, ...]] = {"classification": (LINEAR,), "image_classification": (PIXELS,)}
 """Computed with --baseline."""
 BASELINES = {baseline.name: baseline for table in (TRIVIAL, TRAINED) for each in table.values() for baseline in each}

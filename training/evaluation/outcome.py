@@ -31,14 +31,14 @@ SHARE = 0.05
 """Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
 PREFIX = "train_rows"
 BLEU_OPTIONS = ("tokenize", "lowercase")
-Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]
 
 
 def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
     """Return the scores of the trained model on some training rows, computed as those on held-out rows.
 
     The losses logged while training are of changing weights, with dropout, and maybe smoothed: no loss of held-out
-    rows can be compared with them. Of a translator there is only the loss.
+    rows can be compared with them. Of a translator and a masked image model there is only the loss.
 
     Args:
         task: What the model does.
@@ -50,7 +50,8 @@ def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out
     enough = max(FEWEST_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
     count = min(len(rows), MOST_ROWS, max(held_out, FEWEST_ROWS), enough)
     sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
-    loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, "texts" in TASKS[task].predicts
+    without_scores = {"texts", "pixels"} & set(TASKS[task].predicts)
+    loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, bool(without_scores)
     try:
         found = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
     finally:
@@ -64,7 +65,7 @@ def describe_outcome(
     task: TaskName,
     trainer: RunTrainer,
     rows: DatasetDict,
-    tokenizers: Pair,
+    tokenizers: Tokenizers,
     *,
     data: TaskData,
     history: Sequence[dict[str, Any]],
@@ -189,9 +190,9 @@ def _settings(run: Run, task: TaskName, trainer: RunTrainer) -> dict[str, Any]:
     model: Any = trainer.model
     pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
     found = {"dropout": model.config.dropout} if isinstance(model.config, BlockConfig) and not pretrained else {}
-    if TASKS[task].program == "train-language-model":
-        return found  # whose losses are probabilities of text, which smoothing would spoil
+    if "classes" not in TASKS[task].predicts and "texts" not in TASKS[task].predicts:
+        return found  # whose losses are probabilities of text, which smoothing would spoil, or distances of pixels
     offered = {entry.name for entry in fields(trainer.args)}
-    names = offered & {"label_smoothing_factor", "token_dropout", "r_drop"}
+    names = offered & {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
     found |= {name: getattr(trainer.args, name) for name in names}
     return found | ({"pretrained": pretrained} if task == "classification" else {})

@@ -37,7 +37,7 @@ def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
     axes.grid(alpha=0.3)
     if axes.lines:
         figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def confusion_picture(
@@ -77,7 +77,7 @@ def confusion_picture(
         number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=color)
         number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> Path:
@@ -129,7 +129,7 @@ def attention_map(
     figure.suptitle(title, fontsize=10)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("target", fontsize=9)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _visible(token: str) -> str:
@@ -139,12 +139,17 @@ def _visible(token: str) -> str:
 
 def _tick(name: str, other: str) -> str:
     """Return a class's name as a tick label, or `other` if the font lacks one of its characters."""
+    return shorten(drawable(name, other), 40, placeholder=" ...").replace("$", "\\$")
+
+
+def drawable(name: str, other: str) -> str:
+    """Return a name, or `other` if the font lacks one of its characters."""
     glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    drawable = all(ord(character) in glyphs for character in name)
-    return shorten(name if drawable else other, 40, placeholder=" ...").replace("$", "\\$")
+    return name if all(ord(character) in glyphs for character in name) else other
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write a picture; its ending says the format."""
     with warnings.catch_warnings():  # one for each character that the font lacks and draws as a box
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, dpi=150)

@@ -18,30 +18,32 @@ from ..run_folder.run import Run
 from ..tasks import TASKS, TaskName
 from ..trainer.trainer import RunTrainer
 from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
+from .image_pictures import confused_picture, write_reconstructions
 from .plots import confusion_picture
 from .samples import write_samples
 
 PREFIXES = {"validation": "eval", "test": "test"}
-Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]
 
 
 def score_and_predict(
-    run: Run, task: TaskName, trainer: RunTrainer, rows: DatasetDict, tokenizers: Pair, **options: Any
+    run: Run, task: TaskName, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers, **options: Any
 ) -> None:
     """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
 
     That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
     order of the data, with texts and references as they stand in the data. A classifier's errors are in
-    `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and `confusion_matrix.png` too. A causal
-    language model continues some rows, in `samples.jsonl`. Where nothing is predicted (`--predict_with_generate
-    False`) there is no file.
+    `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and `confusion_matrix.png` too, those of a
+    classifier of images also in `confused_images.png`. A causal language model continues some rows, in
+    `samples.jsonl`; what a masked image model makes of some is in `reconstructions.png`. Where nothing is predicted
+    (`--predict_with_generate False`) there is no file.
 
     Args:
         run: The run.
         task: What the model does.
         trainer: The trainer, after training.
-        rows: Tokenized splits.
-        tokenizers: Those of source and target.
+        rows: Splits as the model reads them.
+        tokenizers: Those of source and target; none of images.
         **options: For the test split only (`num_beams`).
     """
     splits = [split for split in PREFIXES if split in rows]
@@ -63,10 +65,13 @@ def score_and_predict(
     if samples and "validation" in rows:
         with optional(SAMPLES):
             write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
+    if "pixels" in TASKS[task].predicts and splits:
+        with optional("reconstructions.png"):
+            write_reconstructions(run.folder, trainer, rows[splits[-1]])
 
 
 def _records(
-    run: Run, task: TaskName, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Pair
+    run: Run, task: TaskName, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Tokenizers
 ) -> Iterator[dict[str, Any]]:
     predicts = TASKS[task].predicts
     if "texts" in predicts:
@@ -76,7 +81,7 @@ def _records(
     return _filled(output, tokenizers[0])
 
 
-def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Pair) -> Iterator[dict[str, Any]]:
+def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Tokenizers) -> Iterator[dict[str, Any]]:
     ids = labels_and_predictions(output)[1]
     ids = np.where(ids == IGNORE_INDEX, tokenizers[1].pad_token_id, ids)
     predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
@@ -110,9 +115,13 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
             totals=np.bincount(labels, minlength=len(names))[drawn],
             title=part_in_words(len(names)),
         )
+    if "pixel_values" in rows.column_names:
+        with optional("confused_images.png"):
+            confused_picture(run.folder, rows, trainer.data_collator.size, labels, probabilities.numpy(), names)
+    column, key = ("name", "image") if "name" in rows.column_names else ("text", "text")
     best = probabilities.max(dim=-1).values.tolist()
-    for text, label, predicted, value in zip(rows["text"], labels, chosen, best):
-        yield {"text": text, "reference": names[label], "prediction": names[predicted], "probability": round(value, 6)}
+    for text, label, predicted, value in zip(rows[column], labels, chosen, best):
+        yield {key: text, "reference": names[label], "prediction": names[predicted], "probability": round(value, 6)}
 
 
 def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:

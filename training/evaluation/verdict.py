@@ -214,6 +214,10 @@ REMEDIES = (
     Remedy("`--set dropout=0.3`", lambda settings: 0.1 <= settings.get("dropout", 1) < 0.3),
     Remedy("`--label_smoothing_factor 0.1`", _unused("label_smoothing_factor")),
     Remedy("`--token_dropout 0.1`", _unused("token_dropout")),
+    Remedy(
+        "`--shift 2` (pixels), and `--flip horizontal` where a mirrored image has the same class", _unused("shift")
+    ),
+    Remedy("`--mixup 0.2`", _unused("mixup")),
     Remedy("`--r_drop 1`", lambda settings: settings.get("dropout", 1) > 0 and settings.get("r_drop", 1) == 0),
     Remedy(
         "pre-training on the same or more texts (`vanillaformer train-language-model --objective masked`, then "
@@ -269,8 +273,9 @@ def _compared(outcome: Outcome) -> str:
 
 
 LOOK_AT: dict[str, str] = {
-    "classes": "do the labels belong to the texts (the columns and their order), and is --learning_rate or the number "
+    "classes": "do the labels belong to the rows (the columns and their order), and is --learning_rate or the number "
     "of steps far off?",
+    "pixels": "is --learning_rate or the number of steps far off?",
     "texts": "are sources and targets aligned, and is --learning_rate or the number of steps far off?",
     "tokens": "is --learning_rate or the number of steps far off, and are the validation texts of the same kind as "
     "the training texts?",

@@ -201,8 +201,13 @@ def evaluation_order(rows: Dataset) -> np.ndarray:
 
 
 def row_lengths(rows: Dataset) -> np.ndarray:
-    """Return the number of tokens of each row, a column for the source and one for the target where there is one."""
+    """Return the number of tokens of each row, a column for the source and one for the target where there is one.
+
+    Images are of one length.
+    """
     columns = [name for name in COLUMNS if isinstance(rows[0].get(name), list)]
+    if not columns:
+        return np.ones((len(rows), 1), np.int64)
     tables = rows.select_columns(columns).with_format("arrow")
     return np.stack([pc.list_value_length(tables[column]).to_numpy() for column in columns], axis=1).astype(np.int64)
 

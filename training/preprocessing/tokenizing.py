@@ -14,8 +14,8 @@ from ..data.rows import DataStats
 from .caching import cached_map
 from .encoding import Batch, encode_pairs, encode_texts
 
-RAW_TEXTS = ("source", "target", "text")
-"""Columns of held-out rows with the texts of the data, which are not passed to the model."""
+RAW_TEXTS = ("source", "target", "text", "name")
+"""Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
 
 
 class TokenizedSplits(DatasetDict):

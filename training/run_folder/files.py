@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vanillaformer.hub.atomic_files import flush
-from vanillaformer.hub.file_names import CARD, CONFIG, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
+from vanillaformer.hub.file_names import CARD, CONFIG, DATA_PICTURES, GENERATION, INDEX, SHARDS, TOKENIZERS, WEIGHTS
 from vanillaformer.hub.remote_code import saved_code
 
 try:
@@ -20,11 +20,13 @@ except ImportError:  # Windows
 
 RECORD = "run.json"
 SAMPLES = "samples.jsonl"
+EXAMPLE = "example.png"
+"""An image to try a model with, which is not published."""
 ADAPTER = "adapter"
 NAMES = (
     *(RECORD, CARD, "all_results.json", "trainer_state.json", "training_args.bin"),
     *("predictions_validation.jsonl", "predictions_test.jsonl", SAMPLES),
-    *("loss_curve.png", "confusion_matrix.png"),
+    *("loss_curve.png", "confusion_matrix.png", EXAMPLE, *DATA_PICTURES),
     *(CONFIG, GENERATION, WEIGHTS, INDEX, SHARDS, *TOKENIZERS),
     *(f"{ADAPTER}/{name}" for name in ("adapter_config.json", "adapter_model.safetensors", CARD)),
     "runs/*/events.out.tfevents.*",

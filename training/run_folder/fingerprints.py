@@ -46,7 +46,7 @@ def _fingerprint(rows: Dataset) -> dict[str, Any]:
 def _update(lengths: Any, content: Any, column: pa.Array | pa.ChunkedArray) -> None:
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if isinstance(column, pa.StringArray | pa.LargeStringArray | pa.BinaryArray | pa.LargeBinaryArray):
         column = column.cast(pa.large_binary())
         offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
         lengths.update(np.diff(offsets))

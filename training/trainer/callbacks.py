@@ -29,7 +29,7 @@ def line(state: Any, logs: dict[str, Any], seconds: float, budget: TimeBudget | 
     start = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
     if budget is not None:
         start = f"step {state.global_step:,}/{budget.steps_text(state)}"
-        time, speed = [f"{budget.spent:.0f} s", budget.time_left(state)], [f"{budget.rate:,.0f} tokens/s"]
+        time, speed = [f"{budget.spent:.0f} s", budget.time_left(state)], [f"{budget.rate:,.0f} {budget.unit}/s"]
     if any(name.startswith("eval_") for name in logs):
         return " · ".join([start, *time, f"validation: {scores_text(logs, 'eval') or 'no token to predict'}"])
     if "loss" not in logs:

@@ -38,6 +38,7 @@ class LossArguments:
     token_dropout = 0.0
     lm_loss_weight = 0.0
     ensemble = 0
+    mixup = 0.0
 
     r_drop: float = field(
         default=0.0,
@@ -148,7 +149,11 @@ def training_loss(
     """
     if r_drop:
         inputs, items = twice(inputs), 2 * items
-    if inputs["labels"].ndim == 1:  # a class for each text
+    if inputs["labels"].is_floating_point():  # the probabilities of classes, of mixed images
+        logits = model(**without_labels(inputs))["logits"]
+        options: dict[str, Any] = {"reduction": "sum", "label_smoothing": label_smoothing}
+        loss = nn.functional.cross_entropy(logits.float(), inputs["labels"], **options) / items
+    elif inputs["labels"].ndim == 1:  # a class for each text
         outputs = model(**without_labels(inputs), output_hidden_states=lm_loss_weight > 0)
         logits = outputs["logits"]
         loss = smoothed_loss(logits, inputs["labels"], label_smoothing, num_items_in_batch=items)
@@ -199,6 +204,30 @@ def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
     hidden = torch.rand(seen.shape, device=seen.device) < rate
     hidden[:, 0] = False
     return {**inputs, "attention_mask": seen.masked_fill(hidden, 0)}
+
+
+def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
+    """Return a batch whose images are `λ x_i + (1 - λ) x_j`, and whose labels are mixed likewise (B, C).
+
+    Mixup (Zhang et al. 2018, arXiv 1710.09412): λ is drawn from Beta(α, α) for each image, its partner from the batch.
+
+    Args:
+        inputs: A batch with `pixel_values` (B, ...), and `labels` (B) where there are any.
+        alpha: α; 0 changes nothing.
+        classes: Number of classes C.
+    """
+    if not alpha:
+        return inputs
+    images = inputs["pixel_values"]
+    weights = torch.distributions.Beta(alpha, alpha).sample((len(images),)).to(images.device)
+    partners = torch.randperm(len(images), device=images.device)
+
+    def mixed(values: torch.Tensor) -> torch.Tensor:
+        share = weights.view(-1, *[1] * (values.ndim - 1)).to(values.dtype)
+        return share * values + (1 - share) * values[partners]
+
+    labels = nn.functional.one_hot(inputs["labels"], classes).float()
+    return {**inputs, "pixel_values": mixed(images), "labels": mixed(labels)}
 
 
 def without_labels(inputs: Inputs) -> Inputs:

@@ -180,6 +180,7 @@ class TimeBudget(StatefulCallback):
         first = min(FIRST_EVALUATION, seconds / 5)
         self.marks = {"eval": Marks(first), "save": Marks(first), "logging": Marks(FIRST_LOG)}
         self.tokens: Any = 0  # of this process since the last report
+        self.unit = "tokens"
         self.busy = self.rate = 0.0  # seconds in steps since the last report, and tokens a second until it
 
     # -------------------------------------------------------------------------------------------------- the time
@@ -358,6 +359,7 @@ class BudgetTrainer(Trainer):
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
         if self.budget is not None:
+            self.budget.unit = "images" if "pixel_values" in inputs else "tokens"
             self.budget.tokens += count_tokens(inputs, encoder_decoder=self.model.config.is_encoder_decoder)
         return super().training_step(model, inputs, *arguments, **keywords)
 
@@ -377,7 +379,9 @@ def follow(budget: TimeBudget, schedule: Callable[[Any], float]) -> Callable[[in
 
 
 def count_tokens(inputs: dict[str, Any], *, encoder_decoder: bool) -> Any:
-    """Return the tokens of a batch, source and target, without padding."""
+    """Return the tokens of a batch, source and target, without padding; of images, how many there are."""
+    if "pixel_values" in inputs:
+        return len(inputs["pixel_values"])
     mask = inputs.get("attention_mask")
     tokens = inputs["input_ids"].numel() if mask is None or mask.ndim != 2 else mask.sum()
     return tokens + (inputs["labels"] != -100).sum() if encoder_decoder else tokens

@@ -32,7 +32,7 @@ from .averaging import AveragingTrainer
 from .distillation import Teachers, distillation_loss
 from .guards import GuardedTrainer
 from .held_out_loss import HeldOutLossTrainer
-from .losses import gold_probability, training_loss, with_hidden_tokens, with_own_predictions
+from .losses import gold_probability, training_loss, with_hidden_tokens, with_mixed_images, with_own_predictions
 from .optimizers import OPTIMIZERS, decaying_names
 from .pushing import PushingTrainer
 from .sharding import ShardingTrainer
@@ -143,6 +143,8 @@ class RunTrainer(
             return super().compute_loss(model, inputs, return_outputs)
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         inputs = with_hidden_tokens(inputs, self._token_dropout(inputs))
+        if self.args.mixup:
+            inputs = with_mixed_images(inputs, self.args.mixup, self.model.config.num_labels)
         inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
         if self.teachers is not None:
             loss = distillation_loss(model, inputs, self.teachers, items)

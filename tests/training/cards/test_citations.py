@@ -27,6 +27,7 @@ EVERYTHING_ON = {
         "ema_decay": 0.99,
         "ensemble": 2,
     },
+    **{"flip": "both", "shift": 2, "random_erasing": 0.1, "mixup": 0.2},
     **{"bf16": True, "fp16": True, "max_grad_norm": 1.0, "temperature": 1.5},
 }
 TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True, "block_stride": 8})

@@ -9,7 +9,7 @@ from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.training.cards.examples import card_example, example_row, opening, terminal_example
 from vanillaformer.training.data.arguments import DataArguments, LanguageModelDataArguments
 from vanillaformer.training.parsing import parse
-from vanillaformer.training.run import text_option
+from vanillaformer.training.run import input_option
 from vanillaformer.training.tasks import MASK, TASKS
 
 OWN = {"train_file": "own.csv"}
@@ -78,5 +78,5 @@ def test_an_example_is_a_short_line_where_there_is_one(texts: list[str], wanted:
 
 @pytest.mark.parametrize("text", ["it's $HOME", "-5 degrees", "--text", "plain"])
 def test_an_example_survives_the_shell(text: str) -> None:
-    (arguments,) = parse(GenerateArguments, ["--model", "m", *shlex.split(text_option(text))])
+    (arguments,) = parse(GenerateArguments, ["--model", "m", *shlex.split(input_option(text))])
     assert arguments.text == [text]

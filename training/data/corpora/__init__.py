@@ -6,6 +6,7 @@ from typing import Any
 from ...tasks import TaskName
 from .cldr_translation import DEFAULT_KINDS, cldr_translation, translation_corpus, unseen_examples
 from .corpus import Corpus
+from .digits import digits, digits_corpus
 from .kinds import KINDS
 from .language_names import LANGUAGES, classification_corpus, language_names
 from .standard_library import language_model_corpus, standard_library
@@ -16,6 +17,8 @@ CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "masked": language_model_corpus,
     "mlm+nsp": language_model_corpus,
     "classification": classification_corpus,
+    "image_classification": digits_corpus,
+    "masked_image": digits_corpus,
 }
 
 
@@ -31,6 +34,7 @@ __all__ = [
     "LANGUAGES",
     "Corpus",
     "cldr_translation",
+    "digits",
     "embedded_corpus",
     "language_names",
     "standard_library",

@@ -1,0 +1,109 @@
+"""A classifier of images from the program to the pipeline: what it leaves, fine-tuning, `generate`, bad files."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from script_runs import train, weights
+from transformers import AutoImageProcessor, pipeline
+
+from vanillaformer.scripts import generate, train_image_classifier
+from vanillaformer.training.programs import parse_arguments
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Dark and bright images of 20 by 12 pixels, and a damaged one."""
+    rng = np.random.default_rng(0)
+    for number in range(16):
+        path = tmp_path / "photos" / ("dark", "bright")[number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 100, (12, 20, 3)) + 150 * (number % 2)
+        Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return tmp_path / "photos"
+
+
+def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -> None:
+    folder = trained("image_classification")
+    example = str(folder / "example.png")
+    found = pipeline("image-classification", model=str(folder))(example)
+    capsys.readouterr()
+    generate.main(["--model", str(folder), "--image", example])
+    label, probability = capsys.readouterr().out.split()
+    assert label == found[0]["label"]
+    assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for words in (
+        "pipeline_tag: image-classification",
+        "--image image.png",
+        "confused_images.png",
+        "mixup",
+        "patches",
+    ):
+        assert words in card, words
+    assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]
+    lines = [json.loads(line) for line in (folder / "predictions_test.jsonl").read_text().splitlines()]
+    assert len(lines) == 20
+    assert set(lines[0]) == {"image", "reference", "prediction", "probability"}
+
+
+def test_a_masked_image_model_is_fine_tuned(trained, tmp_path: Path, capsys) -> None:
+    pretrained = trained("masked_image")
+    results = json.loads((pretrained / "all_results.json").read_text())
+    assert results["eval_loss"] > 0
+    assert results["baselines"]["mean image"]["eval_loss"] > 0
+    options = ["--max_train_samples", "60", "--model_name_or_path", str(pretrained), "--max_steps", "1", "--use_cpu"]
+    options += ["--learning_rate", "0", "--output_dir", str(tmp_path / "run"), "--weight_decay", "0"]
+    run = train_image_classifier.train(options)
+    one, other = weights(pretrained), weights(run.folder)
+    shared = [name for name in other if name.startswith("model.layers")]
+    assert len(shared) > 5
+    assert all((one[name] == other[name]).all() for name in shared)
+    ours, theirs = (AutoImageProcessor.from_pretrained(path) for path in (run.folder, pretrained))
+    assert ours.image_mean == theirs.image_mean
+    with pytest.raises(ValueError, match="--image_size 16: the model has image_size=8"):
+        train_image_classifier.train([*options, "--image_size", "16", "--overwrite_output_dir"])
+
+
+def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: Path, capsys) -> None:
+    run = train("image_classification", tmp_path / "run", "--train_file", str(photos), "--max_steps", "2")
+    model = json.loads((run.folder / "config.json").read_text())
+    assert (model["image_size"], model["patch_size"]) == (20, 4)
+    assert "confused_images.png)" not in (run.folder / "README.md").read_text(), "a user's images stay private"
+    (photos / "dark" / "x.png").write_bytes((photos / "dark" / "0.png").read_bytes()[:60])
+    capsys.readouterr()
+    output = tmp_path / "labels.jsonl"
+    options = ["--model", str(run.folder), "--image", str(photos), "--output_format", "jsonl", "--batch_size", "5"]
+    with pytest.raises(SystemExit, match=r"1 of 17 images cannot be read"):
+        generate.main([*options, "--output_file", str(output)])
+    assert re.search(r"dark/x.png cannot be read: ", capsys.readouterr().err)
+    records = [json.loads(line) for line in output.read_text().splitlines()]
+    assert len(records) == 17
+    assert [record["image"] for record in records if "error" in record] == [str(photos / "dark" / "x.png")]
+    assert {record["label"] for record in records if "label" in record} <= {"dark", "bright"}
+    with pytest.raises(SystemExit, match="classifies images: give --image"):
+        generate.main(["--model", str(run.folder), "--text", "hello"])
+    with pytest.raises(SystemExit, match=r"missing.png: there is no such file"):
+        generate.main(["--model", str(run.folder), "--image", "missing.png"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--objective masked_image --mixup 0.2", "--mixup 0.2 is for --objective image_classification"),
+        ("--mask_ratio 1", "--mask_ratio 1.0: it must lie between 0 and 1"),
+        ("--tokens_per_batch 100", "--tokens_per_batch 100: images have no tokens"),
+        ("--random_erasing 2", "--random_erasing 2.0: it must be from 0 to 1"),
+    ],
+)
+def test_options_that_make_no_sense(options: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_arguments("train-image-classifier", options.split())
+
+
+def test_color_is_not_optional() -> None:
+    with pytest.raises(ValueError, match="num_channels=1 of the model: images are read in color"):
+        train_image_classifier.train(["--set", "num_channels=1", "--output_dir", "unused", "--max_steps", "1"])
