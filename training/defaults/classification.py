@@ -31,6 +31,8 @@ FEW_HELD_OUT = 2_000
 STUDENT = 2
 """Passes of a student for each pass of its teachers."""
 ENSEMBLES = (4, 2)
+ENSEMBLE_SHARE = 0.25
+"""Largest part of the compute that an ensemble and its student take: beside a linear machine they gain little."""
 
 
 class TextFacts(NamedTuple):
@@ -227,7 +229,7 @@ def _fields(chosen: Plan) -> list[str]:
 
 
 def ensemble(second: float, epochs: int, machine: Machine) -> tuple[int, float]:
-    """Return how many models to distill into one, and the passes of that one: as many as half of the time allows.
+    """Return how many models to distill into one, and the passes of that one: as many as the time allows.
 
     A teacher's pass costs the student a third: it goes forward only.
 
@@ -238,6 +240,6 @@ def ensemble(second: float, epochs: int, machine: Machine) -> tuple[int, float]:
     """
     for number in ENSEMBLES:
         cost = number * epochs + STUDENT * epochs * (1 + number / 3)
-        if second * cost <= machine.core_seconds / 2:
+        if second * cost <= ENSEMBLE_SHARE * machine.core_seconds:
             return number, STUDENT * epochs
     return 0, epochs
