@@ -10,7 +10,7 @@ INSTEAD = {
     **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
     "tokenizer_algorithm": ("tokenizer_name_or_path",),
     **dict.fromkeys(
-        ("tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+        ("tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase", "strip_punctuation"),
         ("tokenizer_name_or_path", "tokenizer_algorithm"),
     ),
     **dict.fromkeys(("per_device_train_batch_size", "tokens_per_batch"), ("tokens_per_batch",)),

@@ -17,7 +17,7 @@ UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
 VOCABULARY = {True: 20_000, False: 4_000}
 """Largest vocabulary of words, and of characters."""
-SHORTEST, LONGEST = 64, 512
+SHORTEST, LONGEST = 64, 1024
 LONG_TEXT = 100
 """Mean words of texts of which half are enough to tell the class."""
 FEW_ROWS = 4_000
@@ -206,6 +206,8 @@ def classifier_defaults(facts: TextFacts, machine: Machine, length: int | None =
             Default("metric_for_best_model", "loss", f"steadier than the accuracy on {facts.held_out:,} texts"),
             Default("greater_is_better", False, "a loss"),
         ]
+    if chosen.by_words and chosen.long:
+        found.append(Default("strip_punctuation", True, "the words of a long text say enough"))
     if number:
         found.append(Default("ensemble", number, "there is time, and a mean errs less than one model"))
     return found

@@ -29,7 +29,10 @@ STREAMED, STREAMED_PAIRS = 100_000_000, 1_000_000
 # The options that may be chosen, by the dataclass that has them
 OPTIONS = {
     "data": ("max_length", "max_source_length", "max_target_length", "block_size", "block_stride"),
-    "tokenizer": ("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+    "tokenizer": (
+        *("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+        "strip_punctuation",
+    ),
     "training": (
         *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
         *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),

@@ -46,7 +46,7 @@ def test_sentences_names_and_long_texts() -> None:
     assert (config(names).max_ngram, config(names).hidden_size) == (4, 128)
     assert "metric_for_best_model" not in names
     reviews = values(SENTENCES._replace(rows=25_000, words=230, longest=900))
-    assert reviews["max_length"] == 512
+    assert (reviews["max_length"], reviews["strip_punctuation"]) == (1024, True)
     assert config(reviews).max_ngram == 2
     assert "ensemble" not in reviews
 
