@@ -19,7 +19,7 @@ PROGRAMS = {
     "train-image-classifier": "Train a classifier of images, or a masked image model.",
     "generate": "Use a trained model: translate, continue text, classify, chat.",
     "serve": "Serve a language model by the OpenAI protocol.",
-    "convert": "Convert a model to or from a native architecture of transformers.",
+    "convert": "Convert a model to or from a native architecture.",
     "export": "Export a model to CTranslate2, ONNX or GGUF.",
     "push": "Push a saved model to the Hugging Face Hub.",
     "demo": "Train, score and use a small translator in a few minutes.",

@@ -17,6 +17,7 @@ from vanillaformer.training.trainer.losses import (
     symmetric_divergence,
     training_loss,
     with_hidden_tokens,
+    with_mixed_images,
     with_own_predictions,
 )
 
@@ -255,3 +256,45 @@ def test_share_of_own_predictions_is_the_probability() -> None:
 def test_numbers_out_of_range_are_refused(kind, fields, message) -> None:
     with pytest.raises(ValueError, match=message):
         kind(**fields).check()
+
+
+def test_mixed_images_have_labels_mixed_alike() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.randn(16, 3, 4, 4), torch.arange(16) % 5
+    inputs = {"pixel_values": images, "labels": labels}
+    assert with_mixed_images(inputs, 0.0, 5) is inputs
+    mixed = with_mixed_images(inputs, 0.4, 5)
+    assert_near(mixed["labels"].sum(dim=1), torch.ones(16))
+    assert not torch.equal(mixed["pixel_values"], images)
+    for row in range(16):  # λ x_i + (1 - λ) x_j for one j, whose label has the rest of the weight
+        fits = []
+        for other in range(16):
+            step = images[row] - images[other]
+            share = ((mixed["pixel_values"][row] - images[other]) * step).sum() / step.square().sum().clamp(min=1e-9)
+            made = share * images[row] + (1 - share) * images[other]
+            wanted = torch.zeros(5).index_add(0, labels[[row, other]], torch.stack([share, 1 - share]))
+            same_image = torch.allclose(made, mixed["pixel_values"][row], atol=1e-4)
+            fits.append(same_image and torch.allclose(wanted, mixed["labels"][row], atol=1e-3))
+        assert any(fits)
+
+
+def test_the_loss_of_certain_labels_is_that_of_classes() -> None:
+    class Linear(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(12, 5)
+
+        def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.layer(pixel_values.flatten(1))}
+
+    class Hard(Linear):
+        def forward(self, pixel_values: torch.Tensor, output_hidden_states: bool) -> dict[str, torch.Tensor]:
+            return super().forward(pixel_values)
+
+    hard, soft = Hard(), Linear()
+    soft.load_state_dict(hard.state_dict())
+    images, labels = torch.randn(8, 3, 2, 2), torch.arange(8) % 5
+    options: dict[str, Any] = {"label_smoothing": 0.1, "r_drop": 0.0, "items": 16}
+    one = training_loss(hard, {"pixel_values": images, "labels": labels}, **options)
+    certain = nn.functional.one_hot(labels, 5).float()
+    assert_near(one, training_loss(soft, {"pixel_values": images, "labels": certain}, **options))
