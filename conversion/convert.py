@@ -12,7 +12,7 @@ from vanillaformer.configuration import BlockConfig
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
-from .mapping.architecture import OUR_CLASSES, Architecture
+from .mapping.architecture import OUR_CLASSES, Architecture, main_head
 from .mapping.fitting import Fit, changed_fields, fit, our_config
 from .mapping.weights import convert_weights, fields_from_weights, native_weights, our_weights, write_tensors
 
@@ -66,7 +66,7 @@ def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) ->
     return native
 
 
-def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
+def native_architectures(config: BlockConfig, head: str | None = None) -> list[str]:
     """Return the names of the architectures that a config fits with the fewest changes.
 
     These are the architectures that the config fits as it is. If there are none, they are those that it fits once
@@ -76,8 +76,10 @@ def native_architectures(config: BlockConfig, head: str = "lm") -> list[str]:
     Args:
         config: One of our configs.
         head: `lm` for the language models, `pretraining` for BERT's, `sequence` and `token` for classifiers, `base`
-            for the bare stack.
+            for the bare stack; of image models `image` for classifiers, `masked_image` and `base`. Default: `lm`, or
+            `image` for images.
     """
+    head = head or main_head(type(config))
     return cheapest({name: fit(architecture, config, head) for name, architecture in ARCHITECTURES.items()})
 
 
@@ -148,7 +150,8 @@ def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
     """
     config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in HUB_ARGUMENTS & set(kwargs)})
     architecture = architecture_of(config)
-    class_name = (config.architectures or [architecture.heads["lm"].native_class])[0]
+    usual = architecture.heads[main_head(architecture.config_class)].native_class
+    class_name = (config.architectures or [usual])[0]
     architecture.head_of(class_name)
     kwargs = {"use_safetensors": True, **kwargs}
     model, report = getattr(transformers, class_name).from_pretrained(name, output_loading_info=True, **kwargs)

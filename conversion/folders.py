@@ -17,6 +17,7 @@ from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .convert import architecture_of, from_native, to_native
+from .mapping.canonical import image_sides
 from .tokens import ordinary_tokens, start_token
 from .training_settings import lost_from_native, lost_to_native
 
@@ -131,7 +132,7 @@ def load(model_class: type[Model], folder: Path) -> Model:
 
 @torch.no_grad()
 def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
-    """Return the relative RMS error between two models' logits, or states without a head, on random tokens."""
+    """Return the relative RMS error between two models' logits, or states without a head, on random input."""
     inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, BlockConfig)), one))
     first, second = (first_output(model.eval()(**inputs)).double() for model in (one, other))
     return ((first - second).norm() / second.norm()).item()
@@ -139,15 +140,17 @@ def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
 
 def first_output(outputs: Any) -> torch.Tensor:
     """Return the logits of a model's outputs, or its states."""
-    for name in ("logits", "prediction_logits", "last_hidden_state"):
+    for name in ("logits", "prediction_logits", "reconstruction", "last_hidden_state"):
         if getattr(outputs, name, None) is not None:
             return getattr(outputs, name)
     raise TypeError(f"{type(outputs).__name__} has neither logits nor states")
 
 
 def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return a batch of random tokens, the second row of it padded, and the decoder's begun with its start token."""
+    """Return a batch of random images, or tokens: the second row padded, the decoder's begun with its start token."""
     config = model.config
+    if model.main_input_name == "pixel_values":
+        return {"pixel_values": random_images(config).to(model.device)}
     pad = getattr(config, "pad_token_id", None)
     # A classifier finds the end of a text by its padding: without any it takes one text
     batch, length = 1 if pad is None else 2, min(LENGTH, getattr(config, "max_position_embeddings", LENGTH))
@@ -165,6 +168,12 @@ def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
+def random_images(config: PreTrainedConfig) -> torch.Tensor:
+    """Return random images (B, C, height, width)."""
+    shape = (2, config.num_channels, *image_sides(config.image_size))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
 def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: int) -> torch.Tensor:
     """Return random tokens (B, T), none of them special."""
     words = torch.tensor(ordinary_tokens(config, vocabulary))
@@ -172,7 +181,7 @@ def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: 
 
 
 def carried_files(origin: Path) -> dict[str, Path]:
-    """Return the files of tokenizers, templates, license and card, by their path in a model's folder.
+    """Return the files of tokenizers, image processor, templates, license and card, by their path in a model's folder.
 
     Raises:
         ValueError: One of them or a config is a link out of the folder, to a file that may be private.
@@ -182,7 +191,7 @@ def carried_files(origin: Path) -> dict[str, Path]:
 
 
 def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:
-    """Copy tokenizers, templates and license; return the names of files and folders.
+    """Copy tokenizers, image processor, templates and license; return the names of files and folders.
 
     Raises:
         ValueError: A tokenizer has tokens that the embedding table has no row for.
@@ -191,9 +200,9 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(files[name], folder / name)
-    config = model.config
-    target = getattr(config, "decoder_vocab_size", None) or config.vocab_size
-    for name, rows in (("tokenizer.json", config.vocab_size), ("target_tokenizer/tokenizer.json", target)):
+    source = getattr(model.config, "vocab_size", 0)
+    target = getattr(model.config, "decoder_vocab_size", None) or source
+    for name, rows in (("tokenizer.json", source), ("target_tokenizer/tokenizer.json", target)):
         if name in files and (needed := embedding_rows(files[name])) > rows:
             raise ValueError(f"{files[name]} makes {needed} tokens, but the model has vocab_size={rows}")
     return sorted({name.split("/")[0] for name in names})

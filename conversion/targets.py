@@ -8,29 +8,32 @@ from vanillaformer.configuration import (
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
 )
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
+    VanillaImageEncoderForImageClassification,
 )
 
 from .convert import native_architectures
 from .exports import EXPORTERS
 
-LANGUAGE_MODELS: dict[type[BlockConfig], Any] = {
+USUAL_MODELS: dict[type[BlockConfig], Any] = {
     VanillaDecoderConfig: VanillaDecoderForCausalLM,
     VanillaEncoderConfig: VanillaEncoderForMaskedLM,
     VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
+    VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification,
 }
 
 
 def targets(config: BlockConfig) -> dict[str, list[str]]:
-    """Return, for the language model of a config, the architectures and the obstacles of each engine.
+    """Return, for a config's language model or image classifier, the architectures and each engine's obstacles.
 
     `native` holds names that `to_native` accepts; every other key is an engine with its obstacles, if any.
     """
-    model_class = LANGUAGE_MODELS[type(config)]
+    model_class = USUAL_MODELS[type(config)]
     engines = {name: exporter.obstacles(model_class, config) for name, exporter in EXPORTERS.items()}
     return {"native": native_architectures(config)} | engines
 

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"logits on random input: relative error {done.error:.1e}")
     if done.lost:
         print(f"settings of training that {done.target} does not have: {', '.join(done.lost)}")
-    print(f"carried over: {', '.join(done.carried) or 'no tokenizer found'}")
+    print(f"carried over: {', '.join(done.carried) or 'no tokenizer or image processor found'}")
     print(f"written: {arguments.destination}")
 
 

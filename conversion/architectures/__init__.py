@@ -6,12 +6,14 @@ from . import (
     bert,
     bloom,
     cohere,
+    deit,
     distilbert,
     gemma,
     gemma2,
     gpt2,
     gpt_neox,
     gptj,
+    ijepa,
     llama,
     m2m_100,
     marian,
@@ -29,10 +31,13 @@ from . import (
     stablelm,
     starcoder2,
     t5,
+    vit,
+    vit_msn,
 )
 
 MODULES = (
     gpt2, openai_gpt, opt, gpt_neox, gptj, bloom, llama, mistral, qwen2, qwen3, gemma, gemma2, olmo2, starcoder2,
     stablelm, phi, cohere, bert, roberta, distilbert, modernbert, marian, bart, mbart, pegasus, m2m_100, t5,
+    vit, deit, vit_msn, ijepa,
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {module.ARCHITECTURE.name: module.ARCHITECTURE for module in MODULES}

@@ -1,9 +1,9 @@
 """BERT (Devlin et al. 2019), and what the encoders that follow it share."""
 
-from vanillaformer.configuration import VanillaEncoderConfig
+from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, constant, renamed, same
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, renamed, same
 from ..mapping.tensors import Table
 
 BLOCK: Table = {
@@ -50,7 +50,12 @@ ENCODER: tuple[Field, ...] = (
 )  # fmt: skip
 # The layer in front of the classifier
 TANH_OF_FIRST = constant(classifier_pooling="first", classifier_act="tanh", classifier_norm=False)
-NO_POOLER = {"add_pooling_layer": False}
+
+
+def no_pooler(config: BlockConfig) -> Values:
+    """Return the arguments of a bare stack without the layer that pools."""
+    return {"add_pooling_layer": False}
+
 
 ARCHITECTURE = Architecture(
     name="bert",
@@ -60,7 +65,7 @@ ARCHITECTURE = Architecture(
     fields=(*ENCODER, same("max_position_embeddings")),
     parts=(Part(STACK),),
     heads={
-        "base": Head("BertModel", arguments=NO_POOLER),
+        "base": Head("BertModel", arguments=no_pooler),
         "lm": Head("BertForMaskedLM", PREDICTIONS),
         "pretraining": Head(
             "BertForPreTraining",

@@ -5,7 +5,7 @@ from vanillaformer.configuration import VanillaEncoderConfig
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import Field, constant
 from ..mapping.tensors import Table
-from .bert import ENCODER, NO_POOLER, STACK, TANH_OF_FIRST
+from .bert import ENCODER, STACK, TANH_OF_FIRST, no_pooler
 
 PREDICTIONS: Table = {
     "transform.dense": "lm_head.dense",
@@ -30,7 +30,7 @@ ARCHITECTURE = Architecture(
     fields=(*ENCODER, POSITIONS),
     parts=(Part(STACK),),
     heads={
-        "base": Head("RobertaModel", arguments=NO_POOLER),
+        "base": Head("RobertaModel", arguments=no_pooler),
         "lm": Head("RobertaForMaskedLM", PREDICTIONS, (constant(head_act="gelu"),)),
         "sequence": Head(
             "RobertaForSequenceClassification",

@@ -14,6 +14,7 @@ from vanillaformer.configuration import (
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
 )
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
@@ -26,6 +27,9 @@ from vanillaformer.modeling import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+    VanillaImageEncoderModel,
 )
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
@@ -50,7 +54,18 @@ OUR_CLASSES: dict[type[BlockConfig], dict[str, type[VanillaPreTrainedModel]]] = 
         "base": VanillaEncoderDecoderModel,
         "lm": VanillaEncoderDecoderForConditionalGeneration,
     },
+    VanillaImageEncoderConfig: {
+        "base": VanillaImageEncoderModel,
+        "image": VanillaImageEncoderForImageClassification,
+        "masked_image": VanillaImageEncoderForMaskedImageModeling,
+    },
 }
+CLASSIFIERS = ("sequence", "token", "image")
+
+
+def main_head(config_class: type[BlockConfig]) -> str:
+    """Return the head that a kind of model usually has: `lm`, or `image` for models of images."""
+    return "lm" if "lm" in OUR_CLASSES[config_class] else "image"
 
 
 @dataclass(frozen=True)
@@ -62,14 +77,16 @@ class Head:
         tensors: The table of its tensors.
         fields: The fields that it adds.
         ignored: Native fields that it does not read.
-        arguments: Further arguments of the native class.
+        unconstrained: Our fields that can have any value with this head, since the weights decide.
+        arguments: Returns further arguments of the native class.
     """
 
     native_class: str
     tensors: Table = field(default_factory=dict)
     fields: tuple[Field, ...] = ()
     ignored: tuple[str, ...] = ()
-    arguments: Values = field(default_factory=dict)
+    unconstrained: tuple[str, ...] = ()
+    arguments: Callable[[BlockConfig], Values] = lambda config: {}
 
 
 @dataclass(frozen=True)
@@ -102,7 +119,8 @@ class Architecture:
         prefix: Prefix of the native stack's tensors in a model with a head.
         fields: The table of fields.
         parts: The tables of the stack's tensors.
-        heads: The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`.
+        heads: The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`, or `base`,
+            `image` and `masked_image`.
         unconstrained: Our fields that can have any value, since the weights decide.
         unused: Native tensors that nothing reads when they are not tied, each with our tensor to copy.
         distinct_tokens: Pairs of our fields for special tokens that must not be the same token.
@@ -139,7 +157,7 @@ class Architecture:
 
     def all_fields(self, head: str) -> tuple[Field, ...]:
         """Return the field table of the stack with a head."""
-        labels = (LABELS,) if head in ("sequence", "token") else ()
+        labels = (LABELS,) if head in CLASSIFIERS else ()
         return (*self.fields, *labels, *self.heads[head].fields)
 
     def to_our_config(self, config: PreTrainedConfig, head: str, known: Values | None = None) -> BlockConfig:
@@ -156,7 +174,7 @@ class Architecture:
         """Return a new native model for our config."""
         entry = self.heads[head]
         native_class, native_config = getattr(transformers, entry.native_class), self.to_native_config(config, head)
-        native = native_class._from_config(native_config, dtype=dtype, **entry.arguments)
+        native = native_class._from_config(native_config, dtype=dtype, **entry.arguments(config))
         self.finish(native, config)
         return native
 

@@ -35,6 +35,7 @@ NATIVE_NEUTRAL_FIELDS = {
 
 LM_HEADS = ("lm", "pretraining")
 CLASSIFIERS = ("sequence", "pretraining")
+WITH_POOLER = ("base", "image")
 
 # Fields that only some heads read
 OF_HEADS = {
@@ -50,6 +51,10 @@ OF_HEADS = {
     "classifier_norm": CLASSIFIERS,
     "wide_max_ngram": ("sequence",),
     "wide_buckets": ("sequence",),
+    "image_pooling": WITH_POOLER,
+    "pooler_norm": WITH_POOLER,
+    "pooler_act": WITH_POOLER,
+    "use_mask_token": WITH_POOLER,
 }
 
 
@@ -75,7 +80,9 @@ def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
         form["logit_scale"] = 1.0
     if "head_act" in form and config.head_act is None:
         form["head_act"] = config.hidden_act
-    for name in ("hidden_act", "head_act", "classifier_act"):
+    if "image_size" in form:
+        form["image_size"] = image_sides(form["image_size"])
+    for name in ("hidden_act", "head_act", "classifier_act", "pooler_act"):
         if name in form:
             form[name] = ACTIVATION_ALIASES.get(form[name], form[name])
     return form | _layers(config)
@@ -108,6 +115,11 @@ def _rope(config: BlockConfig, layer_type: str) -> dict[str, Any] | None:
     return {**parameters, "partial_rotary_factor": int(config.head_dim * part) / config.head_dim}
 
 
+def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
+    """Return height and width, given both or one number."""
+    return [size, size] if isinstance(size, int) else list(size)
+
+
 def equal(one: Any, other: Any) -> bool:
     """Whether two values of a field are the same but for rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
@@ -130,6 +142,8 @@ def canonical_native_value(config: PreTrainedConfig, name: str) -> Any:
         return 4 * config.n_embd
     if name == "local_attention":
         return value // 2  # to either side
+    if name in ("image_size", "patch_size"):
+        return image_sides(value)
     if name == "rope_parameters" and "rope_type" in value:
         return {"partial_rotary_factor": 1.0} | value
     return ACTIVATION_ALIASES.get(value, value) if isinstance(value, str) else value

@@ -77,7 +77,8 @@ def mismatches(architecture: Architecture, config: BlockConfig, head: str) -> Di
     """Return the fields of our config that do not come back the same from the native one, with both values."""
     back = architecture.to_our_config(architecture.to_native_config(config, head), head)
     found = differences(canonical_form(config, head), canonical_form(back, head))
-    return {name: values for name, values in found.items() if name not in architecture.unconstrained}
+    unconstrained = {*architecture.unconstrained, *architecture.heads[head].unconstrained}
+    return {name: values for name, values in found.items() if name not in unconstrained}
 
 
 def equal_tokens(architecture: Architecture, config: BlockConfig) -> list[str]:

@@ -74,14 +74,40 @@ class HeadRows(Same):
         return torch.stack(heads, dim=1).flatten(0, 2)
 
 
-class BufferRow(Same):
-    """A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none."""
+class Batched(Same):
+    """A tensor with a batch axis of length 1 in front in the native model (tokens and position tables of images)."""
 
     def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
         return (tensor[0],)
 
     def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
         return tensors[0].unsqueeze(0)
+
+
+class BufferRow(Batched):
+    """A bias (V) that is a buffer (1, V) of the native model and not trained: zeros where ours has none."""
+
+
+class PatchConvolution(Same):
+    """A convolution whose kernel is a patch, weight (D, C, P, P): ours may be linear on flattened patches."""
+
+    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
+        is_linear = config.patch_embedding == "linear"
+        return (tensor.flatten(1) if is_linear and tensor.ndim == 4 else tensor,)
+
+    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
+        side = config.patch_size
+        return tensors[0].unflatten(1, (-1, side, side)) if tensors[0].ndim == 2 else tensors[0]
+
+
+class PointConvolution(Same):
+    """A linear layer that is a convolution with a kernel of one point, weight (D, D, 1, 1), in the native model."""
+
+    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
+        return (tensor.flatten(1) if tensor.ndim == 4 else tensor,)
+
+    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
+        return tensors[0][:, :, None, None] if tensors[0].ndim == 2 else tensors[0]
 
 
 @dataclass(frozen=True)

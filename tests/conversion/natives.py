@@ -1,6 +1,7 @@
 """Small random native models, several per architecture, with every switch of theirs turned at least once."""
 
 import inspect
+import math
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -11,6 +12,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES, from_native
+from vanillaformer.conversion.folders import random_inputs
+from vanillaformer.conversion.mapping.canonical import image_sides
 
 V, D, H, LAYERS, INNER, LENGTH = 41, 24, 4, 2, 40, 20
 B, S, T = 3, 9, 7
@@ -43,6 +46,10 @@ T5 = {
     "vocab_size": V, "d_model": D, "d_kv": 8, "d_ff": INNER, "num_layers": LAYERS, "num_decoder_layers": 1,
     "num_heads": H, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 12, "dropout_rate": 0.0,
     "decoder_start_token_id": START, **IDS,
+}  # fmt: skip
+IMAGE = {
+    "image_size": 12, "patch_size": 4, "num_channels": 2, "hidden_size": D, "num_hidden_layers": LAYERS,
+    "num_attention_heads": H, "intermediate_size": INNER, "encoder_stride": 4,
 }  # fmt: skip
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}
@@ -145,6 +152,13 @@ LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 
+IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
+    "vit": [IMAGE, IMAGE | {"qkv_bias": False, "hidden_act": "relu", "layer_norm_eps": 1e-3, "image_size": [12, 8]}],
+    "deit": [IMAGE],
+    "vit_msn": [IMAGE],
+    "ijepa": [IMAGE | {"qkv_bias": False}],
+}
+
 LABELS = {"num_labels": 3}
 CLASSIFIER_CONFIGS: dict[str, dict[str, Any]] = {
     "modernbert": MODERNBERT | {"classifier_pooling": "mean", "classifier_activation": "silu", "classifier_bias": True}
@@ -159,8 +173,20 @@ CASES += [
     for head in ("sequence", "token")
     if head in ARCHITECTURES[name].heads
 ]
+CASES += [
+    Case(name, config | LABELS, "image", number)
+    for name, configs in IMAGE_CONFIGS.items()
+    for number, config in enumerate(configs)
+]
+CASES += [
+    Case(name, configs[0], "masked_image")
+    for name, configs in IMAGE_CONFIGS.items()
+    if "masked_image" in ARCHITECTURES[name].heads
+]
 CASES += [Case("bert", ENCODER, "pretraining"), Case("modernbert", MODERNBERT | LABELS, "sequence", 1)]
-CASES += [Case(name, configs[0], "base") for name, configs in LM_CONFIGS.items()]
+CASES += [Case(name, configs[0], "base") for name, configs in (LM_CONFIGS | IMAGE_CONFIGS).items()]
+CASES += [Case(name, IMAGE | {"pooler_act": "relu"}, "base", 1) for name in ("vit", "deit")]  # with all options
+MAIN_CASES = [case for case in CASES if case.head in ("lm", "image") and case.number == 0]
 
 
 # What nothing reads in an untied model, and what it is a copy of
@@ -188,7 +214,7 @@ def native_model(case: Case) -> PreTrainedModel:
     architecture = ARCHITECTURES[case.architecture]
     head = architecture.heads[case.head]
     model = transformers_class(head.native_class)(
-        transformers_class(architecture.native_config)(**case.config), **head.arguments
+        transformers_class(architecture.native_config)(**case.config), **arguments(case)
     )
     if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
@@ -197,6 +223,15 @@ def native_model(case: Case) -> PreTrainedModel:
         copy, source = (model.get_parameter(name) for name in UNREAD[case.architecture])
         copy.data.copy_(source.data)
     return model.eval()
+
+
+def arguments(case: Case) -> dict[str, Any]:
+    """Arguments of a bare model: without its optional parts, or with all of them."""
+    given = inspect.signature(
+        transformers_class(ARCHITECTURES[case.architecture].heads[case.head].native_class)
+    ).parameters
+    options = ("add_pooling_layer", "use_mask_token")
+    return {name: case.number > 0 for name in options if name in given and case.head == "base"}
 
 
 @cache
@@ -219,7 +254,9 @@ def right_padding(batch: int, length: int) -> torch.Tensor:
 
 
 def batch_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """A padded batch with labels, and targets where there is a decoder beside the encoder."""
+    """A padded batch with labels, and targets where there is a decoder beside the encoder; or images."""
+    if case.architecture in IMAGE_CONFIGS:
+        return images_for(case, native)
     mask = right_padding(B, S)
     pad = native.config.pad_token_id
     batch = {"input_ids": words(B, S, V).masked_fill(mask == 0, pad), "attention_mask": mask}
@@ -240,6 +277,17 @@ def batch_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
     if case.head == "pretraining":
         batch["next_sentence_label"] = torch.tensor([1, 0, 1])
     return batch if case.head == "base" else batch | {"labels": labels}
+
+
+def images_for(case: Case, native: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """Images with labels, or with masked patches."""
+    batch = {"pixel_values": random_inputs(native)["pixel_values"]}
+    if case.head == "image":
+        return batch | {"labels": torch.tensor([2, 0])}
+    if case.head == "masked_image" or case.number:
+        count = math.prod(side // native.config.patch_size for side in image_sides(native.config.image_size))
+        return batch | {"bool_masked_pos": torch.arange(2 * count).view(2, count) % 3 > 0}
+    return batch
 
 
 def transformers_class(name: str) -> Any:

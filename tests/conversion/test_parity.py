@@ -12,23 +12,25 @@ from vanillaformer.conversion import ARCHITECTURES
 from vanillaformer.conversion.mapping.tensors import BufferRow
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
-from .natives import CASES, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
+from .natives import CASES, IMAGE_CONFIGS, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
 WITH_HEAD = [case for case in CASES if case.head != "base"]
+TEXT = [case for case in WITH_HEAD if case.architecture in LM_CONFIGS]
 GENERATING = [case for case in CASES if case.head == "lm" and ARCHITECTURES[case.architecture].name not in (
     "bert", "roberta", "distilbert", "modernbert")]  # fmt: skip
-SCORES = {"pretraining": "prediction_logits", "base": "last_hidden_state"}
+SCORES = {"pretraining": "prediction_logits", "base": "last_hidden_state", "masked_image": "reconstruction"}
 
 
 def test_every_architecture_and_every_head_has_a_case():
-    assert set(LM_CONFIGS) == set(ARCHITECTURES)
-    assert {case.head for case in CASES} == {"base", "lm", "sequence", "token", "pretraining"}
+    assert set(LM_CONFIGS | IMAGE_CONFIGS) == set(ARCHITECTURES)
+    heads = {(name, head) for name, architecture in ARCHITECTURES.items() for head in architecture.heads}
+    assert {(case.architecture, case.head) for case in CASES} == heads
 
 
 def real(scores: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """What is not padding."""
-    if scores.ndim == 2:
+    if scores.ndim == 2 or "pixel_values" in batch:
         return scores
     return scores[batch["decoder_attention_mask" if "decoder_input_ids" in batch else "attention_mask"] == 1]
 
@@ -45,6 +47,8 @@ def test_logits_and_loss(case, record_property):
     assert error <= LOGITS, f"logits: relative error {error:.2e}"
     if case.head == "pretraining":
         assert_close(actual.seq_relationship_logits, theirs.seq_relationship_logits, "pair logits", LOGITS)
+    if getattr(theirs, "pooler_output", None) is not None:
+        assert_close(actual.pooler_output, theirs.pooler_output, "pooled", LOGITS)
     if case.head != "base":
         assert_close(actual.loss, theirs.loss, "loss", LOGITS)
 
@@ -57,7 +61,7 @@ OTHERWISE_ON_THE_LEFT = {
 POOLING_THE_MEAN = Case("modernbert", {}, "sequence", 0)
 
 
-@pytest.mark.parametrize("case", [case for case in WITH_HEAD if case.number == 0 or case.head == "sequence"], ids=str)
+@pytest.mark.parametrize("case", [case for case in TEXT if case.number == 0 or case.head == "sequence"], ids=str)
 @torch.no_grad()
 def test_padding_on_the_left(case):
     native, ours = converted(case)

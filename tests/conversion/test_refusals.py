@@ -24,10 +24,23 @@ from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.canonical import canonical_form, differences
 from vanillaformer.conversion.mapping.fitting import fit
 
-from .natives import CASES, GPT, GROUPED, PAD, Case, batch_for, converted, native_model, poison, transformers_class
+from .natives import (
+    CASES,
+    GPT,
+    GROUPED,
+    IMAGE,
+    MAIN_CASES,
+    PAD,
+    Case,
+    batch_for,
+    converted,
+    native_model,
+    poison,
+    transformers_class,
+)
 
 Change = dict[str, Any]
-FIRST = [case for case in CASES if case.head == "lm" and case.number == 0]
+FIRST = MAIN_CASES
 
 CHANGES: list[Change] = [
     *({"norm": name} for name in get_args(options.Norm)),
@@ -76,6 +89,19 @@ CHANGES: list[Change] = [
     {"type_vocab_size": 2},
     {"vocab_size": 43},
     {"decoder_vocab_size": 31, "share_encoder_decoder_embeddings": False},
+    {"image_size": 8},
+    {"image_size": [8, 12]},
+    {"patch_size": 2},
+    {"num_channels": 3},
+    {"num_register_tokens": 2},
+    {"pooler_act": "tanh"},
+    *({"image_pooling": name} for name in get_args(options.ImagePooling)),
+    *({"patch_embedding": name} for name in get_args(options.PatchEmbedding)),
+    *(
+        {name: value}
+        for name in ("patch_norm", "use_cls_token", "use_distillation_token", "use_mask_token", "pooler_norm")
+        for value in (True, False)
+    ),
 ]  # fmt: skip
 
 
@@ -103,6 +129,8 @@ def changed(config: BlockConfig, change: Change) -> BlockConfig | None:
     }
     for name in (name for key in change for name in unset.get(key, ())):
         fields.pop(name, None)
+    if hasattr(config, "image_size"):
+        fields.pop("max_position_embeddings")
     if "sliding_window" in change or "num_hidden_layers" in change or "encoder_layers" in change:
         for name in ("layer_types", "encoder_layer_types"):
             if name not in change:
@@ -119,12 +147,13 @@ def assert_computes_the_same(config: BlockConfig, case: Case) -> None:
     ours.eval()
     native = to_native(ours, case.architecture)
     batch = batch_for(case, native)
-    batch.pop("labels")
+    batch.pop("labels", None)
     batch.pop("token_type_ids", None)
     with torch.no_grad():
         expected, actual = ours(**batch).logits, native(**batch).logits
-    mask = batch["decoder_attention_mask" if "decoder_input_ids" in batch else "attention_mask"] == 1
-    error = relative_error(actual[mask], expected[mask])
+    mask = batch.get("decoder_attention_mask", batch.get("attention_mask"))
+    keep = ... if mask is None else mask == 1
+    error = relative_error(actual[keep], expected[keep])
     assert error <= 1e-5, f"relative error {error:.2e}"
 
 
@@ -163,6 +192,8 @@ REFUSED_NATIVE: list[tuple[str, Change, str]] = [
     ("bart", {"encoder_attention_heads": 2}, "attention_heads"),
     ("marian", {"decoder_attention_heads": 2}, "decoder_attention_heads"),
     ("t5", {"pad_token_id": 50}, "pad_token_id=50"),
+    ("vit", {"patch_size": [4, 2]}, r"patch_size=\[4, 2\]"),
+    ("vit_msn", {"image_size": 14}, "image_size=14 must be a multiple of patch_size=4"),
 ]
 
 
@@ -170,7 +201,7 @@ REFUSED_NATIVE: list[tuple[str, Change, str]] = [
 def test_a_native_model_that_ours_cannot_say_is_refused(name, change, field):
     case = next(case for case in FIRST if case.architecture == name)
     with pytest.raises(ValueError, match=field):
-        from_native(native_model(Case(name, case.config | change)))
+        from_native(native_model(Case(name, case.config | change, case.head)))
 
 
 def test_untied_tables_that_one_switch_calls_shared_are_refused():
@@ -257,6 +288,30 @@ def test_a_model_type_without_a_table_is_refused():
 def test_a_head_without_a_table_is_refused():
     with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
         from_native(transformers_class("GPT2DoubleHeadsModel")(GPT2Config(**GPT)))
+
+
+@pytest.mark.parametrize(
+    ("name", "native_class", "fields", "arguments", "message"),
+    [
+        ("vit", "ViTModel", {"pooler_output_size": 12}, {}, "pooler_output_size=12, which here can only be 24"),
+        ("vit", "ViTForMaskedImageModeling", {"encoder_stride": 2}, {}, "encoder_stride=2, which here can only be 4"),
+        ("vit", "ViTForMaskedImageModeling", {"image_size": [8, 12]}, {}, r"image_size=\[8, 12\], which here"),
+        ("deit", "DeiTForImageClassificationWithTeacher", {}, {}, "of deit only DeiTModel, DeiTForImageClass"),
+        ("ijepa", "IJepaModel", {}, {"add_pooling_layer": True}, r"native pooler\.dense\.weight"),
+    ],
+)
+def test_an_image_model_that_ours_cannot_say_is_refused(name, native_class, fields, arguments, message):
+    config = transformers_class(ARCHITECTURES[name].native_config)(**IMAGE | fields)
+    with pytest.raises(ValueError, match=message):
+        from_native(transformers_class(native_class)(config, **arguments))
+
+
+@pytest.mark.parametrize("name", ["ViTMAEModel", "Swinv2Model", "FocalNetModel"])
+def test_an_image_architecture_without_a_table_is_refused_by_its_name(name, tmp_path):
+    config = transformers_class(name.replace("Model", "Config"))()
+    config.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=f"got '{config.model_type}'"):
+        from_native(tmp_path)
 
 
 def test_a_tensor_that_ours_cannot_hold_is_named():

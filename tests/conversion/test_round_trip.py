@@ -5,20 +5,32 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageClassification,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 
-from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer import (
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
+)
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.mapping.canonical import canonical_native_value
 from vanillaformer.conversion.mapping.weights import tensors_of
 
-from .natives import CASES, Case, batch_for, converted, native_model
+from .natives import CASES, MAIN_CASES, Case, batch_for, converted, native_model
 
-FIRST = [case for case in CASES if case.head == "lm" and case.number == 0]
 AUTO = {
     VanillaDecoderConfig: AutoModelForCausalLM,
     VanillaEncoderConfig: AutoModelForMaskedLM,
     VanillaEncoderDecoderConfig: AutoModelForSeq2SeqLM,
+    VanillaImageEncoderConfig: AutoModelForImageClassification,
 }
 
 
@@ -58,7 +70,7 @@ def test_there_and_back(case):
             ), field.name
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("case", MAIN_CASES, ids=str)
 def test_no_weight_is_shared_between_the_models(case):
     native, ours = converted(case)
     back = to_native(ours, case.architecture)
@@ -67,7 +79,7 @@ def test_no_weight_is_shared_between_the_models(case):
         assert not used & {tensor.data_ptr() for tensor in tensors_of(other).values()}
 
 
-@pytest.mark.parametrize("case", FIRST, ids=str)
+@pytest.mark.parametrize("case", MAIN_CASES, ids=str)
 def test_saved_folders(case, tmp_path: Path):
     """A native folder is read by its path, and what was converted loads without a missing or unexpected key."""
     native, ours = converted(case)
@@ -97,7 +109,7 @@ def test_an_own_output_layer_of_t5_survives_a_folder(tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "marian", "t5"])
 def test_the_dtype_is_kept(name):
-    case = Case(name, next(case.config for case in FIRST if case.architecture == name))
+    case = Case(name, next(case.config for case in MAIN_CASES if case.architecture == name))
     native = native_model(case).to(torch.bfloat16)
     ours = from_native(native)
     assert {tensor.dtype for tensor in tensors_of(ours).values()} == {torch.bfloat16}
@@ -105,7 +117,7 @@ def test_the_dtype_is_kept(name):
 
 
 def test_the_generation_config_is_carried():
-    case = next(case for case in FIRST if case.architecture == "bart")
+    case = next(case for case in MAIN_CASES if case.architecture == "bart")
     native = native_model(case)
     native.generation_config.num_beams = 4
     native.generation_config.forced_bos_token_id = 7
@@ -130,7 +142,7 @@ def test_labels_are_carried():
 
 def test_weights_decide_what_is_tied():
     """A checkpoint may have an output layer of its own although its config says otherwise."""
-    case = next(case for case in FIRST if case.architecture == "gpt2")
+    case = next(case for case in MAIN_CASES if case.architecture == "gpt2")
     native = native_model(case)
     native.lm_head.weight = torch.nn.Parameter(torch.randn_like(native.lm_head.weight))
     ours = from_native(native)
@@ -141,7 +153,7 @@ def test_weights_decide_what_is_tied():
 
 
 def test_a_bias_of_zeros_that_is_not_trained_is_none():
-    case = next(case for case in FIRST if case.architecture == "marian")
+    case = next(case for case in MAIN_CASES if case.architecture == "marian")
     native = native_model(case)
     native.final_logits_bias.zero_()
     ours = from_native(native)

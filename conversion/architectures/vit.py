@@ -1,0 +1,133 @@
+"""ViT (Dosovitskiy et al. 2021), and what the image encoders that follow it share."""
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, renamed, same
+from ..mapping.tensors import Batched, PatchConvolution, PointConvolution, Table
+
+BATCHED = Batched()
+PROJECTION = "embeddings.patch_embeddings.projection"
+PATCHES: Table = {PROJECTION: (PROJECTION, PatchConvolution())}
+TOKENS: Table = {
+    f"embeddings.{name}.weight": (f"embeddings.{name}", BATCHED)
+    for name in ("cls_token", "distillation_token", "register_tokens", "mask_token")
+}
+POSITIONS: Table = {"embeddings.positions.embed_positions.weight": ("embeddings.position_embeddings", BATCHED)}
+BLOCK: Table = {
+    **{f"layers.{{layer}}.self_attn.{name}_proj": f"layers.{{layer}}.attention.{name}_proj" for name in "qkvo"},
+    "layers.{layer}.self_attn_residual.norm": "layers.{layer}.layernorm_before",
+    "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.fc1",
+    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.fc2",
+    "layers.{layer}.mlp_residual.norm": "layers.{layer}.layernorm_after",
+}
+STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
+
+
+def patch_to_ours(config: PreTrainedConfig) -> Values:
+    size = config.patch_size
+    return {"patch_size": size if isinstance(size, int) else size[0]}  # of two that differ the first: it is refused
+
+
+PATCH_SIZE = Field(to_ours=patch_to_ours, to_native=lambda config: {"patch_size": config.patch_size})
+QUERY_KEY_VALUE_BIAS = Field(
+    to_ours=lambda config: {"attention_bias": True if config.qkv_bias else ["o_proj"]},
+    to_native=lambda config: {"qkv_bias": any(config.has_attention_bias(f"{name}_proj") for name in "qkv")},
+)
+IMAGES: tuple[Field, ...] = (
+    same("image_size", "num_channels"),
+    PATCH_SIZE,
+    constant(norm_placement="pre"),
+    renamed(
+        norm_eps="layer_norm_eps", dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"
+    ),
+)
+ENCODER: tuple[Field, ...] = (
+    *IMAGES,
+    ALL_KEY_VALUE_HEADS,
+    HEAD_DIM,
+    QUERY_KEY_VALUE_BIAS,
+    same(
+        "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
+        "initializer_range",
+    ),
+    constant(position_embedding_type="learned"),
+)  # fmt: skip
+CLASS_TOKEN = constant(use_cls_token=True, image_pooling="first")
+
+# The tanh layer after pooling only belongs to bare models; the config names its activation even without it
+POOLER = Field(
+    to_ours=lambda config: {"pooler_act": config.pooler_act},
+    to_native=lambda config: {"pooler_act": config.pooler_act or "tanh"},
+)
+POOLER_FIELDS = ("pooler_act", "pooler_output_size")
+# In pixels, so that the reconstruction has the size of the image
+STRIDE = Field(to_ours=lambda config: {}, to_native=lambda config: {"encoder_stride": config.patch_size})
+
+
+def read_mask_token(model: PreTrainedModel) -> Values:
+    """Return our field for the optional mask token of a bare native model."""
+    return {"use_mask_token": model.embeddings.mask_token is not None} if model is model.base_model else {}
+
+
+def mask_argument(config: BlockConfig) -> Values:
+    """Return the argument of a bare native model with a mask token if ours has one."""
+    return {"use_mask_token": config.use_mask_token}
+
+
+def read_bare_options(model: PreTrainedModel) -> Values:
+    """Return our fields for the optional parts of a bare native model, mask token and pooling layer."""
+    fields = read_mask_token(model)
+    return fields and fields | {"pooler_act": None if model.pooler is None else model.config.pooler_act}
+
+
+def bare_arguments(config: BlockConfig) -> Values:
+    """Return the arguments of a bare native model with the optional parts of ours."""
+    return mask_argument(config) | {"add_pooling_layer": config.pooler_act is not None}
+
+
+def square_to_native(config: BlockConfig) -> Values:
+    """Return the image size of a masked image model, whose native head takes a square one."""
+    size = config.image_size
+    return {"image_size": size if isinstance(size, int) else size[0]}
+
+
+def image_heads(name: str) -> dict[str, Head]:
+    """Return the heads of the encoders whose classes are called `name`."""
+    return {
+        "base": Head(
+            f"{name}Model",
+            {"pooler.dense": "pooler.dense"},
+            (POOLER,),
+            ignored=("pooler_act", "encoder_stride"),
+            unconstrained=("pooler_act", "use_mask_token"),
+            arguments=bare_arguments,
+        ),
+        "image": Head(
+            f"{name}ForImageClassification",
+            {"classifier": "classifier"},
+            (constant(pooler_act=None),),
+            ignored=(*POOLER_FIELDS, "encoder_stride"),
+        ),
+        "masked_image": Head(
+            f"{name}ForMaskedImageModeling",
+            {"decoder": ("decoder.0", PointConvolution())},
+            (Field(to_ours=lambda config: {}, to_native=square_to_native),),
+            ignored=POOLER_FIELDS,
+        ),
+    }
+
+
+ARCHITECTURE = Architecture(
+    name="vit",
+    config_class=VanillaImageEncoderConfig,
+    native_config="ViTConfig",
+    prefix="vit.",
+    fields=(*ENCODER, CLASS_TOKEN, STRIDE),
+    parts=(Part(STACK),),
+    heads=image_heads("ViT"),
+    unconstrained=("patch_embedding",),
+    read=read_bare_options,
+)

@@ -1,0 +1,91 @@
+"""Saved image models are converted with their image processor, and pipelines and Auto classes read the new folder."""
+
+import pytest
+import torch
+from modeling.toys import assert_close
+from PIL import Image
+from transformers import AutoImageProcessor, ViTImageProcessorPil, pipeline
+
+from vanillaformer import VanillaImageEncoderForImageClassification, VanillaImageEncoderModel
+from vanillaformer.conversion import from_native, to_native
+from vanillaformer.conversion.folders import convert_folder
+from vanillaformer.conversion.mapping.weights import tensors_of
+
+from .natives import IMAGE, LABELS, Case, images_for, native_model
+
+SIZE = {"height": 12, "width": 12}
+PIXELS = [[(40 * row, 20 * column, 7) for column in range(12)] for row in range(6)]
+
+
+def picture() -> Image.Image:
+    image = Image.new("RGB", (12, 6))
+    image.putdata([color for row in PIXELS for color in row])
+    return image
+
+
+@pytest.fixture(scope="module")
+def native_folder(tmp_path_factory):
+    """A classifier by ViT on three channels, with its processor."""
+    folder = tmp_path_factory.mktemp("vit") / "native"
+    native_model(Case("vit", IMAGE | LABELS | {"num_channels": 3}, "image")).save_pretrained(folder)
+    ViTImageProcessorPil(size=SIZE).save_pretrained(folder)
+    return folder
+
+
+def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_folder, tmp_path):
+    done = convert_folder(str(native_folder), tmp_path / "ours", back=True)
+    assert done.target == "VanillaImageEncoderForImageClassification"
+    assert done.error <= 1e-6
+    assert done.carried == ["preprocessor_config.json"]
+    again = convert_folder(str(tmp_path / "ours"), tmp_path / "again", to="vit")
+    assert (again.target, again.carried) == ("ViTForImageClassification", ["preprocessor_config.json"])
+    folders = [native_folder, tmp_path / "ours", tmp_path / "again"]
+    values = [AutoImageProcessor.from_pretrained(folder)(picture())["pixel_values"][0] for folder in folders]
+    assert all((each == values[0]).all() for each in values)
+    scores = [
+        {each["label"]: each["score"] for each in pipeline("image-classification", str(folder))(picture())}
+        for folder in folders
+    ]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-5)
+    assert scores[2] == scores[0]
+
+
+def test_features_of_a_converted_bare_model(native_folder, tmp_path):
+    ours = from_native(native_model(Case("vit", IMAGE | {"num_channels": 3}, "base", 1)))
+    ours.save_pretrained(tmp_path)
+    AutoImageProcessor.from_pretrained(native_folder).save_pretrained(tmp_path)
+    (states,) = pipeline("image-feature-extraction", str(tmp_path))(picture())
+    (pooled,) = pipeline("image-feature-extraction", str(tmp_path), pool=True)(picture())
+    inputs = AutoImageProcessor.from_pretrained(tmp_path)(picture(), return_tensors="pt")
+    with torch.no_grad():
+        expected = ours(**inputs)
+    assert isinstance(ours, VanillaImageEncoderModel)
+    assert_close(torch.tensor(states), expected.last_hidden_state[0], "states")
+    assert_close(torch.tensor(pooled), expected.pooler_output[0], "pooled")
+
+
+def test_a_linear_map_of_flattened_patches_becomes_a_convolution():
+    native = native_model(Case("vit", IMAGE | LABELS, "image"))
+    config = from_native(native).config
+    config.patch_embedding = "linear"
+    ours = VanillaImageEncoderForImageClassification(config).eval()
+    back = to_native(ours, "vit")
+    batch = images_for(Case("vit", IMAGE, "image"), native)
+    assert_close(back(**batch).logits, ours(**batch).logits, "logits")
+    weights = [
+        tensors_of(from_native(back))[f"model.embeddings.patch_embeddings.projection.{name}"]
+        for name in ("weight", "bias")
+    ]
+    own = ours.model.embeddings.patch_embeddings.projection
+    assert torch.equal(weights[0].flatten(1), own.weight)
+    assert torch.equal(weights[1], own.bias)
+
+
+def test_half_precision_and_labels_are_kept(native_folder):
+    ours = from_native(native_folder, dtype=torch.bfloat16)
+    assert {tensor.dtype for tensor in tensors_of(ours).values()} == {torch.bfloat16}
+    ours.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
+    ours.config.label2id = {"no": 0, "maybe": 1, "yes": 2}
+    back = to_native(ours, "vit")
+    assert back.config.id2label == ours.config.id2label
+    assert {tensor.dtype for tensor in tensors_of(back).values()} == {torch.bfloat16}
