@@ -55,6 +55,7 @@ TRAINING = [
     {"models", "preprocessing", "metrics"},
     {"trainer"},
     {"training_arguments", "evaluation"},
+    {"image_arguments"},
     {"programs"},
     {"cards"},
     {"finishing", "tokenizers", "image_models", "defaults"},

@@ -11,12 +11,12 @@ from vanillaformer.configuration.options import OPTIONS
 
 from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerArguments
 from .data.arguments import DATA_ARGUMENTS, DataArguments
+from .image_arguments import ImageTrainingArguments
 from .parsing import parse
 from .tasks import KINDS, TASKS, TaskName
 from .trainer.time_budget import set_length
 from .training_arguments import (
     ClassifierTrainingArguments,
-    ImageTrainingArguments,
     LanguageModelTrainingArguments,
     TranslationTrainingArguments,
 )
