@@ -6,7 +6,7 @@ MOST_EPOCHS, FEWEST_EPOCHS = 60, 10
 """Passes over few and over many images."""
 SMALL = 20
 """Pixels of a side below which a shift by one changes too much."""
-IMAGES_SEEN = 40_000
+IMAGES_SEEN = 30_000
 """Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
 
 
