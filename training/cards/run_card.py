@@ -75,8 +75,11 @@ def run_facts(
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
     chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
-    for values in choices.values():
-        values |= {name: chosen[name] for name, value in values.items() if value == BY_DATA and name in chosen}
+    rows = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    others = {"training": {**training_args.to_dict(), "rows_per_step": rows}, "data": vars(data_args)}
+    for group, values in choices.items():  # an option may be left as it is by the rule for the data
+        known = {**others.get(group, {}), **chosen}
+        values |= {name: known[name] for name, value in values.items() if value == BY_DATA and name in known}
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
