@@ -76,7 +76,10 @@ def run_facts(
     choices["training"] = training_args.to_dict() | choices["training"]
     chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
     rows = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
-    others = {"training": {**training_args.to_dict(), "rows_per_step": rows}, "data": vars(data_args)}
+    others = {
+        "training": {**training_args.to_dict(), "rows_per_step": None if training_args.tokens_per_batch else rows},
+        "data": vars(data_args),
+    }
     for group, values in choices.items():  # an option may be left as it is by the rule for the data
         known = {**others.get(group, {}), **chosen}
         values |= {name: known[name] for name, value in values.items() if value == BY_DATA and name in known}
