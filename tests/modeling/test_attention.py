@@ -5,9 +5,6 @@ from typing import get_args
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from transformers import masking_utils
-from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from vanillaformer.configuration import options
 from vanillaformer.configuration.fields import PROJECTIONS
@@ -22,6 +19,7 @@ from .toys import (
     few_toys,
     inputs_of,
     name_of,
+    plain_flex_attention,
     shared_toy,
     sharpen,
     toy,
@@ -217,22 +215,11 @@ def test_the_attributes_that_transformers_attention_reads(kind):
         assert module.num_key_value_groups == H // G
 
 
-@pytest.fixture
-def uncompiled_flex(monkeypatch):
-    """Flex attention as plain torch operations: its compilation for a processor takes half a minute a shape."""
-
-    def uncompiled_mask(*args, _compile=None, **kwargs):
-        return create_block_mask(*args, **kwargs)
-
-    monkeypatch.setattr(masking_utils, "create_block_mask", uncompiled_mask)
-    monkeypatch.setattr(WrappedFlexAttention, "__init__", lambda self, training: None)
-    monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention)
-
-
 @few_toys()
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_gives_what_sdpa_gives(kind, overrides, side, uncompiled_flex):
+def test_flex_attention_gives_what_sdpa_gives(kind, overrides, side, monkeypatch):
+    plain_flex_attention(monkeypatch)
     model, inputs = shared_toy(kind, overrides), inputs_of(kind, side=side)
     real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
     expected = model(**inputs).logits[real]

@@ -164,11 +164,16 @@ def ways_to_attend(model: PreTrainedModel, *implementations: str) -> list[str]:
 
 
 def plain_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run flex attention as plain torch operations: its compilation for a processor takes half a minute a shape."""
+    """Run flex attention as plain torch operations: its compilation for a processor takes half a minute a shape.
+
+    Not compiled at all, for plain operations too are traced first, for half a second, each time.
+    """
 
     def uncompiled_mask(*args, _compile=None, **kwargs):
         return create_block_mask(*args, **kwargs)
 
+    untraced = "torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+    monkeypatch.setattr(untraced, True, raising=False)
     monkeypatch.setattr(masking_utils, "create_block_mask", uncompiled_mask)
     monkeypatch.setattr(WrappedFlexAttention, "__init__", lambda self, training: None)
     monkeypatch.setattr(WrappedFlexAttention, "__call__", lambda self: flex_attention)
