@@ -4,7 +4,7 @@ from .base import BlockConfig, ConfigView, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
-from .image_encoder import VanillaImageEncoderConfig
+from .image_encoder import Stage, VanillaImageEncoderConfig
 from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
 
@@ -13,6 +13,7 @@ __all__ = [
     "BlockConfig",
     "ConfigView",
     "Preset",
+    "Stage",
     "VanillaDecoderConfig",
     "VanillaEncoderConfig",
     "VanillaEncoderDecoderConfig",

@@ -1,4 +1,4 @@
-"""The base of the three model configs: how fields are filled in, read from a checkpoint and overridden."""
+"""The base of the model configs: how fields are filled in, read from a checkpoint and overridden."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
 
 @strict
 class BlockConfig(BlockRules, RemoteCodeMixin):
-    """The Transformer block, one field per axis (`BlockFields` describes them); the base of the three model configs.
+    """The Transformer block, one field per axis (`BlockFields` describes them); the base of the model configs.
 
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.

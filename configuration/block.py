@@ -46,6 +46,8 @@ class BlockFields(PreTrainedConfig):
         skip_first_norm: Leave out the norm before the first attention (ModernBERT, whose embeddings are normalized);
             pre-LN only.
         block_layout: `sequential`, `parallel` or `parallel_shared_norm`.
+        layer_scale_init_value: Initial value of trained factors λ per dimension on each sublayer's output (layer
+            scale, Touvron et al. 2021; CaiT, BEiT, DINOv2). Default: no such factors.
 
     Positions:
         position_embedding_type: `sinusoidal`, `learned`, `rotary`, `alibi`, `relative` or `none`.
@@ -83,7 +85,10 @@ class BlockFields(PreTrainedConfig):
         attention_dropout: Dropout on the attention probabilities. On a CPU it switches off the fused attention
             kernel, and training is two to three times slower.
         activation_dropout: Dropout after the activation of the feed-forward layer.
-        layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020).
+        layer_drop: Probability with which training leaves out a whole layer (Fan et al. 2020), for the whole batch.
+        drop_path_rate: Probability with which training leaves out a sublayer of the last layer, for each row of the
+            batch by itself; it grows linearly with the layer, from 0 in the first (stochastic depth, Huang et al.
+            2016). What remains is divided by the probability of remaining.
         initialization: Scheme of fresh weights (table in `modeling/parts/initialization.py`). Default: the scheme
             that the placement was published with, or that of the model type.
         initializer_range: Standard deviation of the normal initializations.
@@ -98,6 +103,7 @@ class BlockFields(PreTrainedConfig):
     generates = False  # whether models of this type generate text
     max_ngram = 1
     type_vocab_size = 0
+    window_size = None
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)
@@ -118,6 +124,7 @@ class BlockFields(PreTrainedConfig):
     final_norm: bool | None = None
     skip_first_norm: bool = False
     block_layout: BlockLayout = "sequential"
+    layer_scale_init_value: float | int | None = above_zero(default=None)
     position_embedding_type: PositionEmbedding = "learned"
     max_position_embeddings: int = positive(default=1024)
     position_offset: int = non_negative(default=0)
@@ -137,6 +144,7 @@ class BlockFields(PreTrainedConfig):
     attention_dropout: float | int = probability(default=0.0)
     activation_dropout: float | int = probability(default=0.0)
     layer_drop: float | int = probability(default=0.0)
+    drop_path_rate: float | int = probability(default=0.0)
     initialization: Derived[Initialization] = None  # type: ignore[assignment]  # filled in
     initializer_range: float | int = non_negative(default=0.02)
     lm_head_bias: bool = False

@@ -1,16 +1,32 @@
 """The image encoder: ViT and its relatives, classifiers of images and masked image models."""
 
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 from huggingface_hub.dataclasses import strict
 
-from .base import BlockConfig
-from .fields import Derived, activation, non_negative, positive
-from .options import ImagePooling, PatchEmbedding
+from .base import BlockConfig, ConfigView
+from .fields import Derived, above_zero, activation, non_negative, positive
+from .options import POSITION_CHOICES, ImagePooling, ImagePosition, PatchEmbedding
 from .rules import LARGEST
 
 # Fields of `BlockConfig` that only language models read
 TEXT_FIELDS = ("position_offset", "lm_head_bias", "logit_scale", "final_logit_softcapping")
+
+
+class Stage(NamedTuple):
+    """Layers of one width on one grid of patches.
+
+    Attributes:
+        config: The config of its parts.
+        depth: Number of layers.
+        grid: Rows and columns of patches.
+        window: Rows and columns of a window, at most those of the grid; the grid itself without windows.
+    """
+
+    config: BlockConfig
+    depth: int
+    grid: tuple[int, int]
+    window: tuple[int, int]
 
 
 @strict
@@ -34,12 +50,21 @@ class VanillaImageEncoderConfig(BlockConfig):
         pooler_norm: Normalize that vector (BEiT).
         pooler_act: Activation of a layer after pooling; `None` leaves that layer out.
         max_position_embeddings: Number of rows of a position table: one per patch, class and distillation token.
+        rope_2d_theta: Base frequency of `rotary_2d` positions.
+        depths: Number of layers of each stage (Swin, Liu et al. 2021): between two stages every 2 by 2 patches are
+            merged into one, and width, inner width and number of heads double. Default: one stage.
+        stage_heads: Number of heads of each stage, where it does not double.
+        window_size: Rows and columns of the windows in which patches attend to each other (Swin); in every second
+            layer of a stage they are shifted by half a window. Default: all patches attend to each other.
 
     The fields of `BlockConfig` describe the blocks.
     """
 
     model_type = "vanilla_image_encoder"
-    derived_fields = BlockConfig.derived_fields | {"max_position_embeddings": lambda config: config.num_positions}
+    derived_fields = BlockConfig.derived_fields | {
+        "num_hidden_layers": lambda config: sum(config.depths or [BlockConfig.num_hidden_layers]),
+        "max_position_embeddings": lambda config: config.num_positions,
+    }
 
     image_size: int | list[int] | tuple[int, int] = 224
     patch_size: int = positive(default=16)
@@ -55,10 +80,20 @@ class VanillaImageEncoderConfig(BlockConfig):
     pooler_act: str | None = activation(default=None)
     hidden_act: str = activation(default="gelu")
     norm_eps: float | int = non_negative(default=1e-6)
+    position_embedding_type: ImagePosition = "learned"  # type: ignore[assignment]  # more than a text has
     max_position_embeddings: Derived[int] = positive(default=None)
+    rope_2d_theta: float | int = above_zero(default=100.0)
+    num_hidden_layers: Derived[int] = positive(default=None)
+    depths: list[int] | tuple[int, ...] | None = None
+    stage_heads: list[int] | tuple[int, ...] | None = None
+    window_size: int | None = positive(default=None)
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._check_image_size()  # before the number of positions is derived from it
+        self._check_image_size()  # before sizes are derived from them
+        self._check_depths()
+        for name in ("depths", "stage_heads"):
+            if isinstance(getattr(self, name), tuple):
+                setattr(self, name, list(getattr(self, name)))
         if isinstance(self.image_size, tuple):
             self.image_size = list(self.image_size)  # as it is read from `config.json`
         super().__post_init__(**kwargs)
@@ -74,6 +109,43 @@ class VanillaImageEncoderConfig(BlockConfig):
             raise ValueError(
                 f"image_size={self.image_size} must be a multiple of patch_size={self.patch_size} in both directions"
             )
+
+    def _check_depths(self) -> None:
+        if self.depths is not None and not (self.depths and all(type(n) is int and n > 0 for n in self.depths)):
+            raise ValueError(f"depths must be a list of integers of at least 1, got {self.depths!r}")
+        if self.depths is not None and len(self.depths) > 16:
+            raise ValueError(f"depths must have at most 16 stages, got {len(self.depths)}")
+        if self.stage_heads is not None and len(self.stage_heads) != len(self.depths or [0]):
+            raise ValueError(f"stage_heads={self.stage_heads} must have an entry for each of depths={self.depths}")
+
+    @property
+    def stages(self) -> list[Stage]:
+        """The stages, by default a single one."""
+        stages, grid = [], self.grid
+        for number, depth in enumerate(self.depths or [self.num_hidden_layers]):
+            heads = self.stage_heads[number] if self.stage_heads else self.num_attention_heads * 2**number
+            fields = {
+                "hidden_size": self.hidden_size * 2**number,
+                "intermediate_size": self.intermediate_size * 2**number,
+                "num_attention_heads": heads,
+                "num_key_value_heads": self.num_key_value_heads * heads // self.num_attention_heads,
+                "head_dim": self.head_dim * self.num_attention_heads * 2**number // heads,
+            }
+            size = self.window_size or max(grid)
+            window = (min(size, grid[0]), min(size, grid[1]))
+            stages.append(Stage(cast(BlockConfig, ConfigView(self, **fields)), depth, grid, window))
+            grid = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
+        return stages
+
+    @property
+    def output_stride(self) -> int:
+        """Height and width in pixels of what one of the last states stands for."""
+        return self.patch_size * 2 ** (len(self.depths or [0]) - 1)
+
+    @property
+    def output_width(self) -> int:
+        """Width of the last states."""
+        return self.hidden_size * 2 ** (len(self.depths or [0]) - 1)
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -105,7 +177,7 @@ class VanillaImageEncoderConfig(BlockConfig):
     @property
     def pooled_width(self) -> int:
         """Width of the pooled vector, the input of the classifier."""
-        return self.hidden_size * (2 if self.image_pooling == "first_and_mean" else 1)
+        return self.output_width * (2 if self.image_pooling == "first_and_mean" else 1)
 
     def validate_block_image(self) -> None:
         """Sizes of image, patches and positions agree, and the pooled token exists."""
@@ -121,6 +193,71 @@ class VanillaImageEncoderConfig(BlockConfig):
             )
         if self.use_distillation_token and not self.use_cls_token:
             raise ValueError("use_distillation_token=True is a second token after the class token: use_cls_token=True")
+
+    def validate_block_stages(self) -> None:
+        """Stages have layers, heads and positions that fit their widths."""
+        self._check_depths()
+        if self.depths is not None and self.num_hidden_layers != sum(self.depths):
+            raise ValueError(
+                f"num_hidden_layers={self.num_hidden_layers} must be the sum of depths={self.depths}, or be left out"
+            )
+        for number, heads in enumerate(self.stage_heads or []):
+            width = self.head_dim * self.num_attention_heads * 2**number
+            if (
+                type(heads) is not int
+                or heads < 1
+                or width % heads
+                or (heads * self.num_key_value_heads) % (self.num_attention_heads)
+            ):
+                raise ValueError(f"stage_heads={self.stage_heads} must divide the stages' widths, {width} of {heads}")
+        if len(self.depths or [0]) > 1 and not POSITION_CHOICES[self.position_embedding_type].has_stages:
+            allowed = [name for name, choice in POSITION_CHOICES.items() if choice.has_stages]
+            raise ValueError(
+                f"depths={self.depths} needs position_embedding_type to be one of {', '.join(allowed)}, "
+                f"got {self.position_embedding_type!r}"
+            )
+
+    def validate_block_windows(self) -> None:
+        """Windows and merged patches are all there is, and positions fit them."""
+        name = "window_size" if self.window_size is not None else "depths" if len(self.depths or [0]) > 1 else None
+        if name is not None and self.num_prefix_tokens:
+            raise ValueError(
+                f"{name}={getattr(self, name)} leaves no place for other tokens than patches: use_cls_token must be "
+                f"False and num_register_tokens 0"
+            )
+        if name is not None and self.sliding_window is not None:
+            raise ValueError(
+                f"{name}={getattr(self, name)} and sliding_window={self.sliding_window} exclude each other"
+            )
+        if (self.position_embedding_type == "window_relative") > (self.window_size is not None):
+            raise ValueError("position_embedding_type='window_relative' needs a window_size")
+        if self.position_embedding_type == "grid_relative" and self.window_size is not None:
+            raise ValueError(
+                "position_embedding_type='grid_relative' is the bias of a whole image: with window_size="
+                f"{self.window_size} it is 'window_relative'"
+            )
+
+    def validate_block_grid_positions(self) -> None:
+        """Sines and rotations come in pairs for rows and for columns, and heads of all stages rotate alike."""
+        for scheme, name in (("sinusoidal_2d", "hidden_size"), ("rotary_2d", "head_dim")):
+            if self.position_embedding_type == scheme and getattr(self, name) % 4:
+                raise ValueError(
+                    f"position_embedding_type={scheme!r} needs {name} to be a multiple of 4, got {getattr(self, name)}"
+                )
+        if "rotary" in self.position_embedding_type and self.stage_heads is not None:
+            raise ValueError(
+                f"position_embedding_type={self.position_embedding_type!r} needs heads of one width: "
+                f"stage_heads={self.stage_heads} must be left out"
+            )
+
+    def attention_obstacle(self, implementation: str | None) -> str | None:
+        """Return why an attention implementation cannot compute what the config describes, or `None`."""
+        if self.window_size is not None and isinstance(implementation, str) and "flash" in implementation:
+            return (
+                f"attn_implementation={implementation!r} has no masks: window_size={self.window_size} needs 'eager', "
+                "'sdpa' or 'flex_attention'"
+            )
+        return super().attention_obstacle(implementation)
 
     def validate_block_text_fields(self) -> None:
         """Fields of language models keep their defaults."""

@@ -74,7 +74,6 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "attn_logit_softcapping": ("attention_logit_cap", "attn_logit_softcap", "attn_softcap"),
     "sliding_window": (
         "attention_window", "attention_window_size", "local_attention", "sliding_window_size", "use_sliding_window",
-        "window_size",
     ),
     "layer_types": ("global_attn_every_n_layers", "layers_block_type", "sliding_window_pattern"),
     "scale_embedding": ("embed_scale", "embedding_multiplier", "no_scale_embedding", "scale_emb"),
@@ -87,7 +86,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
         "attn_pdrop",
     ),
     "activation_dropout": ("act_dropout", "ff_dropout", "ffn_dropout", "relu_dropout"),
-    "layer_drop": ("decoder_layerdrop", "drop_path_rate", "encoder_layerdrop", "layerdrop"),
+    "layer_drop": ("decoder_layerdrop", "encoder_layerdrop", "layerdrop"),
+    "drop_path_rate": ("drop_path", "drop_path_prob", "stochastic_depth_prob", "stochastic_depth_rate"),
+    "layer_scale_init_value": ("init_values", "layer_scale", "layerscale_value"),
     "initialization": ("init", "init_method", "initializer", "weight_init"),
     "initializer_range": ("init_std", "initializer_factor", "initializer_std"),
     "logit_scale": ("logit_multiplier", "logits_scale", "logits_scaling"),
@@ -166,7 +167,7 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
         (
             "image_size", "patch_size", "num_channels", "patch_embedding", "patch_norm", "use_cls_token",
             "use_distillation_token", "num_register_tokens", "use_mask_token", "image_pooling", "pooler_norm",
-            "pooler_act",
+            "pooler_act", "rope_2d_theta", "depths", "stage_heads", "window_size",
         ),
         ("VanillaImageEncoderConfig",),
     ),

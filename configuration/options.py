@@ -113,14 +113,16 @@ class PositionChoice(Choice):
     Attributes:
         has_table: Whether positions are rows of a table of `max_position_embeddings` rows: longer inputs are an error.
         is_biased: Whether it adds a bias to the attention scores.
+        has_stages: Whether it fits stages of different widths.
     """
 
     has_table: bool = False
     is_biased: bool = False
+    has_stages: bool = True
 
 
 PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-POSITION_CHOICES: dict[str, PositionChoice] = {
+SEQUENCE_POSITION_CHOICES: dict[str, PositionChoice] = {
     "sinusoidal": PositionChoice(
         "sines and cosines, added",
         papers=("vaswani2017attention",),
@@ -144,7 +146,11 @@ POSITION_CHOICES: dict[str, PositionChoice] = {
         sizes=("max_position_embeddings",),
     ),
     "alibi": PositionChoice(
-        "ALiBi: scores fall with the distance", papers=("press2022train",), seen_in="BLOOM", is_biased=True
+        "ALiBi: scores fall with the distance",
+        papers=("press2022train",),
+        seen_in="BLOOM",
+        is_biased=True,
+        has_stages=False,
     ),
     "relative": PositionChoice(
         "T5's relative bias on the scores",
@@ -153,8 +159,36 @@ POSITION_CHOICES: dict[str, PositionChoice] = {
         fields=("relative_attention_per_layer",),
         sizes=("relative_attention_num_buckets", "relative_attention_max_distance"),
         is_biased=True,
+        has_stages=False,
     ),
     "none": PositionChoice("none"),
+}
+# Those of images have rows and columns besides
+ImagePosition = Literal[
+    "sinusoidal", "learned", "rotary", "alibi", "relative", "none",
+    "sinusoidal_2d", "rotary_2d", "window_relative", "grid_relative",
+]  # fmt: skip
+POSITION_CHOICES: dict[str, PositionChoice] = SEQUENCE_POSITION_CHOICES | {
+    "sinusoidal_2d": PositionChoice(
+        "sines and cosines of row and column, added", papers=("he2022masked",), seen_in="MAE"
+    ),
+    "rotary_2d": PositionChoice(
+        "rotary by row and column (images)", papers=("heo2024rotary",), fields=("rope_2d_theta",)
+    ),
+    "window_relative": PositionChoice(
+        "a bias per distance in rows and columns inside of a window (images)",
+        papers=("liu2021swin",),
+        seen_in="Swin",
+        is_biased=True,
+    ),
+    "grid_relative": PositionChoice(
+        "a bias per distance in rows and columns (images)",
+        papers=("bao2022beit",),
+        seen_in="BEiT",
+        fields=("relative_attention_per_layer",),
+        is_biased=True,
+        has_stages=False,
+    ),
 }
 
 SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]

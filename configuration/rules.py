@@ -148,6 +148,14 @@ class BlockRules(BlockFields):
                 f"got norm_placement={self.norm_placement!r}"
             )
 
+    def validate_block_drop_path(self) -> None:
+        """A row without a sublayer keeps the stream, if there is one."""
+        if self.drop_path_rate and self.norm_placement == "no_residual":
+            raise ValueError(
+                f"drop_path_rate={self.drop_path_rate} leaves out sublayers: norm_placement='no_residual' has no "
+                "residual sum to remain"
+            )
+
     def validate_block_choices(self) -> None:
         """Fields that only some values of an option read are set with those only."""
         for name, (option, readers) in FIELD_READERS.items():

@@ -13,7 +13,7 @@ from vanillaformer.configuration import BlockConfig
 from .mapping.architecture import Architecture
 from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal
 
-OURS = ("dropout", "attention_dropout", "activation_dropout", "layer_drop")
+OURS = ("dropout", "attention_dropout", "activation_dropout", "layer_drop", "drop_path_rate")
 OF_CLASSIFIERS = ("classifier_dropout",)
 
 

@@ -26,6 +26,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
         "CrossAttentionBlock",
         "ParallelSelfAttentionBlock",
         "ParallelCrossAttentionBlock",
+        "WindowBlock",
+        "ParallelWindowBlock",
     ]
     _skip_keys_device_placement = ["past_key_values"]  # noqa: RUF012
     _supports_flex_attn = True

@@ -16,8 +16,10 @@ from .parts.attention import Attention, CrossAttention
 from .parts.dropout import identity
 from .parts.feed_forward import build_feed_forward
 from .parts.norms import build_norm
-from .parts.positions import build_rotate, no_rotation
+from .parts.position_schemes import build_rotate
+from .parts.positions import no_rotation
 from .parts.residual import Residual, build_residual
+from .parts.windows import Windows
 
 
 class SelfAttentionBlock(GradientCheckpointingLayer):
@@ -35,9 +37,10 @@ class SelfAttentionBlock(GradientCheckpointingLayer):
         cross_attention = self.sublayers == 3
         without_norm = config.skip_first_norm and layer_idx == 0
         self.self_attn = Attention(config, layer_idx, is_causal, build_rotate(config, layer_idx))
-        self.self_attn_residual = Residual(config) if without_norm else build_residual(config, cross_attention)
+        build_first = Residual if without_norm else build_residual
+        self.self_attn_residual = build_first(config, cross_attention, layer_idx)
         self.mlp = build_feed_forward(config)
-        self.mlp_residual = build_residual(config, cross_attention)
+        self.mlp_residual = build_residual(config, cross_attention, layer_idx)
 
     def self_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return the output of self-attention for the stream `x`."""
@@ -73,7 +76,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
         self.cross_attn = CrossAttention(
             config, layer_idx, is_causal=False, rotate=no_rotation, key_value_width=config.encoder_width
         )
-        self.cross_attn_residual = build_residual(config, cross_attention=True)
+        self.cross_attn_residual = build_residual(config, cross_attention=True, layer_idx=layer_idx)
 
     def cross_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return the output of cross-attention for the stream `x`."""
@@ -96,7 +99,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
         return self.mlp_residual.after(x, self.feed_forward(x))
 
 
-def share_norm(block: SelfAttentionBlock, config: BlockConfig) -> nn.Module:
+def share_norm(block: SelfAttentionBlock, config: BlockConfig, layer_idx: int) -> nn.Module:
     """Return the norm that all sublayers of a block share, or the identity if each has its own.
 
     The residual connections of a block with a shared norm lose theirs.
@@ -105,7 +108,7 @@ def share_norm(block: SelfAttentionBlock, config: BlockConfig) -> nn.Module:
         return nn.Identity()
     for name, _ in list(block.named_children()):
         if name.endswith("_residual"):
-            setattr(block, name, Residual(config))
+            setattr(block, name, Residual(config, layer_idx=layer_idx))
     return build_norm(config)
 
 
@@ -119,7 +122,7 @@ class ParallelSelfAttentionBlock(SelfAttentionBlock):
 
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
-        self.norm = share_norm(self, config)
+        self.norm = share_norm(self, config, layer_idx)
 
     def forward(
         self,
@@ -141,7 +144,7 @@ class ParallelCrossAttentionBlock(CrossAttentionBlock):
 
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__(config, layer_idx, is_causal)
-        self.norm = share_norm(self, config)
+        self.norm = share_norm(self, config, layer_idx)
 
     def forward(  # type: ignore[override]  # a third argument is required
         self,
@@ -166,8 +169,36 @@ BLOCKS: dict[str, tuple[type[SelfAttentionBlock], type[CrossAttentionBlock]]] = 
 }
 
 
+class WindowMixin:
+    """Mixin of blocks whose self-attention runs inside of windows of patches (Swin, Liu et al. 2021)."""
+
+    self_attn: Attention
+    self_attn_residual: Residual
+
+    def self_attend(self, x: torch.Tensor, windows: Windows, **kwargs: Any) -> torch.Tensor:
+        """Return the output of self-attention for the stream `x` (B, N, D), with masks and biases of windows."""
+        return windows.join(self.self_attn(windows.split(self.self_attn_residual.before(x)), **kwargs)[0])
+
+
+class WindowBlock(WindowMixin, SelfAttentionBlock):
+    """A block with attention inside of windows: (B, N, D), position bias (1, H, S, S) or `None` → (B, N, D)."""
+
+
+class ParallelWindowBlock(WindowMixin, ParallelSelfAttentionBlock):
+    """The same with both sublayers in parallel."""
+
+
+WINDOW_BLOCKS: dict[str, type[SelfAttentionBlock]] = {
+    "sequential": WindowBlock,
+    "parallel": ParallelWindowBlock,
+    "parallel_shared_norm": ParallelWindowBlock,
+}
+
+
 def build_block(config: BlockConfig, layer_idx: int, is_causal: bool, cross_attention: bool) -> SelfAttentionBlock:
     """Return the block that `config` names, with or without cross-attention."""
+    if config.window_size is not None:
+        return WINDOW_BLOCKS[config.block_layout](config, layer_idx, is_causal)
     return BLOCKS[config.block_layout][int(cross_attention)](config, layer_idx, is_causal)
 
 

@@ -37,7 +37,8 @@ MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {
 PARTS = {
     **{"embed_tokens": "embeddings", "token_types": "embeddings", "ngrams": "embeddings", "positions": "positions"},
     **dict.fromkeys(
-        ("patch_embeddings", "cls_token", "distillation_token", "register_tokens", "mask_token"), "embeddings"
+        ("patch_embeddings", "cls_token", "distillation_token", "register_tokens", "mask_token", "merges"),
+        "embeddings",
     ),
     **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
     **dict.fromkeys(("transform", "lm_head", "pooler", "classifier"), "head"),

@@ -1,10 +1,11 @@
 """Image models: the bidirectional stack on patches, with heads for classes and for masked patches."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
@@ -15,15 +16,17 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration import BlockConfig, Stage, VanillaImageEncoderConfig
 
 from .base import VanillaPreTrainedModel
 from .block import SelfAttentionBlock
 from .parts.attention import Attention
+from .parts.grid_positions import Grid
 from .parts.norms import build_norm
 from .parts.patches import ImageEmbeddings
 from .parts.pooling import IMAGE_POOLINGS
-from .stack import Stack
+from .parts.windows import PatchMerging, Sides, Windows, merged_grid, neighbors, stage_windows
+from .stack import BIAS_PER_ROW, Stack
 
 
 class ImagePreTrainedModel(VanillaPreTrainedModel):
@@ -58,8 +61,10 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     """The bidirectional stack on patches without a head: pixels (B, C, height, width) → states (B, T, D).
 
     The first of the T tokens are class, distillation and register tokens, as the config has them, the others the
-    patches, row after row. `hidden_states` are the blocks' outputs; unlike in the text models the last one is not
-    normalized, as in transformers' own image models.
+    patches, row after row. `hidden_states` are the first block's input and the blocks' outputs, in stages of different
+    widths too, where the merging of patches comes after the last block of a stage; unlike in the text models the last
+    one is not normalized, as in transformers' own image models. `attentions` are those of each block, in models with
+    windows window by window, (B · windows, H, S, S).
 
     Args:
         config: The model's config.
@@ -75,8 +80,13 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     ):
         self.use_mask_token = use_mask_token or config.use_mask_token
         super().__init__(config)
+        self.merges = nn.ModuleList(PatchMerging(stage.config) for stage in config.stages[:-1])
         self.pooler = ImagePooler(config) if add_pooling_layer else None
         self.post_init()
+
+    def block_configs(self, config: BlockConfig) -> list[BlockConfig]:
+        self.stages = cast(VanillaImageEncoderConfig, config).stages
+        return [stage.config for stage in self.stages for _ in range(stage.depth)]
 
     def build_stem(self, config: BlockConfig) -> None:
         self.embeddings = ImageEmbeddings(cast(VanillaImageEncoderConfig, config), self.use_mask_token)
@@ -96,12 +106,75 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
         Patches where `bool_masked_pos` (B, N) is true are replaced by the mask token; `interpolate_pos_encoding`
         admits images of other sizes; tokens where `attention_mask` (B, T) is 0 are not attended to.
         """
-        hidden_states = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding)
-        positions = torch.arange(hidden_states.shape[1], device=hidden_states.device).unsqueeze(0)
-        masks = self.masks(hidden_states, attention_mask)
-        hidden_states = self.run_layers(hidden_states, positions, masks, **kwargs)
+        hidden_states, grid = self.embeddings(pixel_values, bool_masked_pos, interpolate_pos_encoding)
+        hidden_states, attention_mask = self.run_stages(hidden_states, grid, attention_mask, **kwargs)
+        hidden_states = self.norm(hidden_states)
         pooled = None if self.pooler is None else self.pooler(hidden_states, attention_mask)
         return BaseModelOutputWithPooling(last_hidden_state=hidden_states, pooler_output=pooled)
+
+    def run_stages(
+        self, x: torch.Tensor, grid: Sides, attention_mask: torch.Tensor | None, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the states after all blocks, and the mask of what was merged with the patches of a mask (B, T)."""
+        first, layers = 0, list(self.layer_drop(self.layers))
+        for stage, merge in zip(self.stages, (None, *self.merges)):
+            if merge is not None:
+                if attention_mask is not None:
+                    attention_mask = neighbors(attention_mask.unsqueeze(-1), grid).amax(-1)
+                x, grid = merge(x, grid), merged_grid(grid)
+            last = first + stage.depth
+            biases, inputs = self.layer_inputs(x, grid, stage, range(first, last), attention_mask)
+            for layer, bias, others in zip(layers[first:last], biases, inputs):
+                x = layer(x, bias, **others, **kwargs)  # the bias is positional, as in `Stack.run_layers`
+            first = last
+        return x, attention_mask
+
+    def layer_inputs(
+        self, x: torch.Tensor, grid: Sides, stage: Stage, layers: range, attention_mask: torch.Tensor | None
+    ) -> tuple[list[torch.Tensor | None], list[dict[str, Any]]]:
+        """Return the position bias of each layer of a stage, and its other inputs besides the states."""
+        scheme, types = self.embeddings.positions, [self.layer_types[idx] for idx in layers]
+        if self.config.window_size is None:
+            area, rows, masks = grid, x.shape[0], self.masks(x, attention_mask)
+            inputs = [{"attention_mask": masks[layer_type]} for layer_type in types]
+        else:
+            area, pair = stage.window, stage_windows(grid, stage.window)
+            rows = x.shape[0] * pair[0].count
+            both = [
+                {"windows": windows, "attention_mask": self.window_mask(windows, x, attention_mask)}
+                for windows in pair
+            ]
+            inputs = [both[number % 2] for number in range(stage.depth)]
+        positions: Any = Grid(*area, self.config.num_prefix_tokens)
+        if not scheme.on_grid:
+            positions = torch.arange(positions.prefix + area[0] * area[1], device=x.device)
+        turns = scheme.position_embeddings(x, positions if scheme.on_grid else positions.unsqueeze(0))
+        inputs = [
+            {"position_embeddings": turns.get(layer_type), **others} for layer_type, others in zip(types, inputs)
+        ]
+        return self.layer_biases(x, positions, layers, rows), inputs
+
+    def layer_biases(self, x: torch.Tensor, positions: Any, layers: range, rows: int) -> list[torch.Tensor | None]:
+        """Return the term of the attention scores of each layer (1 or rows, H, T, T), once for equal tables."""
+        scheme = self.embeddings.positions
+        if not scheme.biased:
+            return [None] * len(layers)
+        rows = rows if self.config._attn_implementation in BIAS_PER_ROW else 1
+        tables = [scheme.table_index(idx) for idx in layers]
+        biases = {table: scheme.bias(x, positions, positions, table) for table in dict.fromkeys(tables)}
+        return [biases[table].expand(rows, -1, -1, -1) for table in tables]
+
+    def window_mask(self, windows: Windows, x: torch.Tensor, attention_mask: torch.Tensor | None) -> Any:
+        """Return the mask of the patches of each window, in the form of the attention function."""
+        regions = windows.regions(x, attention_mask)
+        if regions is None:
+            return None
+        return create_bidirectional_mask(
+            self.config,
+            x.new_empty(*regions.shape, 1),
+            attention_mask=None,
+            and_mask_function=packed_sequence_mask_function(regions),
+        )
 
 
 class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):
@@ -148,7 +221,7 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
     def __init__(self, config: VanillaImageEncoderConfig):
         super().__init__(config)
         self.model = VanillaImageEncoderModel(config, add_pooling_layer=False, use_mask_token=True)
-        self.decoder = nn.Linear(config.hidden_size, config.num_channels * config.patch_size**2)
+        self.decoder = nn.Linear(config.output_width, config.num_channels * config.output_stride**2)
         self.post_init()
 
     @can_return_tuple
@@ -175,10 +248,10 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
 
     def reconstruct(self, hidden_states: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
         """Return the pixels (B, C, height, width) of an image of this size that the states (B, T, D) stand for."""
-        patch = self.config.patch_size
-        pixels = self.decoder(hidden_states[:, self.config.num_prefix_tokens :])  # (B, N, C · P · P)
-        pixels = pixels.transpose(1, 2).unflatten(2, (size[0] // patch, size[1] // patch))
-        return nn.functional.pixel_shuffle(pixels, patch)
+        stride = self.config.output_stride
+        pixels = self.decoder(hidden_states[:, self.config.num_prefix_tokens :])  # (B, N, C · stride · stride)
+        pixels = pixels.transpose(1, 2).unflatten(2, (-(-size[0] // stride), -(-size[1] // stride)))
+        return nn.functional.pixel_shuffle(pixels, stride)[..., : size[0], : size[1]]
 
     def masked_loss(
         self, pixel_values: torch.Tensor, reconstruction: torch.Tensor, bool_masked_pos: torch.Tensor

@@ -72,18 +72,23 @@ class Stack(VanillaPreTrainedModel):
         stack_config = stack_config or config
         self.layer_types = layer_types(stack_config)
         self.build_stem(stack_config)
+        block_configs = self.block_configs(stack_config)
         self.layers = nn.ModuleList(
-            build_block(stack_config, layer_idx, self.is_causal, self.has_cross_attention)
-            for layer_idx in range(stack_config.num_hidden_layers)
+            build_block(block_config, layer_idx, self.is_causal, self.has_cross_attention)
+            for layer_idx, block_config in enumerate(block_configs)
         )
         self.layer_drop = build_layer_drop(stack_config.layer_drop)
-        self.norm = build_final_norm(stack_config)
+        self.norm = build_final_norm(block_configs[-1])
         self.gradient_checkpointing = False
         self.post_init()
 
     def build_stem(self, config: BlockConfig) -> None:
         """Set `embeddings`, which makes the first block's input, and the tables that it needs."""
         raise NotImplementedError
+
+    def block_configs(self, config: BlockConfig) -> list[BlockConfig]:
+        """Return the config of each block."""
+        return [config] * config.num_hidden_layers
 
     def masks(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | Masks | None, **kwargs: Any) -> Masks:
         """Return the mask of each type of layer for a padding mask (B, T); `generate` gives the masks themselves."""

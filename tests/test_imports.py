@@ -22,7 +22,9 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.pooling", "parts.initialization", "parts.ngrams", "heads"),
+        *("parts.pooling", "parts.initialization", "parts.ngrams"),
+        *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
+        "heads",
     },
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block"},
@@ -36,7 +38,10 @@ COMPOSED = {
     "parts.feed_forward": {"parts.dropout"},
     "heads": {"parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
-    "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.positions"},
+    "parts.grid_positions": {"parts.positions"},
+    "parts.position_schemes": {"parts.grid_positions", "parts.positions"},
+    "parts.windows": {"parts.norms"},
+    "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
     "base": {"parts.initialization"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.

@@ -33,6 +33,7 @@ PUBLIC = {
         "BlockConfig",
         "ConfigView",
         "Preset",
+        "Stage",
         "VanillaDecoderConfig",
         "VanillaEncoderConfig",
         "VanillaEncoderDecoderConfig",

@@ -14,6 +14,7 @@ from vanillaformer.modeling.parts.residual import RESIDUALS
 # Fields that change how a model is trained, started or called, but not what it computes from its weights
 NEUTRAL_FIELDS = {
     "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop",
+    "drop_path_rate",
     "initialization", "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures",
     "dtype", "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label",
     "label2id", "problem_type",

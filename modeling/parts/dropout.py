@@ -1,4 +1,4 @@
-"""Dropout that costs nothing at rate 0 and little on a CPU."""
+"""Dropout that costs nothing at rate 0 and little on a CPU, and stochastic depth."""
 
 from collections.abc import Callable
 from typing import Any
@@ -45,3 +45,33 @@ class Dropout(nn.Dropout):
         numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)
         mask = (numbers < retained - 2**15).to(input.dtype).mul_(2**16 / retained)
         return input * mask
+
+
+class DropPath(nn.Module):
+    """Stochastic depth (Huang et al. 2016): training leaves out a sublayer, for each row of the batch by itself.
+
+    What remains is divided by the probability of remaining, so that the sum has the same expectation.
+
+    Args:
+        rate: The probability of leaving out.
+
+    Shapes: (B, ...) → (B, ...).
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, out: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return out
+        draws = torch.rand(out.shape[0], *[1] * (out.dim() - 1), device=out.device)
+        return out * ((draws >= self.rate).to(out.dtype) / (1 - self.rate))
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+def build_drop_path(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return stochastic depth with this rate; at rate 0 a plain function."""
+    return DropPath(rate) if rate else identity

@@ -8,7 +8,8 @@ from vanillaformer.configuration import BlockConfig
 from .dropout import build_dropout
 from .ngrams import build_ngrams
 from .norms import build_norm
-from .positions import NoPositions, build_positions
+from .position_schemes import build_positions
+from .positions import NoPositions
 
 
 class NoTokenTypes(nn.Module):

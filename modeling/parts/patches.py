@@ -12,12 +12,11 @@ from vanillaformer.configuration import VanillaImageEncoderConfig
 
 from .dropout import build_dropout
 from .embeddings import Stem
+from .grid_positions import Grid
 from .ngrams import ZeroTable
 from .norms import build_norm
-from .positions import build_positions
-
-Grid = tuple[int, int]
-"""Rows and columns of the patches of an image."""
+from .position_schemes import build_positions
+from .windows import Sides
 
 
 class ConvolutionPatches(nn.Module):
@@ -56,7 +55,7 @@ class LinearPatches(ConvolutionPatches):
 PATCHES: dict[str, type[ConvolutionPatches]] = {"convolution": ConvolutionPatches, "linear": LinearPatches}
 
 
-def resize_rows(rows: torch.Tensor, first: int, old: Grid, new: Grid) -> torch.Tensor:
+def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides) -> torch.Tensor:
     """Return a position table (first + old N, D) for another grid of patches, interpolated bicubically in float32.
 
     The first rows, of tokens that are no patches, stay.
@@ -75,7 +74,7 @@ class ImageEmbeddings(Stem):
         config: The model's config.
         use_mask_token: Whether masked patches are replaced by a trained vector.
 
-    Shapes: pixels (B, C, rows · P, columns · P), masked patches (B, N) or `None` → (B, T, D).
+    Shapes: pixels (B, C, rows · P, columns · P), masked patches (B, N) or `None` → (B, T, D) and the grid of patches.
     """
 
     def __init__(self, config: VanillaImageEncoderConfig, use_mask_token: bool):
@@ -96,7 +95,7 @@ class ImageEmbeddings(Stem):
 
     def forward(
         self, pixel_values: torch.Tensor, bool_masked_pos: torch.Tensor | None, interpolate_pos_encoding: bool | None
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, Sides]:
         grid = self.grid_of(pixel_values, interpolate_pos_encoding)
         # Pipelines give float32; of a quantized layer only the bias is in the dtype of its input
         patches = self.patch_norm(self.patch_embeddings(pixel_values.to(self.patch_embeddings.projection.bias.dtype)))
@@ -106,9 +105,9 @@ class ImageEmbeddings(Stem):
         if self.register_tokens is not None:
             placed, patches = x[:, : self.num_placed_tokens], x[:, self.num_placed_tokens :]
             x = torch.cat((placed, self.prepend(patches, self.register_tokens)), dim=1)
-        return self.dropout(self.norm(x))
+        return self.dropout(self.norm(x)), grid
 
-    def grid_of(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> Grid:
+    def grid_of(self, pixel_values: torch.Tensor, interpolate_pos_encoding: bool | None) -> Sides:
         """Return the rows and columns of an image's patches.
 
         Raises:
@@ -154,8 +153,10 @@ class ImageEmbeddings(Stem):
         tables = [table.weight.expand(x.shape[0], -1, -1) for table in tokens if table is not None]
         return torch.cat((*tables, x), dim=1) if tables else x
 
-    def add_positions(self, x: torch.Tensor, grid: Grid) -> torch.Tensor:
+    def add_positions(self, x: torch.Tensor, grid: Sides) -> torch.Tensor:
         """Return class token, distillation token and patches (B, T, D) with the rows of a position table added."""
+        if self.positions.on_grid:
+            return self.positions.embed(x, Grid(*grid, self.num_placed_tokens))  # type: ignore[arg-type]
         if grid != self.grid:
             resize = partial(resize_rows, first=self.num_placed_tokens, old=self.grid, new=grid)
             return self.positions.embed_resized(x, resize)

@@ -1,4 +1,4 @@
-"""Position schemes, which tell a stack the order of its tokens; `POSITIONS` is the list of choices.
+"""Position schemes, which tell a stack the order of its tokens; `position_schemes.py` has the list of choices.
 
 A scheme overrides hooks that do nothing in the base class: `embed` adds to the embeddings, `position_embeddings`
 computes cosines and sines, `build_rotate` chooses the function that rotates queries and keys by them, `bias` computes
@@ -41,6 +41,8 @@ class NoPositions(nn.Module):
 
     biased = False
     """Whether the scheme has a `bias`."""
+    on_grid = False
+    """Whether the scheme counts rows and columns: its hooks get a `Grid` in place of positions."""
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
@@ -367,23 +369,3 @@ class RelativePositions(NoPositions):
         steps = torch.log(distances.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)
         far = exact + (steps * (buckets - exact)).to(torch.long)
         return torch.where(distances < exact, distances, far.clamp(max=buckets - 1))
-
-
-POSITIONS: dict[str, type[NoPositions]] = {
-    "sinusoidal": SinusoidalPositions,
-    "learned": LearnedPositions,
-    "rotary": RotaryPositions,
-    "alibi": AlibiPositions,
-    "relative": RelativePositions,
-    "none": NoPositions,
-}
-
-
-def build_positions(config: BlockConfig, is_causal: bool = True) -> NoPositions:
-    """Return the position scheme that `config` names."""
-    return POSITIONS[config.position_embedding_type](config, is_causal)
-
-
-def build_rotate(config: BlockConfig, layer_idx: int) -> Rotate:
-    """Return the function that rotates a layer's queries and keys by position."""
-    return POSITIONS[config.position_embedding_type].build_rotate(config, layer_idx)

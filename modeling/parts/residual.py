@@ -3,13 +3,44 @@
 A block calls `before(x)` for the sublayer's input and `after(x, out)` to add its output to the residual stream x.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from vanillaformer.configuration import BlockConfig
 
-from .dropout import build_dropout
+from .dropout import build_drop_path, build_dropout, identity
 from .norms import build_norm
+
+
+class LayerScale(nn.Module):
+    """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions.
+
+    Shapes: (..., D) → (..., D).
+    """
+
+    def __init__(self, config: BlockConfig):
+        super().__init__()
+        self.initial = config.layer_scale_init_value
+        self.weight = nn.Parameter(torch.full((config.hidden_size,), self.initial))
+
+    def forward(self, out: torch.Tensor) -> torch.Tensor:
+        return self.weight * out
+
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return {"weight": torch.full(self.weight.shape, self.initial)}
+
+
+def build_layer_scale(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return the factors on a sublayer's output, a plain function if the config has none."""
+    return identity if config.layer_scale_init_value is None else LayerScale(config)
+
+
+def drop_path_rate(config: BlockConfig, layer_idx: int) -> float:
+    """Return the rate of stochastic depth in a layer, linear from 0 in the first to the config's in the last."""
+    depth = config.num_hidden_layers
+    return config.drop_path_rate * layer_idx / (depth - 1) if depth > 1 else config.drop_path_rate
 
 
 class Residual(nn.Module):
@@ -18,6 +49,7 @@ class Residual(nn.Module):
     Args:
         config: The block's config.
         cross_attention: Whether the block has cross-attention; DeepNorm's factors differ between the two stacks.
+        layer_idx: Index of the layer, with which the rate of stochastic depth grows.
 
     Shapes: all (..., D).
     """
@@ -25,9 +57,15 @@ class Residual(nn.Module):
     needs_final_norm = False
     """Whether the output of the last block is not normalized, so that the stack needs a final norm."""
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
         super().__init__()
         self.dropout = build_dropout(config.dropout)
+        self.layer_scale = build_layer_scale(config)
+        self.drop_path = build_drop_path(drop_path_rate(config, layer_idx))
+
+    def branch(self, out: torch.Tensor) -> torch.Tensor:
+        """Return what the sublayer's output `out` contributes to the sum."""
+        return self.drop_path(self.layer_scale(self.dropout(out)))
 
     def before(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sublayer's input, given the stream `x`."""
@@ -35,14 +73,14 @@ class Residual(nn.Module):
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Return the new stream, given the old one `x` and the sublayer's output `out`."""
-        return x + self.dropout(out)
+        return x + self.branch(out)
 
 
 class NormedResidual(Residual):
     """Base of the placements with a norm."""
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
-        super().__init__(config, cross_attention)
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
+        super().__init__(config, cross_attention, layer_idx)
         self.norm = build_norm(config)
 
 
@@ -50,7 +88,7 @@ class PostNorm(NormedResidual):
     """Post-LN (Vaswani et al. 2017): `norm(x + f(x))`."""
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return self.norm(x + self.dropout(out))
+        return self.norm(x + self.branch(out))
 
 
 class PreNorm(NormedResidual):
@@ -65,12 +103,12 @@ class PreNorm(NormedResidual):
 class SandwichNorm(PreNorm):
     """Norms on both sides of the sublayer (CogView, Ding et al. 2021; Gemma 2): `x + norm'(f(norm(x)))`."""
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
-        super().__init__(config, cross_attention)
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
+        super().__init__(config, cross_attention, layer_idx)
         self.out_norm = build_norm(config)
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(self.out_norm(out))
+        return x + self.branch(self.out_norm(out))
 
 
 class InsideNorm(NormedResidual):
@@ -79,18 +117,18 @@ class InsideNorm(NormedResidual):
     needs_final_norm = True
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return x + self.dropout(self.norm(out))
+        return x + self.branch(self.norm(out))
 
 
 class ReZero(Residual):
     """ReZero (Bachlechner et al. 2020): `x + α f(x)`, α trained from 0."""
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
-        super().__init__(config, cross_attention)
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
+        super().__init__(config, cross_attention, layer_idx)
         self.alpha = nn.Parameter(torch.zeros(1))
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return x + self.alpha * self.dropout(out)
+        return x + self.alpha * self.branch(out)
 
     def initial_values(self) -> dict[str, torch.Tensor]:
         return {"alpha": torch.zeros(1)}
@@ -99,12 +137,12 @@ class ReZero(Residual):
 class DeepNorm(PostNorm):
     """DeepNorm, post-LN with a weight on the stream (Wang et al. 2022): `norm(α x + f(x))`, α = (2N)^¼ in N layers."""
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
-        super().__init__(config, cross_attention)
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
+        super().__init__(config, cross_attention, layer_idx)
         self.alpha, _ = config.deepnorm_scales(cross_attention)
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.alpha * x + self.dropout(out))
+        return self.norm(self.alpha * x + self.branch(out))
 
 
 class AdminResidual(PostNorm):
@@ -113,12 +151,12 @@ class AdminResidual(PostNorm):
     ω is 1 until `modeling/admin.py` sets it from the variances of the sublayers before this one.
     """
 
-    def __init__(self, config: BlockConfig, cross_attention: bool = False):
-        super().__init__(config, cross_attention)
+    def __init__(self, config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0):
+        super().__init__(config, cross_attention, layer_idx)
         self.omega = nn.Parameter(torch.ones(config.hidden_size))
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.omega * x + self.dropout(out))
+        return self.norm(self.omega * x + self.branch(out))
 
     def initial_values(self) -> dict[str, torch.Tensor]:
         return {"omega": torch.ones_like(self.omega, device="cpu")}
@@ -128,7 +166,7 @@ class NoResidual(PreNorm):
     """Ablation without the residual connection: `f(norm(x))`."""
 
     def after(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        return self.dropout(out)
+        return self.branch(out)
 
 
 RESIDUALS: dict[str, type[Residual]] = {
@@ -144,9 +182,9 @@ RESIDUALS: dict[str, type[Residual]] = {
 }
 
 
-def build_residual(config: BlockConfig, cross_attention: bool = False) -> Residual:
+def build_residual(config: BlockConfig, cross_attention: bool = False, layer_idx: int = 0) -> Residual:
     """Return the residual connection of one sublayer that `config` names."""
-    return RESIDUALS[config.norm_placement](config, cross_attention)
+    return RESIDUALS[config.norm_placement](config, cross_attention, layer_idx)
 
 
 def build_final_norm(config: BlockConfig) -> nn.Module:

@@ -22,7 +22,8 @@ from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
 from vanillaformer.modeling.parts.norms import NORMS
 from vanillaformer.modeling.parts.patches import PATCHES
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
-from vanillaformer.modeling.parts.positions import POSITIONS, PositionTable, SinusoidalPositions
+from vanillaformer.modeling.parts.position_schemes import POSITIONS
+from vanillaformer.modeling.parts.positions import PositionTable, SinusoidalPositions
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
@@ -32,7 +33,8 @@ CHOICES = {
     "NormPlacement": options.PLACEMENT_CHOICES,
     "BlockLayout": options.LAYOUT_CHOICES,
     "FeedForward": options.FEED_FORWARD_CHOICES,
-    "PositionEmbedding": options.POSITION_CHOICES,
+    "PositionEmbedding": options.SEQUENCE_POSITION_CHOICES,
+    "ImagePosition": options.POSITION_CHOICES,
     "SinusoidalLayout": options.SINUSOIDAL_CHOICES,
     "QueryKeyNorm": options.QUERY_KEY_NORM_CHOICES,
     "LayerType": options.LAYER_TYPE_CHOICES,
@@ -46,7 +48,8 @@ PARTS = {
     "NormPlacement": RESIDUALS,
     "BlockLayout": BLOCKS,
     "FeedForward": FEED_FORWARDS,
-    "PositionEmbedding": POSITIONS,
+    "PositionEmbedding": {name: POSITIONS[name] for name in options.SEQUENCE_POSITION_CHOICES},
+    "ImagePosition": POSITIONS,
     "QueryKeyNorm": QUERY_KEY_NORMS,
     "LayerType": CAUSAL_MASKS,
     "Initialization": INITIALIZATIONS,
@@ -60,7 +63,8 @@ CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConf
 @pytest.mark.parametrize("name", LITERALS)
 def test_every_name_has_an_entry_and_every_entry_a_name(name):
     assert list(get_args(LITERALS[name])) == list(CHOICES[name])
-    assert CHOICES[name] in options.OPTIONS.values()
+    option = "ImagePosition" if name == "PositionEmbedding" else name  # which has those of texts too
+    assert CHOICES[option] in options.OPTIONS.values()
 
 
 @pytest.mark.parametrize("name", [name for name in LITERALS if name != "SinusoidalLayout"])

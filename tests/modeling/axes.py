@@ -69,6 +69,7 @@ OF_KIND: dict[str, dict[str, Any]] = {
 AROUND = {"norm_placement": "pre"}
 
 Value = dict[str, Any]
+PATCHES_ONLY: Value = {"use_cls_token": False, "image_pooling": "mean"}
 ROTARY: Value = {"position_embedding_type": "rotary"}
 
 # Rotary parameters of every scaling of transformers (`ROPE_INIT_FUNCTIONS`), for heads of width 8
@@ -106,6 +107,7 @@ VALUES: dict[str, list[Value]] = {
     "hidden_act": [{"hidden_act": act} for act in ("relu", "gelu_new", "silu", "gelu", "linear")],
     "head_act": [{"head_act": None}, {"head_act": "silu"}],
     "norm_eps": [{"norm_eps": 1e-5}, {"norm_eps": 0.3}],
+    "layer_scale_init_value": [{"layer_scale_init_value": None}, {"layer_scale_init_value": 0.1}],
     "position_offset": [
         {"position_offset": 0},
         {"position_offset": 2, "position_embedding_type": "learned"},
@@ -142,6 +144,10 @@ VALUES: dict[str, list[Value]] = {
     "patch_size": [{"patch_size": 4}, {"patch_size": 2}],
     "num_channels": [{"num_channels": 2}, {"num_channels": 1}],
     "num_register_tokens": [{"num_register_tokens": 0}, {"num_register_tokens": 3}],
+    "rope_2d_theta": [{}, {"position_embedding_type": "rotary_2d", "rope_2d_theta": 30.0}],
+    "depths": [{"depths": None}, {"depths": [1, 1], **PATCHES_ONLY}],
+    "stage_heads": [{}, {"depths": [1, 1], "stage_heads": [2, 4], "num_attention_heads": 2, **PATCHES_ONLY}],
+    "window_size": [{"window_size": None}, {"window_size": 2, **PATCHES_ONLY}],
     "pooler_act": [{"pooler_act": None}, {"pooler_act": "tanh"}],
     # keywords that are no fields: an attribute of those configs alone that they say something about
     "rope_parameters": [
@@ -165,7 +171,8 @@ NEEDS: dict[tuple[str, Any], Value] = {
     ("initialization", "admin"): {"norm_placement": "admin"},
     ("sinusoidal_layout", "halves"): {"position_embedding_type": "sinusoidal"},
     ("sinusoidal_layout", "tensor2tensor"): {"position_embedding_type": "sinusoidal"},
-    ("use_cls_token", False): {"image_pooling": "mean"},
+    ("use_cls_token", False): PATCHES_ONLY,
+    ("position_embedding_type", "window_relative"): {"window_size": 2, **PATCHES_ONLY},
     ("share_encoder_decoder_embeddings", True): {"decoder_vocab_size": SOURCE_VOCABULARY},
 }
 
@@ -173,7 +180,7 @@ NEEDS: dict[tuple[str, Any], Value] = {
 APART = {
     "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "vocab_size",
     "decoder_vocab_size", "relative_attention_max_distance", "dropout", "attention_dropout", "activation_dropout",
-    "layer_drop", "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
+    "layer_drop", "drop_path_rate", "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id", "classifier_pooling", "classifier_act", "classifier_norm", "classifier_dropout",
 }  # fmt: skip
 

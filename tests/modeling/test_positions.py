@@ -14,11 +14,10 @@ from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositio
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
+from vanillaformer.modeling.parts.position_schemes import build_positions, build_rotate
 from vanillaformer.modeling.parts.positions import (
     NoPositions,
     RelativePositions,
-    build_positions,
-    build_rotate,
     no_rotation,
     rotate_half,
     rotate_pairs,

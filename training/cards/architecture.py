@@ -153,5 +153,6 @@ def _dropout(config: BlockConfig) -> str:
         " on attention": config.attention_dropout,
         " on activations": config.activation_dropout,
         " of whole layers": config.layer_drop,
+        " of sublayers per row (stochastic depth)": config.drop_path_rate,
     }
     return ", ".join(f"{rate:g}{where}" for where, rate in rates.items() if rate) or "none"

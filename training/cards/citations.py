@@ -65,6 +65,8 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "press2017using": getattr(config, "tie_word_embeddings", False) and not classifies,
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
+        "huang2016deep": config.drop_path_rate,
+        "touvron2021going": config.layer_scale_init_value,
         "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
         "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }

@@ -50,6 +50,11 @@ RULES = (
         lambda config: config.block_layout != "sequential" and config.norm_placement == "sandwich",
         "CTranslate2 has parallel sublayers only with norm_placement='pre'",
     ),
+    Rule(
+        "layer_scale_init_value",
+        lambda config: config.layer_scale_init_value is not None,
+        "CTranslate2 has no factors on the sublayers' outputs",
+    ),
     Rule("skip_first_norm", lambda config: config.skip_first_norm, "CTranslate2 has a norm in every sublayer"),
     Rule(
         "norm_bias",
