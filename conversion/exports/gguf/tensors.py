@@ -27,6 +27,11 @@ COMMON_RULES = (
     only("norm_placement", ("pre",), "llama and gpt2 have"),
     Rule("final_norm", lambda c: c.final_norm is False, "llama and gpt2 have a norm at the end"),
     Rule("embedding_norm", lambda c: c.embedding_norm, "llama and gpt2 have no norm of the embeddings"),
+    Rule(
+        "layer_scale_init_value",
+        lambda c: c.layer_scale_init_value is not None,
+        "llama and gpt2 have no factors on the sublayers' outputs",
+    ),
     Rule("skip_first_norm", lambda c: c.skip_first_norm, "llama and gpt2 have a norm before every sublayer"),
     only("block_layout", ("sequential",), "llama and gpt2 have"),
     Rule("qk_norm", lambda c: c.qk_norm != "none", "llama and gpt2 have no norm of queries and keys"),

@@ -199,6 +199,7 @@ OBSTACLES = {
     "norm_placement": {"norm_placement": "post"},
     "final_norm": {"final_norm": False},
     "embedding_norm": {"embedding_norm": True},
+    "layer_scale_init_value": {"layer_scale_init_value": 0.1},
     "skip_first_norm": {"skip_first_norm": True},
     "block_layout": {"block_layout": "parallel"},
     "qk_norm": {"qk_norm": "head"},
