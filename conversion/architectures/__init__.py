@@ -3,10 +3,13 @@
 from ..mapping.architecture import Architecture
 from . import (
     bart,
+    beit,
     bert,
     bloom,
     cohere,
     deit,
+    dinov2,
+    dinov2_with_registers,
     distilbert,
     gemma,
     gemma2,
@@ -30,6 +33,7 @@ from . import (
     roberta,
     stablelm,
     starcoder2,
+    swin,
     t5,
     vit,
     vit_msn,
@@ -38,6 +42,6 @@ from . import (
 MODULES = (
     gpt2, openai_gpt, opt, gpt_neox, gptj, bloom, llama, mistral, qwen2, qwen3, gemma, gemma2, olmo2, starcoder2,
     stablelm, phi, cohere, bert, roberta, distilbert, modernbert, marian, bart, mbart, pegasus, m2m_100, t5,
-    vit, deit, vit_msn, ijepa,
+    vit, deit, vit_msn, ijepa, dinov2, dinov2_with_registers, beit, swin,
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {module.ARCHITECTURE.name: module.ARCHITECTURE for module in MODULES}

@@ -1,6 +1,8 @@
 """ViT (Dosovitskiy et al. 2021), and what the image encoders that follow it share."""
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from typing import Any
+
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 
@@ -67,7 +69,7 @@ POOLER_FIELDS = ("pooler_act", "pooler_output_size")
 STRIDE = Field(to_ours=lambda config: {}, to_native=lambda config: {"encoder_stride": config.patch_size})
 
 
-def read_mask_token(model: PreTrainedModel) -> Values:
+def read_mask_token(model: Any) -> Values:
     """Return our field for the optional mask token of a bare native model."""
     return {"use_mask_token": model.embeddings.mask_token is not None} if model is model.base_model else {}
 
@@ -77,7 +79,7 @@ def mask_argument(config: BlockConfig) -> Values:
     return {"use_mask_token": config.use_mask_token}
 
 
-def read_bare_options(model: PreTrainedModel) -> Values:
+def read_bare_options(model: Any) -> Values:
     """Return our fields for the optional parts of a bare native model, mask token and pooling layer."""
     fields = read_mask_token(model)
     return fields and fields | {"pooler_act": None if model.pooler is None else model.config.pooler_act}
@@ -89,9 +91,12 @@ def bare_arguments(config: BlockConfig) -> Values:
 
 
 def square_to_native(config: BlockConfig) -> Values:
-    """Return the image size of a masked image model, whose native head takes a square one."""
+    """Return the size of a square image, which some native models need."""
     size = config.image_size
     return {"image_size": size if isinstance(size, int) else size[0]}
+
+
+SQUARE = Field(to_ours=lambda config: {}, to_native=square_to_native)
 
 
 def image_heads(name: str) -> dict[str, Head]:
@@ -114,7 +119,7 @@ def image_heads(name: str) -> dict[str, Head]:
         "masked_image": Head(
             f"{name}ForMaskedImageModeling",
             {"decoder": ("decoder.0", PointConvolution())},
-            (Field(to_ours=lambda config: {}, to_native=square_to_native),),
+            (SQUARE,),
             ignored=POOLER_FIELDS,
         ),
     }

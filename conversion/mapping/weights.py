@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -54,12 +55,21 @@ def expand_table(
     for names, target in table.items():
         native_name, kind = target if isinstance(target, tuple) else (target, SAME)
         our_names = (names,) if isinstance(names, str) else names
-        for layer in range(layers if "{layer}" in native_name else 1):
+        for layer in range(layers if "{layer}" in our_names[0] else 1):
             for suffix in [""] if our_names[0].endswith((".weight", ".bias")) else [".weight", ".bias"]:
                 full = tuple(f"{ours}{name}{suffix}".replace("{layer}", str(layer)) for name in our_names)
-                full_native = f"{native}{native_name}{suffix}".replace("{layer}", str(layer))
+                full_native = f"{native}{in_stage(native_name, layer, config)}{suffix}".replace("{layer}", str(layer))
                 links += Link(full, full_native, kind).by_head(config)
     return links
+
+
+def in_stage(name: str, layer: int, config: Any) -> str:
+    """Return a name with the numbers of a layer's stage and of the layer in it, if the name has stages."""
+    if "{stage}" not in name:
+        return name
+    depths = [stage.depth for stage in config.stages] if config else [1]
+    stage, block = [(stage, block) for stage, depth in enumerate(depths) for block in range(depth)][layer]
+    return name.format(stage=stage, block=block)
 
 
 def present_links(links: Iterable[Link], ours: Collection[str], native: Collection[str]) -> list[Link]:

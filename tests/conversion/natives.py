@@ -51,6 +51,12 @@ IMAGE = {
     "image_size": 12, "patch_size": 4, "num_channels": 2, "hidden_size": D, "num_hidden_layers": LAYERS,
     "num_attention_heads": H, "intermediate_size": INNER, "encoder_stride": 4,
 }  # fmt: skip
+BEIT = {name: value for name, value in IMAGE.items() if name != "encoder_stride"}
+DINO = {name: value for name, value in BEIT.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
+SWIN = {
+    "image_size": 16, "patch_size": 2, "num_channels": 2, "embed_dim": 8, "depths": [2, 1], "num_heads": [2, 4],
+    "window_size": 2, "mlp_ratio": 2.0, "encoder_stride": 4,
+}  # fmt: skip
 UNTIED, TIED = {"tie_word_embeddings": False}, {"tie_word_embeddings": True}
 LINEAR = {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 500.0}}
 LLAMA3 = {
@@ -157,6 +163,14 @@ IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "deit": [IMAGE],
     "vit_msn": [IMAGE],
     "ijepa": [IMAGE | {"qkv_bias": False}],
+    "dinov2": [DINO, DINO | {"use_swiglu_ffn": True, "mlp_ratio": 3, "use_mask_token": False}],
+    "dinov2_with_registers": [DINO | {"num_register_tokens": 2}],
+    "beit": [
+        BEIT | {"use_shared_relative_position_bias": True},
+        BEIT | {"use_relative_position_bias": True, "use_mean_pooling": False, "use_mask_token": True},
+        BEIT | {"use_absolute_position_embeddings": True, "layer_scale_init_value": 0.0},
+    ],
+    "swin": [SWIN, SWIN | {"depths": [2], "num_heads": [2], "window_size": 4, "qkv_bias": False, "patch_size": 4}],
 }
 
 LABELS = {"num_labels": 3}
@@ -231,7 +245,9 @@ def arguments(case: Case) -> dict[str, Any]:
         transformers_class(ARCHITECTURES[case.architecture].heads[case.head].native_class)
     ).parameters
     options = ("add_pooling_layer", "use_mask_token")
-    return {name: case.number > 0 for name in options if name in given and case.head == "base"}
+    if case.head != "base" or case.architecture == "beit":  # BEiT pools without a choice
+        return {}
+    return {name: case.number > 0 for name in options if name in given}
 
 
 @cache

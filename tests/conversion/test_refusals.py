@@ -31,6 +31,7 @@ from .natives import (
     IMAGE,
     MAIN_CASES,
     PAD,
+    SWIN,
     Case,
     batch_for,
     converted,
@@ -110,6 +111,8 @@ COUPLED = {
     "mlp_bias": "attention_bias",
     "norm_weight": "norm_bias",
     "norm_placement": "skip_first_norm",
+    "feed_forward": "hidden_act",
+    "image_pooling": "pooler_norm",
     "tie_word_embeddings": "share_encoder_decoder_embeddings",
 }
 
@@ -297,11 +300,15 @@ def test_a_head_without_a_table_is_refused():
         ("vit", "ViTForMaskedImageModeling", {"encoder_stride": 2}, {}, "encoder_stride=2, which here can only be 4"),
         ("vit", "ViTForMaskedImageModeling", {"image_size": [8, 12]}, {}, r"image_size=\[8, 12\], which here"),
         ("deit", "DeiTForImageClassificationWithTeacher", {}, {}, "of deit only DeiTModel, DeiTForImageClass"),
+        ("beit", "BeitModel", {"use_relative_position_bias": True, "use_absolute_position_embeddings": True}, {},
+         "use_absolute_position_embeddings=True, which here can only be False"),
+        ("swin", "SwinModel", {"window_size": 3}, {}, "window_size=3 must divide the 8 by 8 patches of stage 1"),
+        ("swin", "SwinModel", {"layer_norm_eps": 1e-6}, {}, "layer_norm_eps=1e-06, which here can only be"),
         ("ijepa", "IJepaModel", {}, {"add_pooling_layer": True}, r"native pooler\.dense\.weight"),
     ],
-)
+)  # fmt: skip
 def test_an_image_model_that_ours_cannot_say_is_refused(name, native_class, fields, arguments, message):
-    config = transformers_class(ARCHITECTURES[name].native_config)(**IMAGE | fields)
+    config = transformers_class(ARCHITECTURES[name].native_config)(**(SWIN if name == "swin" else IMAGE) | fields)
     with pytest.raises(ValueError, match=message):
         from_native(transformers_class(native_class)(config, **arguments))
 

@@ -1,0 +1,88 @@
+"""BEiT (Bao et al. 2022): relative positions of patches, layer scale, keys without a bias."""
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same
+from ..mapping.tensors import Table
+from .dinov2 import BACKBONE_FIELDS
+from .vit import BLOCK, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS
+
+STACK: Table = (
+    PATCHES
+    | TOKENS
+    | POSITIONS
+    | BLOCK
+    | {
+        "layers.{layer}.self_attn_residual.layer_scale.weight": "layers.{layer}.lambda_1",
+        "layers.{layer}.mlp_residual.layer_scale.weight": "layers.{layer}.lambda_2",
+        "norm": "layernorm",
+        "pooler.norm": "pooler.layernorm",
+    }
+)
+TABLES = "embeddings.positions.relative_attention_bias."
+BY_LAYER: Table = {f"{TABLES}{{layer}}.weight": "layers.{layer}.relative_position_bias.relative_position_bias_table"}
+SHARED: Table = {f"{TABLES}0.weight": "shared_position_bias.relative_position_bias_table"}
+
+
+def positions_to_ours(config: PreTrainedConfig) -> Values:
+    if config.use_relative_position_bias or config.use_shared_relative_position_bias:
+        by_layer = config.use_relative_position_bias
+        return {"position_embedding_type": "grid_relative", "relative_attention_per_layer": by_layer}
+    return {"position_embedding_type": "learned" if config.use_absolute_position_embeddings else "none"}
+
+
+def positions_to_native(config: BlockConfig) -> Values:
+    is_relative, by_layer = config.position_embedding_type == "grid_relative", config.relative_attention_per_layer
+    return {
+        "use_absolute_position_embeddings": config.position_embedding_type == "learned",
+        "use_relative_position_bias": is_relative and by_layer,
+        "use_shared_relative_position_bias": is_relative and not by_layer,
+    }
+
+
+def pooling_to_ours(config: PreTrainedConfig) -> Values:
+    mean = config.use_mean_pooling
+    return {"image_pooling": "mean" if mean else "first", "pooler_norm": mean, "final_norm": not mean}
+
+
+LAYER_SCALE = Field(
+    to_ours=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or None},
+    to_native=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or 0.0},
+)
+SEGMENTATION_FIELDS = (
+    *("vocab_size", "pool_scales", "use_auxiliary_head", "semantic_loss_ignore_index", "add_fpn"),
+    *(f"auxiliary_{name}" for name in ("loss_weight", "channels", "num_convs", "concat_input")),
+)
+IGNORED = (*BACKBONE_FIELDS, *SEGMENTATION_FIELDS)
+
+ARCHITECTURE = Architecture(
+    name="beit",
+    config_class=VanillaImageEncoderConfig,
+    native_config="BeitConfig",
+    prefix="beit.",
+    fields=(
+        *IMAGES,
+        SQUARE,
+        ALL_KEY_VALUE_HEADS,
+        HEAD_DIM,
+        same("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act"),
+        same("initializer_range", "drop_path_rate", "use_mask_token"),
+        LAYER_SCALE,
+        constant(attention_bias=["q_proj", "v_proj", "o_proj"], use_cls_token=True, pooler_act=None),
+        Field(positions_to_ours, positions_to_native),
+        Field(pooling_to_ours, lambda config: {"use_mean_pooling": config.image_pooling == "mean"}),
+    ),
+    parts=(
+        Part(STACK),
+        Part(BY_LAYER, when=lambda config: config.relative_attention_per_layer),
+        Part(SHARED, when=lambda config: not config.relative_attention_per_layer),
+    ),
+    heads={
+        "base": Head("BeitModel", ignored=IGNORED),
+        "image": Head("BeitForImageClassification", {"classifier": "classifier"}, ignored=IGNORED),
+    },
+    unconstrained=("patch_embedding",),
+)

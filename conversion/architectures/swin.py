@@ -1,0 +1,107 @@
+"""Swin (Liu et al. 2021): stages of layers on windows of patches, and merged patches between them."""
+
+from transformers import PreTrainedConfig
+
+from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+
+from ..mapping.architecture import Architecture, Head, Part
+from ..mapping.fields import Field, Values, constant, renamed, same
+from ..mapping.tensors import PointConvolution, Table
+from .vit import BATCHED, IMAGES, PATCHES, QUERY_KEY_VALUE_BIAS, SQUARE, mask_argument, read_mask_token
+
+LAYER = "encoder.layers.{stage}.blocks.{block}."
+STACK: Table = PATCHES | {
+    "embeddings.mask_token.weight": ("embeddings.mask_token", BATCHED),
+    "embeddings.patch_norm": "embeddings.norm",
+    "embeddings.positions.relative_attention_bias.{layer}.weight": (
+        f"{LAYER}attention.relative_position_bias.relative_position_bias_table"
+    ),
+    **{f"layers.{{layer}}.self_attn.{name}_proj": f"{LAYER}attention.{name}_proj" for name in "qkvo"},
+    "layers.{layer}.self_attn_residual.norm": f"{LAYER}layernorm_before",
+    "layers.{layer}.mlp.up_proj": f"{LAYER}mlp.fc1",
+    "layers.{layer}.mlp.down_proj": f"{LAYER}mlp.fc2",
+    "layers.{layer}.mlp_residual.norm": f"{LAYER}layernorm_after",
+    "merges.{layer}.norm": "encoder.layers.{layer}.downsample.norm",
+    "merges.{layer}.reduction": "encoder.layers.{layer}.downsample.reduction",
+    "norm": "layernorm",
+}
+
+
+def check_windows(side: int, window: int, stages: int) -> None:
+    """Raise ValueError unless windows divide the patches of every stage, whose padding the native model attends to."""
+    for stage in range(stages):
+        if side % window:
+            raise ValueError(
+                f"window_size={window} must divide the {side} by {side} patches of stage {stage + 1}: the native "
+                "model attends to the padding of its windows, ours does not"
+            )
+        side = (side + 1) // 2
+
+
+def stages_to_ours(config: PreTrainedConfig) -> Values:
+    size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
+    patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[0]
+    check_windows(size // patch, config.window_size, len(config.depths))
+    heads = list(config.num_heads)
+    return {
+        "depths": list(config.depths),
+        "num_hidden_layers": sum(config.depths),
+        "stage_heads": heads,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[0],
+        "head_dim": config.embed_dim // heads[0],
+        "window_size": config.window_size,
+        "intermediate_size": int(config.embed_dim * config.mlp_ratio),
+    }
+
+
+def stages_to_native(config: BlockConfig) -> Values:
+    stages = config.stages
+    if config.window_size is not None:
+        check_windows(config.grid[0], config.window_size, len(stages))
+    window = {} if config.window_size is None else {"window_size": config.window_size}
+    return window | {
+        "depths": [stage.depth for stage in stages],
+        "num_heads": [stage.config.num_attention_heads for stage in stages],
+        "mlp_ratio": config.intermediate_size / config.hidden_size,
+    }
+
+
+IGNORED = ("_out_features", "_out_indices")
+
+ARCHITECTURE = Architecture(
+    name="swin",
+    config_class=VanillaImageEncoderConfig,
+    native_config="SwinConfig",
+    prefix="swin.",
+    fields=(
+        *IMAGES,
+        SQUARE,
+        QUERY_KEY_VALUE_BIAS,
+        renamed(hidden_size="embed_dim"),
+        same("hidden_act", "initializer_range", "drop_path_rate"),
+        Field(stages_to_ours, stages_to_native),
+        # the native norms of patches have the usual number whatever the config says
+        Field(to_ours=lambda config: {"norm_eps": 1e-5}, to_native=lambda config: {"layer_norm_eps": 1e-5}),
+        Field(to_ours=lambda config: {}, to_native=lambda config: {"encoder_stride": config.output_stride}),
+        constant(position_embedding_type="window_relative", patch_norm=True, use_cls_token=False),
+        constant(image_pooling="mean", pooler_act=None),
+    ),
+    parts=(Part(STACK),),
+    heads={
+        "base": Head(
+            "SwinModel",
+            ignored=(*IGNORED, "encoder_stride"),
+            unconstrained=("use_mask_token",),
+            arguments=mask_argument,
+        ),
+        "image": Head(
+            "SwinForImageClassification", {"classifier": "classifier"}, ignored=(*IGNORED, "encoder_stride")
+        ),
+        "masked_image": Head(
+            "SwinForMaskedImageModeling", {"decoder": ("decoder.0", PointConvolution())}, ignored=IGNORED
+        ),
+    },
+    unconstrained=("patch_embedding",),
+    read=read_mask_token,
+)
