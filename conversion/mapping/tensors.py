@@ -2,8 +2,8 @@
 
 A table's key is one of our names, or a tuple of those that the native model has in one tensor; its value is the native
 name, with the kind of correspondence unless the two are equal. Names of modules stand for their weight and
-bias, `{layer}` for the number of a layer (`{stage}` and `{block}` for its stage and its number there), `{head}` for that of a head (`HeadRow`). All kinds are linear, so a table
-converts gradients too.
+bias, `{layer}` for the number of a layer (`{stage}` and `{block}` for its stage and its number there), `{head}` for
+that of a head (`HeadRow`). All kinds are linear, so a table converts gradients too.
 """
 
 from dataclasses import dataclass
