@@ -53,6 +53,8 @@ class Exporter:
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
+        if getattr(model_class, "main_input_name", None) == "pixel_values":
+            return ["the model reads images, but an export takes tokens"]
         if model_class not in self.models:
             return [f"the model must be a {' or '.join(allowed.__name__ for allowed in self.models)}"]
         return violations(self.rules, config)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vanillaformer import PRESETS, VanillaDecoderConfig, VanillaEncoderDecoderConfig, preset
+from vanillaformer import PRESETS, VanillaDecoderConfig, VanillaEncoderDecoderConfig, VanillaImageEncoderConfig, preset
 from vanillaformer.conversion.exports import EXPORTERS
 from vanillaformer.conversion.targets import engines_table, targets, targets_table
 from vanillaformer.hub.engines import ENGINES
@@ -49,6 +49,14 @@ def test_a_cell_without_a_yes_names_the_field_in_the_way():
     assert set(found) == {"native", *EXPORTERS}
     for engine in ("ctranslate2", "gguf"):
         assert any("norm_placement='rezero'" in obstacle for obstacle in found[engine]), engine
+
+
+def test_an_image_model_goes_to_native_architectures_only():
+    found = targets(VanillaImageEncoderConfig())
+    assert found.pop("native") == ["vit", "vit_msn"]
+    assert {each for obstacles in found.values() for each in obstacles} == {
+        "the model reads images, but an export takes tokens"
+    }
 
 
 def test_the_papers_model_goes_to_marian_with_biases_and_to_ctranslate2():
