@@ -59,7 +59,7 @@ def stages_to_native(config: BlockConfig) -> Values:
     stages = config.stages
     if config.window_size is not None:
         check_windows(config.grid[0], config.window_size, len(stages))
-    window = {} if config.window_size is None else {"window_size": config.window_size}
+    window: Values = {} if config.window_size is None else {"window_size": config.window_size}
     return window | {
         "depths": [stage.depth for stage in stages],
         "num_heads": [stage.config.num_attention_heads for stage in stages],
