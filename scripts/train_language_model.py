@@ -45,8 +45,9 @@ def train(argv: Sequence[str] | None = None) -> Run:
     """Train as the arguments say; a run that is finished already is returned as it is."""
     args = parse_arguments("train-language-model", argv, __doc__)
     data_args: Any = args.data_args
+    tokenizer_args: Any = args.tokenizer_args
     task = args.training_args.objective
-    resolve_arguments(data_args, args.tokenizer_args, task)
+    resolve_arguments(data_args, tokenizer_args, task)
     with start("train_language_model", argv, args, task=task, length=data_args.block_size) as run:
         return _train(run, args)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import DatasetDict, disable_progress_bars
@@ -165,7 +165,7 @@ def describe_rows(
     """
     sample = stream is not None
     if tokenizers:
-        run.details["data"] = describe_data(rows, tokenizers, args.training_args, data.stats, sample=sample)
+        run.details["data"] = describe_data(rows, cast(Any, tokenizers), args.training_args, data.stats, sample=sample)
     else:
         run.details["data"] = describe_images(rows, data.stats, sample=sample)
     if stream is None:

@@ -16,8 +16,7 @@ from transformers import (
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 TaskName = Literal[
-    *("translation", "causal", "masked", "mlm+nsp", "classification"),
-    *("image_classification", "masked_image"),
+    "translation", "causal", "masked", "mlm+nsp", "classification", "image_classification", "masked_image"
 ]
 Objective = Literal["causal", "masked", "mlm+nsp"]
 """The tasks of language models."""

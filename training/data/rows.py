@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -106,7 +106,7 @@ def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskNa
     Raises:
         ValueError: Naming the source, the row or the column at fault.
     """
-    skip_bad = data_args.bad_rows == "skip"
+    skip_bad, image_args = data_args.bad_rows == "skip", cast(Any, data_args)
     parts = {
         split: text_columns(
             SplitRows(split, source.name, source.rows, skip_bad, source.images), source.columns | source.more_columns
@@ -114,7 +114,7 @@ def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskNa
         for split, source in sources.items()
     }
     if TASKS[task].reads_images and data_args.image_size is None:
-        data_args.image_size = usual_size(parts["train"].rows, data_args.image_column, parts["train"].images)
+        data_args.image_size = usual_size(parts["train"].rows, image_args.image_column, parts["train"].images)
     if data_args.split_column is not None:
         parts = by_column(parts["train"], data_args.split_column)
     if data_args.order_column is not None:

@@ -35,13 +35,14 @@ def nearest_mean(data: Any) -> Scorer:
 def linear_on_pixels(data: Any) -> Scorer:
     """Return the scores of ridge regression on the pixels: the class with the largest value of `W x + b`."""
     classes = data.texts.features["label"].num_classes
-    covariance, cross, count = 0.0, 0.0, 0
+    covariance: Any = 0.0
+    cross: Any = 0.0
+    count = 0
     for pixels, labels in _batches(data.texts):
         inputs = _with_one(pixels)
         covariance, cross = covariance + inputs.T @ inputs, cross + inputs.T @ np.eye(classes)[labels]
         count += len(labels)
-    covariance = np.asarray(covariance)
-    weights = np.linalg.solve(covariance + RIDGE * count * np.eye(len(covariance)), np.asarray(cross))
+    weights = np.linalg.solve(covariance + RIDGE * count * np.eye(len(covariance)), cross)
     return _scorer(lambda pixels: (_with_one(pixels) @ weights).argmax(axis=1))
 
 

@@ -115,9 +115,10 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
             totals=np.bincount(labels, minlength=len(names))[drawn],
             title=part_in_words(len(names)),
         )
+    collator: Any = trainer.data_collator
     if "pixel_values" in rows.column_names:
         with optional("confused_images.png"):
-            confused_picture(run.folder, rows, trainer.data_collator.size, labels, probabilities.numpy(), names)
+            confused_picture(run.folder, rows, collator.size, labels, probabilities.numpy(), names)
     column, key = ("name", "image") if "name" in rows.column_names else ("text", "text")
     best = probabilities.max(dim=-1).values.tolist()
     for text, label, predicted, value in zip(rows[column], labels, chosen, best):
