@@ -86,7 +86,7 @@ class VanillaImageEncoderConfig(BlockConfig):
     num_hidden_layers: Derived[int] = positive(default=None)
     depths: list[int] | tuple[int, ...] | None = None
     stage_heads: list[int] | tuple[int, ...] | None = None
-    window_size: int | None = positive(default=None)
+    window_size: int | None = positive(default=None)  # type: ignore[assignment]  # texts have none
 
     def __post_init__(self, **kwargs: Any) -> None:
         self._check_image_size()  # before sizes are derived from them

@@ -34,7 +34,7 @@ class ImagePreTrainedModel(VanillaPreTrainedModel):
 
     config: VanillaImageEncoderConfig
     main_input_name = "pixel_values"
-    input_modalities = ("image",)
+    input_modalities = ("image",)  # type: ignore[assignment]  # as transformers' own image models have it
     accepts_loss_kwargs = False  # losses are means: Trainer divides them when it accumulates gradients
     _input_embed_layer = "patch_embeddings"
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.mask_token\."]  # noqa: RUF012 - of masked image models
@@ -235,7 +235,7 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
     ) -> MaskedImageModelingOutput:
         """Return the reconstructed pixels and, given `bool_masked_pos` (B, N), the mean error of masked pixels."""
         outputs = self.model(pixel_values, bool_masked_pos, interpolate_pos_encoding, attention_mask, **kwargs)
-        reconstruction = self.reconstruct(outputs.last_hidden_state, pixel_values.shape[-2:])
+        reconstruction = self.reconstruct(outputs.last_hidden_state, *pixel_values.shape[-2:])
         loss = None
         if bool_masked_pos is not None:
             loss = self.masked_loss(pixel_values, reconstruction, bool_masked_pos)
@@ -246,12 +246,12 @@ class VanillaImageEncoderForMaskedImageModeling(ImagePreTrainedModel):
             attentions=outputs.attentions,
         )
 
-    def reconstruct(self, hidden_states: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+    def reconstruct(self, hidden_states: torch.Tensor, height: int, width: int) -> torch.Tensor:
         """Return the pixels (B, C, height, width) of an image of this size that the states (B, T, D) stand for."""
         stride = self.config.output_stride
         pixels = self.decoder(hidden_states[:, self.config.num_prefix_tokens :])  # (B, N, C · stride · stride)
-        pixels = pixels.transpose(1, 2).unflatten(2, (-(-size[0] // stride), -(-size[1] // stride)))
-        return nn.functional.pixel_shuffle(pixels, stride)[..., : size[0], : size[1]]
+        pixels = pixels.transpose(1, 2).unflatten(2, (-(-height // stride), -(-width // stride)))
+        return nn.functional.pixel_shuffle(pixels, stride)[..., :height, :width]
 
     def masked_loss(
         self, pixel_values: torch.Tensor, reconstruction: torch.Tensor, bool_masked_pos: torch.Tensor

@@ -4,6 +4,7 @@ Shape letters: B batch, C channels, P pixels on a patch's side, N patches, T pat
 """
 
 from functools import partial
+from typing import cast
 
 import torch
 from torch import nn
@@ -34,8 +35,13 @@ class ConvolutionPatches(nn.Module):
         """Return the map from pixels to a patch vector."""
         return nn.Conv2d(config.num_channels, config.hidden_size, self.patch_size, stride=self.patch_size)
 
+    def cast(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        """Return the pixels in the projection's dtype: pipelines give float32."""
+        # of a quantized layer only the bias is in the dtype of its input
+        return pixel_values.to(cast(torch.Tensor, self.projection.bias).dtype)
+
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        return self.projection(pixel_values).flatten(2).transpose(1, 2)
+        return self.projection(self.cast(pixel_values)).flatten(2).transpose(1, 2)
 
 
 class LinearPatches(ConvolutionPatches):
@@ -48,7 +54,9 @@ class LinearPatches(ConvolutionPatches):
         return nn.Linear(config.num_channels * self.patch_size**2, config.hidden_size)
 
     def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
-        patches = nn.functional.pixel_unshuffle(pixel_values, self.patch_size)  # (B, C · P · P, rows, columns)
+        patches = nn.functional.pixel_unshuffle(
+            self.cast(pixel_values), self.patch_size
+        )  # (B, C · P · P, rows, columns)
         return self.projection(patches.flatten(2).transpose(1, 2))
 
 
@@ -97,8 +105,7 @@ class ImageEmbeddings(Stem):
         self, pixel_values: torch.Tensor, bool_masked_pos: torch.Tensor | None, interpolate_pos_encoding: bool | None
     ) -> tuple[torch.Tensor, Sides]:
         grid = self.grid_of(pixel_values, interpolate_pos_encoding)
-        # Pipelines give float32; of a quantized layer only the bias is in the dtype of its input
-        patches = self.patch_norm(self.patch_embeddings(pixel_values.to(self.patch_embeddings.projection.bias.dtype)))
+        patches = self.patch_norm(self.patch_embeddings(pixel_values))
         if bool_masked_pos is not None:
             patches = self.replace_masked(patches, bool_masked_pos)
         x = self.add_positions(self.prepend(patches * self.scale, self.cls_token, self.distillation_token), grid)

@@ -17,13 +17,17 @@ from .norms import build_norm
 class LayerScale(nn.Module):
     """Layer scale (CaiT, Touvron et al. 2021): `λ ⊙ f(x)`, λ trained from one small number in all dimensions.
 
+    Args:
+        width: D.
+        initial: That number.
+
     Shapes: (..., D) → (..., D).
     """
 
-    def __init__(self, config: BlockConfig):
+    def __init__(self, width: int, initial: float):
         super().__init__()
-        self.initial = config.layer_scale_init_value
-        self.weight = nn.Parameter(torch.full((config.hidden_size,), self.initial))
+        self.initial = initial
+        self.weight = nn.Parameter(torch.full((width,), initial))
 
     def forward(self, out: torch.Tensor) -> torch.Tensor:
         return self.weight * out
@@ -34,7 +38,8 @@ class LayerScale(nn.Module):
 
 def build_layer_scale(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the factors on a sublayer's output, a plain function if the config has none."""
-    return identity if config.layer_scale_init_value is None else LayerScale(config)
+    initial = config.layer_scale_init_value
+    return identity if initial is None else LayerScale(config.hidden_size, float(initial))
 
 
 def drop_path_rate(config: BlockConfig, layer_idx: int) -> float:

@@ -8,7 +8,20 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from vanillaformer.configuration import options
 
-from .axes import APART, AROUND, CONFIGS, ROPES, VALUES, axes, cover, is_allowed, merged, own_fields, pair_cover
+from .axes import (
+    ALL_CONFIGS,
+    APART,
+    AROUND,
+    CONFIGS,
+    ROPES,
+    VALUES,
+    axes,
+    cover,
+    is_allowed,
+    merged,
+    own_fields,
+    pair_cover,
+)
 
 every_kind = pytest.mark.parametrize("kind", CONFIGS)
 
@@ -58,7 +71,7 @@ def test_every_value_is_accepted_beside_the_toys_other_ones(kind):
 def test_every_name_of_an_option_is_a_value_of_an_axis():
     found = {
         (name, value)
-        for kind in CONFIGS
+        for kind in ALL_CONFIGS
         for values in axes(kind).values()
         for fields in values
         for name, value in fields.items()

@@ -192,7 +192,8 @@ def test_pooling_reads_the_tokens_that_it_names():
 def test_register_tokens_have_no_position_and_the_others_do():
     model = toy(KIND, use_distillation_token=True, num_register_tokens=3)
     assert model.model.embeddings.positions.embed_positions.weight.shape == (1 + 1 + 6, 24)
-    embedded = model.model.embeddings(pixels(), None, None)
+    embedded, grid = model.model.embeddings(pixels(), None, None)
+    assert grid == (2, 3)
     assert torch.equal(embedded[0, 2:5], model.model.embeddings.register_tokens.weight)
 
 
