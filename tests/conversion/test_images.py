@@ -4,7 +4,7 @@ import pytest
 import torch
 from modeling.toys import assert_close
 from PIL import Image
-from transformers import AutoImageProcessor, ViTImageProcessorPil, pipeline
+from transformers import AutoImageProcessor, AutoModel, ViTImageProcessorPil, pipeline
 
 from vanillaformer import VanillaImageEncoderForImageClassification, VanillaImageEncoderModel
 from vanillaformer.conversion import from_native, to_native
@@ -48,6 +48,15 @@ def test_the_image_processor_comes_along_and_pipelines_give_the_same(native_fold
     ]
     assert scores[1] == pytest.approx(scores[0], rel=1e-5)
     assert scores[2] == scores[0]
+
+
+@pytest.mark.parametrize("architecture", ["vit", "dinov2", "beit"])
+def test_a_folder_of_a_bare_model_whose_tensors_have_old_names(architecture, tmp_path):
+    config = native_model(Case(architecture, IMAGE | {"num_channels": 3}, "base")).config
+    AutoModel.from_config(config).save_pretrained(tmp_path / "native")
+    done = convert_folder(str(tmp_path / "native"), tmp_path / "ours", back=True)
+    assert done.target == "VanillaImageEncoderModel"
+    assert done.error <= 1e-6
 
 
 def test_features_of_a_converted_bare_model(native_folder, tmp_path):
