@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import PRESETS
-from vanillaformer.configuration.options import OPTIONS
+from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 
 from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerArguments
 from .data.arguments import DATA_ARGUMENTS, DataArguments
@@ -107,4 +107,5 @@ def config_fields(kinds: Sequence[str]) -> list[str]:
         for entry in dataclasses.fields(config_class)
     }
     names = sorted(name for name in found - known if not name.endswith(("_token_id", "vocab_size")))
-    return [f"{name} ({', '.join(OPTIONS[name])})" if name in OPTIONS else name for name in names]
+    choices = OPTIONS if "image_encoder" in kinds else OPTIONS | {"position_embedding_type": SEQUENCE_POSITION_CHOICES}
+    return [f"{name} ({', '.join(choices[name])})" if name in choices else name for name in names]

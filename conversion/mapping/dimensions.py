@@ -19,8 +19,8 @@ WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("embed_tokens", "embed_token_types", "embed_ngrams"), (1,)),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
     **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship"), (1,)),
-    **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega"), (0,)),
-    **dict.fromkeys(("q_norm", "k_norm", "alpha"), ()),
+    **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega", "layer_scale"), (0,)),
+    **dict.fromkeys(("q_norm", "k_norm", "alpha", "ngram_logits"), ()),
     "dense": (0, 1),
 }
 

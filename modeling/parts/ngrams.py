@@ -113,7 +113,7 @@ class WideLogits(nn.Module):
         super().__init__()
         self.max_ngram, self.buckets = max_ngram, buckets
         self.padding = -1 if padding is None else padding
-        self.embed_ngrams = ZeroTable(buckets, labels).requires_grad_(False)
+        self.ngram_logits = ZeroTable(buckets, labels).requires_grad_(False)
 
     def forward(
         self, logits: torch.Tensor, input_ids: torch.Tensor | None, attention_mask: torch.Tensor | None
@@ -125,7 +125,7 @@ class WideLogits(nn.Module):
         rows, first = self.distinct_ngrams(input_ids, attention_mask)
         weights = first.to(logits.dtype)
         weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1).sqrt()
-        return logits + (self.embed_ngrams(rows) * weights.unsqueeze(-1)).sum(dim=1)
+        return logits + (self.ngram_logits(rows) * weights.unsqueeze(-1)).sum(dim=1)
 
     def distinct_ngrams(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None

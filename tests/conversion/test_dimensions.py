@@ -28,7 +28,7 @@ HEADS = [
     pytest.param(kind, head, fields, id=f"{kind}-{head}-{number}")
     for kind, config_class in CONFIGS.items()
     for head in OUR_CLASSES[config_class]
-    for number, fields in enumerate([{}, {"classifier_act": "tanh", "classifier_norm": True}])
+    for number, fields in enumerate([{}, {"classifier_act": "tanh", "classifier_norm": True}, {"wide_max_ngram": 2}])
     if head not in ("base", "lm") and is_allowed(kind, fields | SINUSOIDAL)
 ]
 

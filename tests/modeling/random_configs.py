@@ -143,6 +143,8 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
         "attention_dropout": draw.choice(RATES),
         "activation_dropout": draw.choice(RATES),
         "layer_drop": draw.choice(RATES),
+        "drop_path_rate": draw.choice(RATES),
+        "layer_scale_init_value": draw.choice((None, None, 1, draw.uniform(1e-3, 1))),
         "initializer_range": draw.uniform(0.001, 0.2),  # gated layers square what no norm keeps in range
         "logit_scale": draw.choice((None, draw.uniform(0.01, 4), 2)),
         "final_logit_softcapping": draw.choice((None, draw.uniform(0.5, 50), 30)),

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer import PRESETS, preset
+from vanillaformer import PRESETS, VanillaImageEncoderConfig, VanillaImageEncoderForImageClassification, preset
 from vanillaformer.modeling.counts import count_flops, count_parameters
 
 from .toys import KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config
 
-MODELS = dict(KINDS.values())
+MODELS = dict(KINDS.values()) | {VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification}
 
 
 @few_toys()

@@ -15,7 +15,7 @@ PAD = 0
 def wide(longest: int = 3, buckets: int = 50) -> WideLogits:
     torch.manual_seed(0)
     part = WideLogits(longest, buckets, 4, PAD).double()
-    torch.nn.init.normal_(part.embed_ngrams.weight)
+    torch.nn.init.normal_(part.ngram_logits.weight)
     return part
 
 
@@ -28,7 +28,7 @@ def by_sets(part: WideLogits, text: list[int]) -> torch.Tensor:
             before = text[place - back] if place >= back else PAD
             number = (number * HASH_FACTOR + before) % HASH_PRIME
             rows.add(number % part.buckets)
-    return part.embed_ngrams.weight[sorted(rows)].sum(dim=0) / len(rows) ** 0.5
+    return part.ngram_logits.weight[sorted(rows)].sum(dim=0) / len(rows) ** 0.5
 
 
 @pytest.mark.parametrize("longest", [1, 2, 4])
@@ -54,7 +54,7 @@ def test_a_new_model_is_the_one_without_and_trains_without_it() -> None:
     model = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**fields)).eval()
     plain = VanillaEncoderForSequenceClassification(VanillaEncoderConfig(**fields | {"wide_max_ngram": 0})).eval()
     missing = plain.load_state_dict(model.state_dict(), strict=False)
-    assert missing.unexpected_keys == ["wide.embed_ngrams.weight"]
+    assert missing.unexpected_keys == ["wide.ngram_logits.weight"]
     ids = torch.randint(4, 29, (2, 7))
     assert torch.equal(model(ids).logits, plain(ids).logits)
     assert [name for name, each in model.named_parameters() if not each.requires_grad] == missing.unexpected_keys
@@ -62,7 +62,7 @@ def test_a_new_model_is_the_one_without_and_trains_without_it() -> None:
 
 def test_it_is_saved_and_needs_tokens(tmp_path) -> None:
     model = toy("encoder", VanillaEncoderForSequenceClassification, wide_max_ngram=2, wide_buckets=64).eval()
-    torch.nn.init.normal_(model.wide.embed_ngrams.weight)
+    torch.nn.init.normal_(model.wide.ngram_logits.weight)
     model.save_pretrained(tmp_path)
     ids = torch.randint(4, 29, (2, 7))
     again = VanillaEncoderForSequenceClassification.from_pretrained(tmp_path).eval()

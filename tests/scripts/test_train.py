@@ -1,6 +1,7 @@
 """What the training programs take and what they leave behind."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,10 @@ SCORES = {
     "masked": ("perplexity", "accuracy"),
     "mlm+nsp": ("perplexity", "accuracy", "next_sentence_accuracy"),
     "classification": ("accuracy", "f1"),
+    "image_classification": ("accuracy", "f1"),
+    "masked_image": ("loss",),
 }
+IMAGES = ("image_classification", "masked_image")
 WORDS = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs"}
 
 
@@ -76,13 +80,19 @@ def test_compares_with_the_linear_machine(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_card_loads_the_model(kind: str, trained, capsys) -> None:
+def test_card_loads_the_model(kind: str, trained, tmp_path: Path, monkeypatch, capsys) -> None:
     folder = trained(kind)
     names: dict = {}
+    if kind in IMAGES:
+        shutil.copy(folder / "example.png", tmp_path / "image.png")  # a reader's own
+        monkeypatch.chdir(tmp_path)
     capsys.readouterr()  # what the training has printed
     exec(card_code(folder), names)
     assert capsys.readouterr().out.strip()
-    assert names["model"].config.vocab_size == len(names["tokenizer"])
+    if kind in IMAGES:
+        assert names["processor"].size["height"] == names["model"].config.image_size
+    else:
+        assert names["model"].config.vocab_size == len(names["tokenizer"])
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert f"--output_dir {folder}" in card
     assert f"{names['model'].num_parameters():,} parameters" in card

@@ -53,7 +53,7 @@ def fit_wide_part(trainer: RunTrainer) -> LinearMachine | None:
     wide = getattr(trainer.model, "wide", None)
     if not isinstance(wide, WideLogits):
         return None
-    torch.nn.init.zeros_(wide.embed_ngrams.weight)
+    torch.nn.init.zeros_(wide.ngram_logits.weight)
     dataset: Any = trainer.train_dataset
     rows = getattr(dataset, "first_rows", dataset)
     length = sum(map(len, rows[:ROWS_AT_ONCE]["input_ids"])) / min(len(rows), ROWS_AT_ONCE)
@@ -127,7 +127,7 @@ def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: D
         for parameter in layer.parameters():
             parameter.mul_(scales[0])
         layer.bias.add_(torch.as_tensor(machine.bias).to(layer.bias) * scales[1])
-        table = model.wide.embed_ngrams.weight
+        table = model.wide.ngram_logits.weight
         table.copy_(torch.as_tensor(machine.table).to(table) * scales[1])
     found = [accuracy(part, labels) for part in (*parts, scales[0] * parts[0] + scales[1] * parts[1])]
     run.details["wide"] = {"rows": machine.rows, "scales": scales, **dict(zip(("stack", "machine", "both"), found))}

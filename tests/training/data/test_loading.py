@@ -302,7 +302,7 @@ def test_bad_translation_data(tmp_path, options, message):
 
 def test_text_files_have_no_labels(tmp_path):
     path = write(tmp_path / "a.txt", ["a"])
-    with pytest.raises(ValueError, match=r"which has no labels"):
+    with pytest.raises(ValueError, match=r"which has no columns"):
         load("classification", train_file=path)
 
 

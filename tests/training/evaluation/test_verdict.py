@@ -264,7 +264,7 @@ def test_below_the_majority_class() -> None:
         "trivial": {"majority class": {"eval_accuracy": 0.61, "test_accuracy": 0.58, "test_f1": 0.2}},
     }
     assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
-        "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the texts "
+        "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the rows "
         "(the columns and their order), and is --learning_rate or the number of steps far off?"
     ]
 

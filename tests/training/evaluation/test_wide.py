@@ -71,4 +71,4 @@ def test_a_run_adds_it_with_the_scales_of_the_validation_data(tmp_path: Path, ca
     assert "cheng2016wide" in (tmp_path / "run" / "README.md").read_text("utf-8")
     classify = pipeline("text-classification", str(tmp_path / "run"), device="cpu")
     assert {classify(text)[0]["label"] for text in ("red red red", "green green green")} == {"0", "1"}
-    assert torch.isfinite(classify.model.wide.embed_ngrams.weight).all()
+    assert torch.isfinite(classify.model.wide.ngram_logits.weight).all()
