@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration import layer_types
-from vanillaformer.modeling.stack import Stack
+from vanillaformer.modeling.stack import TokenStack
 
 from ..arrays import array, wavelength_factors
 
@@ -156,7 +156,7 @@ class SpecBuilder:
         else:
             spec.attention.layer_norm = self.norm(residual.norm)
 
-    def fill_stack(self, spec: Any, stack: Stack) -> None:
+    def fill_stack(self, spec: Any, stack: TokenStack) -> None:
         """Set the positions, norms and blocks of an encoder or decoder."""
         embeddings = stack.embeddings
         spec.scale_embeddings = float(embeddings.scale)
@@ -195,7 +195,7 @@ class SpecBuilder:
             "relative_attention_bias": config.position_embedding_type == "relative",
         }
 
-    def encoder(self, stack: Stack) -> Any:
+    def encoder(self, stack: TokenStack) -> Any:
         """Return the spec of an encoder, with an input for token types if the model has any."""
         types = getattr(stack.embeddings.token_types, "embed_token_types", None)
         spec = self.specs.TransformerEncoderSpec(
@@ -211,7 +211,7 @@ class SpecBuilder:
         self.fill_stack(spec, stack)
         return spec
 
-    def decoder(self, stack: Stack, head: nn.Linear, scale: float = 1.0, cap: float | None = None) -> Any:
+    def decoder(self, stack: TokenStack, head: nn.Linear, scale: float = 1.0, cap: float | None = None) -> Any:
         """Return the spec of a decoder and its output layer; `scale` and `cap` transform the logits."""
         config = self.config
         spec = self.specs.TransformerDecoderSpec(
