@@ -36,7 +36,7 @@ def find_images(names: list[str]) -> list[Path]:
     for name in names:
         path = Path(name)
         if not path.exists():
-            raise ValueError(f"--image {name}: there is no such file or folder")
+            raise ValueError(f"--image {name} does not exist: it must be a file or a folder")
         found = list(image_files(path)) if path.is_dir() else [path]
         if not found:
             raise ValueError(f"--image {name}: there are no images in it ({', '.join(ENDINGS)})")

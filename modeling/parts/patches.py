@@ -143,7 +143,7 @@ class ImageEmbeddings(Stem):
         """Return the patches (B, N, D), masked ones replaced by the mask token.
 
         Raises:
-            ValueError: There is no mask token, or the mask has another shape.
+            ValueError: The model has no mask token, or the shape of the mask does not fit.
         """
         if self.mask_token is None:
             raise ValueError("bool_masked_pos needs a model with a mask token: use_mask_token=True")

@@ -42,7 +42,7 @@ class Windows:
         return rows * columns
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        """Return patches (B, N, D) window by window (B · W, S, D), 0 where there is no patch."""
+        """Return patches (B, N, D) grouped by window (B · W, S, D), with zeros in place of missing patches."""
         x = x.unflatten(1, self.grid)
         if any(self.padding):
             x = nn.functional.pad(x, (0, 0, 0, self.padding[1], 0, self.padding[0]))

@@ -31,7 +31,7 @@ SWIN = {**PATCHES_ONLY, "window_size": 2, "position_embedding_type": "window_rel
 
 @torch.no_grad()
 def copied(theirs: nn.Module, ours: nn.Module, names: dict[str, str]) -> dict[str, str]:
-    """Give ours the weights of theirs; return the name there of each parameter."""
+    """Copy their weights into our model; return their name of each of our parameters."""
     source, found = theirs.state_dict(), {}
     for name, parameter in ours.named_parameters():
         native = name

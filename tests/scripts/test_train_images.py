@@ -86,7 +86,7 @@ def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: 
     assert {record["label"] for record in records if "label" in record} <= {"dark", "bright"}
     with pytest.raises(SystemExit, match="classifies images: give --image"):
         generate.main(["--model", str(run.folder), "--text", "hello"])
-    with pytest.raises(SystemExit, match=r"missing.png: there is no such file"):
+    with pytest.raises(SystemExit, match=r"missing.png does not exist"):
         generate.main(["--model", str(run.folder), "--image", "missing.png"])
 
 

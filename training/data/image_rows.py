@@ -35,7 +35,7 @@ LARGEST_SIDE = 64
 """Pixels of a side that no image has by default: a small model sees no more."""
 
 Cell = tuple[str, bytes | Path | None]
-"""The name of an image's file, and its bytes or its path; None where there is no image."""
+"""The name of an image's file, and its bytes or its path; None for a row without an image."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_b
 
     Args:
         option: The option that named the folder.
-        folder: The folder; where no class is asked for, images may be anywhere in it.
+        folder: The folder; if no classes are needed, images may be anywhere in it.
         columns: The columns of the task, by the option that names each.
         skip_bad: Leave out classes without images; otherwise they are an error.
 

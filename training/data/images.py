@@ -55,7 +55,7 @@ def read_image(source: bytes | str | os.PathLike[str]) -> Any:
     """
     library = pillow()
     if not isinstance(source, bytes) and not Path(source).is_file():
-        raise ValueError("there is no such file")
+        raise ValueError("the file does not exist")
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # of palettes, metadata and sizes below the limit

@@ -59,7 +59,7 @@ class TimeBudgetArguments:
     max_time: str | None = field(
         default=None,
         metadata={
-            "help": "Time until training ends, with reading and tokenizing: 90s, 10m, 1h30m "
+            "help": "Time until training ends, data included: 90s, 10m, 1h30m "
             "(default: 10m, unless --max_steps or --num_train_epochs is given)"
         },
     )
