@@ -1,6 +1,6 @@
 """Descriptions of models: strict configs, every value of every option, and presets."""
 
-from .base import BlockConfig, ConfigView, layer_types
+from .base import BlockConfig, ConfigView, VanillaConfig, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
@@ -14,6 +14,7 @@ __all__ = [
     "ConfigView",
     "Preset",
     "Stage",
+    "VanillaConfig",
     "VanillaDecoderConfig",
     "VanillaEncoderConfig",
     "VanillaEncoderDecoderConfig",

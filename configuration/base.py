@@ -2,21 +2,21 @@
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
 from .checkpoint import RemoteCodeMixin, check_version
-from .derived import DERIVED, overridden
+from .derived import DERIVED, without_stale_parts
 from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, suggest_field
 from .options import FIELD_READERS, SIZE_READERS
 from .plans import TENSOR_PARALLEL_PLAN
 from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
 
 
-@strict
-class BlockConfig(BlockRules, RemoteCodeMixin):
-    """The Transformer block, one field per axis (`BlockFields` describes them); the base of the model configs.
+class VanillaConfig(RemoteCodeMixin):
+    """The base of the model configs: unknown names are refused, fields left at `None` derived from others.
 
     Raises:
         StrictDataclassFieldValidationError: A field has the wrong type or a value that is not allowed.
@@ -26,23 +26,14 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
-    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
-        "layer_norm_eps": "norm_eps",
-        "layer_norm_epsilon": "norm_eps",
-        "norm_epsilon": "norm_eps",
-        "rms_norm_eps": "norm_eps",
-    }
-    base_model_tp_plan = TENSOR_PARALLEL_PLAN
-    ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
-    derived_fields = DERIVED
+    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}
     own_keywords: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.refuse_unknown(kwargs)
         check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
         self._fill_derived()
-        self._take_layer_types(kwargs)
-        self._take_rope_parameters(kwargs)
+        self._take_keywords(kwargs)
         super().__post_init__(**kwargs)
 
     @classmethod
@@ -60,14 +51,14 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
         passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
         cls.refuse_unknown({key: passed[key] for key in passed.keys() - GENERATION_NAMES})
         if overrides:
-            config_dict = overridden(cls(**config_dict), config_dict, overrides)
+            config_dict = cls(**config_dict).overridden(config_dict, overrides)
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def keywords(cls) -> set[str]:
         """Return the names of all fields and other keywords that a config of this class takes."""
         fields = {field.name for field in dataclasses.fields(cls)}
-        return fields | set(cls.attribute_map) | {*CONDITIONAL_NAMES, *cls.own_keywords}
+        return fields | {*cls.attribute_map, *cls.own_keywords}
 
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
@@ -81,11 +72,73 @@ class BlockConfig(BlockRules, RemoteCodeMixin):
         for name, derive in self.derived_fields.items():
             if getattr(self, name) is None:
                 setattr(self, name, derive(self))
+
+    def _take_keywords(self, kwargs: dict[str, Any]) -> None:
+        """Take the keywords out of `kwargs` that are no fields of the dataclass."""
+
+    def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+        """Return the saved fields that make this config with overrides, without the values that no longer follow.
+
+        A derived field whose saved value is the derived one is derived again; any other value was given and stays.
+        """
+        stale = {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
+        return {name: value for name, value in fields.items() if name not in stale} | overrides
+
+    def validate_model_type(self) -> None:
+        """A config makes one type of model, whose layers are of the same parts."""
+        if self.is_encoder_decoder != type(self).is_encoder_decoder:
+            raise ValueError(
+                f"is_encoder_decoder={self.is_encoder_decoder} must be {type(self).is_encoder_decoder} in a "
+                f"{type(self).__name__}"
+            )
+        if self.is_heterogeneous:
+            raise ValueError("per_layer_config is not supported: the layers of a stack differ in layer_types only")
+
+    def check_token_ids(self, vocab_size: int, *names: str) -> None:
+        """Raise ValueError for a special token's id outside of a vocabulary of `vocab_size` tokens."""
+        for name in names:
+            value = getattr(self, name)
+            for token_id in value if isinstance(value, list) else [value]:
+                if token_id is not None and not 0 <= token_id < vocab_size:
+                    raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")
+
+    def attention_obstacle(self, implementation: str | None) -> str | None:
+        """Return why an attention implementation cannot compute what the config describes, or `None`."""
+        return None
+
+
+@strict
+class BlockConfig(BlockRules, VanillaConfig):
+    """The Transformer block, one field per axis (`BlockFields` describes them)."""
+
+    attribute_map = {  # noqa: RUF012 - names of one epsilon in other configs
+        "layer_norm_eps": "norm_eps",
+        "layer_norm_epsilon": "norm_eps",
+        "norm_epsilon": "norm_eps",
+        "rms_norm_eps": "norm_eps",
+    }
+    base_model_tp_plan = TENSOR_PARALLEL_PLAN
+    ignore_keys_at_rope_validation = {"partial_rotary_factor"}  # noqa: RUF012
+    derived_fields = DERIVED
+
+    @classmethod
+    def keywords(cls) -> set[str]:
+        return super().keywords() | {*CONDITIONAL_NAMES}
+
+    def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+        return super().overridden(*without_stale_parts(self, fields, overrides))
+
+    def _fill_derived(self) -> None:
+        super()._fill_derived()
         if self.head_dim is None:
             raise ValueError(
                 f"hidden_size={self.hidden_size} must be a multiple of num_attention_heads="
                 f"{self.num_attention_heads}, or head_dim must be given"
             )
+
+    def _take_keywords(self, kwargs: dict[str, Any]) -> None:
+        self._take_layer_types(kwargs)
+        self._take_rope_parameters(kwargs)
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
         # Not a dataclass field: transformers takes its presence to mean that layers differ

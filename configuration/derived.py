@@ -7,6 +7,8 @@ from .block import BlockFields
 from .names import LAYER_TYPES, ROPE_NAMES, ROPE_PARTS
 from .options import NORM_CHOICES, PLACEMENT_CHOICES
 
+Fields = dict[str, Any]
+
 
 def even_share(config: BlockFields) -> int | None:
     """Return the width of a head if the heads divide the model's width."""
@@ -29,11 +31,10 @@ DERIVED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def overridden(saved: BlockFields, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a saved config with overrides, without the values that no longer follow.
+def without_stale_parts(saved: BlockFields, fields: Fields, overrides: Fields) -> tuple[Fields, Fields]:
+    """Return the saved fields that still hold, and the overrides.
 
-    A derived field whose saved value is the derived one is derived again; any other value was given and stays. Rotary
-    parameters and layer types are dropped together with the position scheme and the window that they belong to.
+    Rotary parameters and layer types are dropped together with the position scheme and the window that they belong to.
 
     Args:
         saved: The config that the fields make.
@@ -43,7 +44,7 @@ def overridden(saved: BlockFields, fields: dict[str, Any], overrides: dict[str, 
     Raises:
         ValueError: A rotary parameter is overridden where each layer type has its own.
     """
-    stale = {name for name, derive in saved.derived_fields.items() if getattr(saved, name) == derive(saved)}
+    stale = set()
     patterns = {name: shortest_pattern(getattr(saved, name)) for name in LAYER_TYPES if hasattr(saved, name)}
     values = fields | patterns
     if overrides.get("sliding_window", saved.sliding_window) is None:
@@ -58,7 +59,7 @@ def overridden(saved: BlockFields, fields: dict[str, Any], overrides: dict[str, 
             raise ValueError(f"{parts} cannot override rope_parameters={rotary}: each layer type has its own")
         stale |= {"rope_scaling", *ROPE_PARTS}
         values["rope_parameters"] = {name: value for name, value in rotary.items() if name not in parts}
-    return {name: value for name, value in values.items() if name not in stale} | overrides
+    return {name: value for name, value in values.items() if name not in stale}, overrides
 
 
 def shortest_pattern(layers: list[str]) -> list[str]:

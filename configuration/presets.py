@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from .base import BlockConfig
+from .base import VanillaConfig
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
@@ -16,7 +16,7 @@ class Preset(NamedTuple):
     the fused kernel, and models this small do not need it.
     """
 
-    config_class: type[BlockConfig]
+    config_class: type[VanillaConfig]
     fields: dict[str, Any]
     papers: tuple[str, ...]
 
@@ -322,7 +322,7 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> BlockConfig:
+def preset(name: str, **overrides: Any) -> VanillaConfig:
     """Return the config called `name`, with `overrides` in place of its field values.
 
     Raises:

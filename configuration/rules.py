@@ -101,16 +101,6 @@ class BlockRules(BlockFields):
                 f"{self.num_key_value_heads}"
             )
 
-    def validate_block_model_type(self) -> None:
-        """A config makes one type of model, whose layers are of the same parts."""
-        if self.is_encoder_decoder != type(self).is_encoder_decoder:
-            raise ValueError(
-                f"is_encoder_decoder={self.is_encoder_decoder} must be {type(self).is_encoder_decoder} in a "
-                f"{type(self).__name__}"
-            )
-        if self.is_heterogeneous:
-            raise ValueError("per_layer_config is not supported: the layers of a stack differ in layer_types only")
-
     def validate_block_layer_types(self) -> None:
         """Layers are of the types that the stacks have masks for."""
         for name in ("layer_types", "encoder_layer_types"):
@@ -305,11 +295,3 @@ class BlockRules(BlockFields):
                 f"{self.position_embedding_type!r} needs 'eager', 'sdpa' or 'flex_attention'"
             )
         return None
-
-    def check_token_ids(self, vocab_size: int, *names: str) -> None:
-        """Raise ValueError for a special token's id outside of a vocabulary of `vocab_size` tokens."""
-        for name in names:
-            value = getattr(self, name)
-            for token_id in value if isinstance(value, list) else [value]:
-                if token_id is not None and not 0 <= token_id < vocab_size:
-                    raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")

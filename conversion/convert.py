@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import BlockConfig, VanillaConfig
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .architectures import ARCHITECTURES
@@ -135,7 +135,7 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
     Raises:
         ValueError: It is not one of `ARCHITECTURES`.
     """
-    if isinstance(config, BlockConfig):
+    if isinstance(config, VanillaConfig):
         raise ValueError(f"model_type={config.model_type!r} is one of ours already, not native")
     if config.model_type not in ARCHITECTURES:
         raise ValueError(f"model_type must be one of {', '.join(ARCHITECTURES)}, got {config.model_type!r}")

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
@@ -93,7 +93,7 @@ def load_ours(folder: Path) -> VanillaPreTrainedModel:
         ValueError: It is not one of ours, or its files are damaged.
     """
     config = open_config(folder)
-    if not isinstance(config, BlockConfig):
+    if not isinstance(config, VanillaConfig):
         raise ValueError(
             f"{folder}: model_type={config.model_type!r} is native already; use --from to convert it to ours"
         )
@@ -133,7 +133,7 @@ def load(model_class: type[Model], folder: Path) -> Model:
 @torch.no_grad()
 def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """Return the relative RMS error between two models' logits, or states without a head, on random input."""
-    inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, BlockConfig)), one))
+    inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, VanillaConfig)), one))
     first, second = (first_output(model.eval()(**inputs)).double() for model in (one, other))
     return ((first - second).norm() / second.norm()).item()
 

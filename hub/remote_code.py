@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
 ROOT = __name__.partition(".")[0]
@@ -34,7 +34,7 @@ class Code(NamedTuple):
     auto_map: MappingProxyType[str, str]
 
 
-def write_code(config: BlockConfig, folder: Path) -> dict[str, str] | None:
+def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
     """Write the code of a config's models into a folder.
 
     The environment variable `VANILLAFORMER_REMOTE_CODE=0` switches it off.
@@ -60,7 +60,7 @@ def saved_code(folder: Path) -> list[Path]:
 
 
 @cache
-def code_of(config_class: type[BlockConfig]) -> Code:
+def code_of(config_class: type[VanillaConfig]) -> Code:
     """Return the code of the models that have a config of this class."""
     classes: dict[str, type] = {"AutoConfig": config_class}
     pairs = [(auto_class.__name__, model) for auto_class, models in AUTO_CLASSES.items() for model in models]

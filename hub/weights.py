@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
 from .file_names import INDEX, PICKLES, WEIGHTS
@@ -135,13 +135,13 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     name = model_class.__name__
     if missing := report["missing_keys"]:
         raise ValueError(f"has weights without {few(missing)}, which a {name} has")
-    if isinstance(config, BlockConfig) and (more := report["unexpected_keys"]):
+    if isinstance(config, VanillaConfig) and (more := report["unexpected_keys"]):
         raise ValueError(f"has weights with {few(more)}, which a {name} does not have")
     if mismatched := sorted(report["mismatched_keys"]):
         tensor, found, wanted = mismatched[0]
         raise ValueError(f"has {tensor} of shape {tuple(found)} in its weights, but {tuple(wanted)} by config.json")
     tables = sum(buffer.numel() for buffer in model.buffers())
-    if isinstance(config, BlockConfig) and tables > max(stored.numbers, COMPUTED):
+    if isinstance(config, VanillaConfig) and tables > max(stored.numbers, COMPUTED):
         raise ValueError(
             f"has a config.json by which tables of {tables:,} numbers would be computed, at most {COMPUTED:,} or as "
             f"many as the weights have ({stored.numbers:,})"
@@ -159,7 +159,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     named = config.architectures
     name = named[0] if isinstance(named, list) and named else None
     found: Any
-    if isinstance(config, BlockConfig):
+    if isinstance(config, VanillaConfig):
         found = OUR_CLASSES.get(name) if isinstance(name, str) else None
     else:
         found = getattr(transformers, name, None) if isinstance(name, str) else None

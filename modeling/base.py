@@ -8,7 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from vanillaformer.configuration import BlockConfig, tensor_parallel_plan
+from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_parallel_plan
 
 from .parts.initialization import initialize
 
@@ -34,7 +34,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
 
-    def __init__(self, config: BlockConfig, *args: Any, **kwargs: Any):
+    def __init__(self, config: VanillaConfig, *args: Any, **kwargs: Any):
         # Fields may have been set since the config was made: what saving refuses is refused before training
         config.validate()  # type: ignore[attr-defined]
         super().__init__(config, *args, **kwargs)

@@ -13,93 +13,12 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
-from .base import VanillaPreTrainedModel
-from .heads import IGNORE_INDEX, LMHeadMixin, build_logits_transform
+from .heads import LMHeadMixin, build_logits_transform
+from .seq2seq import VanillaSeq2SeqPreTrainedModel, as_base_model_output, shift_right
 from .stack import CrossDecoderStack, EncoderStack, replace_windowed_cross_cache
 
 
-def shift_right(labels: torch.Tensor, config: VanillaEncoderDecoderConfig) -> torch.Tensor:
-    """Return the decoder inputs for `labels` (B, T): the start token and all labels but the last, padding for -100.
-
-    Raises:
-        ValueError: The config has no `decoder_start_token_id` or no `pad_token_id`.
-    """
-    start_id, pad_id = config.decoder_start_token_id, config.pad_token_id
-    if start_id is None or pad_id is None:
-        name = "decoder_start_token_id" if start_id is None else "pad_token_id"
-        raise ValueError(f"decoder inputs are made from labels with {name}, which is None in the config")
-    shifted = torch.cat([labels.new_full((labels.shape[0], 1), start_id), labels[:, :-1]], dim=1)
-    return shifted.masked_fill(shifted == IGNORE_INDEX, pad_id)
-
-
-def as_base_model_output(outputs: dict[str, Any] | tuple[Any, ...]) -> BaseModelOutput:
-    """Return the output of an encoder, which may be any output class of transformers or a tuple."""
-    if isinstance(outputs, dict):
-        outputs = tuple(map(outputs.get, ("last_hidden_state", "hidden_states", "attentions")))
-    return BaseModelOutput(*outputs)
-
-
-class VanillaEncoderDecoderPreTrainedModel(VanillaPreTrainedModel):
-    """Base of the encoder-decoders with and without a head: two vocabularies, which may share a table."""
-
-    config: VanillaEncoderDecoderConfig
-
-    def get_expanded_tied_weights_keys(self, all_submodels: bool = False) -> dict[str, str]:
-        # transformers reads only `tie_word_embeddings`, but source and target can share a table without a tied head,
-        # and the other way round.
-        if all_submodels:
-            return super().get_expanded_tied_weights_keys(all_submodels=True)
-        return self.tied_weights()
-
-    def resize_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
-        """Resize the vocabulary of the source, and that of the target if they share a table."""
-        if self.config.share_encoder_decoder_embeddings:
-            self.config.decoder_vocab_size = None
-            return super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        source = cast(nn.Embedding, self.get_input_embeddings())
-        resized = self._get_resized_embeddings(source, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.set_input_embeddings(resized)
-        self.config.decoder_vocab_size = self.config.target_vocab_size  # whose default is `vocab_size`
-        self.config.vocab_size = resized.num_embeddings
-        return resized
-
-    def resize_decoder_token_embeddings(
-        self,
-        new_num_tokens: int | None = None,
-        pad_to_multiple_of: int | None = None,
-        mean_resizing: bool = True,
-    ) -> nn.Embedding:
-        """Resize the vocabulary of the target, with the output layer.
-
-        Raises:
-            ValueError: Source and target share a table.
-        """
-        if self.config.share_encoder_decoder_embeddings:
-            raise ValueError("share_encoder_decoder_embeddings=True: call resize_token_embeddings instead")
-        decoder = cast(CrossDecoderStack, self.base_model.decoder)
-        decoder.embed_tokens = self._get_resized_embeddings(
-            decoder.embed_tokens, new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        self.config.decoder_vocab_size = decoder.embed_tokens.num_embeddings
-        head = self.get_output_embeddings()
-        if head is not None:  # a tied head already has the new rows, but not the new `out_features`
-            self.set_output_embeddings(
-                self._get_resized_lm_head(head, self.config.decoder_vocab_size, mean_resizing=mean_resizing)
-            )
-        self.tie_weights()
-        return decoder.embed_tokens
-
-    def tied_weights(self) -> dict[str, str]:
-        """Return the names of tied parameters, each with the name of its source."""
-        raise NotImplementedError
-
-
-class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
+class VanillaEncoderDecoderModel(VanillaSeq2SeqPreTrainedModel):
     """Encoder and decoder without a head: source ids (B, S), target ids (B, T) → states (B, T, D)."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
@@ -182,9 +101,7 @@ class VanillaEncoderDecoderModel(VanillaEncoderDecoderPreTrainedModel):
         return shift_right(input_ids, self.config)
 
 
-class VanillaEncoderDecoderForConditionalGeneration(
-    LMHeadMixin, VanillaEncoderDecoderPreTrainedModel, GenerationMixin
-):
+class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqPreTrainedModel, GenerationMixin):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012

@@ -27,7 +27,7 @@ LAYERS = [
         "heads",
     },
     {"parts.residual", "parts.embeddings", "base"},
-    {"parts.patches", "block"},
+    {"parts.patches", "block", "seq2seq"},
     {"stack"},
     {"encoder_decoder", "decoder", "encoder", "image_encoder", "admin"},
     {"auto", "counts"},

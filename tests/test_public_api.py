@@ -34,6 +34,7 @@ PUBLIC = {
         "ConfigView",
         "Preset",
         "Stage",
+        "VanillaConfig",
         "VanillaDecoderConfig",
         "VanillaEncoderConfig",
         "VanillaEncoderDecoderConfig",

@@ -15,7 +15,7 @@ from transformers import (
     set_seed,
 )
 
-from vanillaformer.configuration import PRESETS, BlockConfig, preset
+from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.hub.loading import one_line, open_config, open_model
 
 from .arguments import ModelArguments
@@ -171,7 +171,7 @@ TOKEN_FIELDS: dict[str, Any] = {
 
 def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
     """Raise ValueError for a field that the config does not have: it would be stored and never read."""
-    if isinstance(config, BlockConfig):
+    if isinstance(config, VanillaConfig):
         config.refuse_unknown(changes)
         names = config.keywords()
     else:

@@ -11,6 +11,7 @@ from vanillaformer.hub.remote_code import write_code
 from .configuration import (
     PRESETS,
     BlockConfig,
+    VanillaConfig,
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
@@ -61,4 +62,4 @@ __all__ = [
 ]
 
 register()
-BlockConfig.code_version, BlockConfig.write_remote_code = __version__, write_code
+VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write_code

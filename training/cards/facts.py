@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import torch
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 
 from ..metrics.scores import SCORES
 from ..tasks import TASKS, TaskName
@@ -100,7 +100,7 @@ class CardFacts:
     @property
     def is_ours(self) -> bool:
         """Whether the model is one of this package, and not one of transformers that training began with."""
-        return isinstance(self.config, BlockConfig)
+        return isinstance(self.config, VanillaConfig)
 
     @property
     def started_from(self) -> str | None:

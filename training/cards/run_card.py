@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.card_merging import merged_card, write_card
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
@@ -115,7 +115,7 @@ def run_facts(
         pictures=tuple(name for name in pictures if (run.folder / name).exists()),
         license=training_args.license,
         samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
-        has_code=isinstance(config, BlockConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
+        has_code=isinstance(config, VanillaConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.configuration import BlockConfig
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.reporting import optional, report
 
@@ -189,7 +189,7 @@ def _settings(run: Run, task: TaskName, trainer: RunTrainer) -> dict[str, Any]:
     """Return the settings that `REMEDIES` of the verdict are chosen by, those that the task has."""
     model: Any = trainer.model
     pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
-    found = {"dropout": model.config.dropout} if isinstance(model.config, BlockConfig) and not pretrained else {}
+    found = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
     if "classes" not in TASKS[task].predicts and "texts" not in TASKS[task].predicts:
         return found  # whose losses are probabilities of text, which smoothing would spoil, or distances of pixels
     offered = {entry.name for entry in fields(trainer.args)}
