@@ -112,7 +112,8 @@ def smoothed_loss(
 
     It is the mean, or the sum divided by `num_items_in_batch`, the number of targets in all batches of a step.
     """
-    logits, targets = logits.float(), targets.to(logits.device)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    targets = targets.to(logits.device)
     options: dict[str, Any] = {"ignore_index": IGNORE_INDEX, "label_smoothing": label_smoothing}
     if num_items_in_batch is None:
         return nn.functional.cross_entropy(logits, targets, **options)

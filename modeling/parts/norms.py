@@ -34,7 +34,9 @@ class UnitOffsetLayerNorm(LayerNorm):
 
 
 class RMSNorm(nn.Module):
-    """RMSNorm (Zhang and Sennrich 2019): `weight * x / sqrt(mean(x²) + eps) + bias`, over the last axis, in float32.
+    """RMSNorm (Zhang and Sennrich 2019): `weight * x / sqrt(mean(x²) + eps) + bias`, over the last axis.
+
+    It is computed in float32 or more.
 
     Shapes: (..., D) → (..., D).
     """
@@ -47,9 +49,9 @@ class RMSNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if bias else None
 
     def normalize(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` divided by its root mean square, in float32."""
-        x32 = x.to(torch.float32)
-        return x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)
+        """Return `x` divided by its root mean square, in float32 or more."""
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         normed = self.normalize(x).to(x.dtype)
@@ -61,14 +63,15 @@ class RMSNorm(nn.Module):
 
 
 class UnitOffsetRMSNorm(RMSNorm):
-    """RMSNorm that multiplies by 1 + weight, the weight starting at 0, in float32 (Gemma).
+    """RMSNorm that multiplies by 1 + weight, the weight starting at 0, in float32 or more (Gemma).
 
     Shapes: (..., D) → (..., D).
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         weight = cast(nn.Parameter, self.weight)  # a config with the unit offset has weights
-        scaled = (self.normalize(x) * (1.0 + weight.to(torch.float32))).to(x.dtype)
+        normed = self.normalize(x)
+        scaled = (normed * (1.0 + weight.to(normed.dtype))).to(x.dtype)
         return scaled if self.bias is None else scaled + self.bias
 
     def initial_values(self) -> dict[str, torch.Tensor]:

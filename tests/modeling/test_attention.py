@@ -178,7 +178,7 @@ def test_cross_attention_has_no_rotation():
     kwargs, output = seen[0]
     states = kwargs["key_value_states"]
     layer = model.model.decoder.layers[0]
-    plain = CrossAttention(model.config, 0, False, no_rotation).eval()
+    plain = CrossAttention(model.config, 0, False, no_rotation).eval().double()
     plain.load_state_dict(layer.cross_attn.state_dict())
     x = []
     hook = layer.cross_attn.register_forward_pre_hook(lambda module, args: x.append(args[0]))

@@ -59,7 +59,7 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
     for name, gradient in expected.items():
         assert torch.isfinite(gradient).all(), name
         # what is added to all keys moves all scores of a query alike: its gradient is rounding, unless keys are turned
-        moves_nothing = name.endswith(SAME_FOR_ALL_KEYS) and gradient.norm() < 1e-5 * largest
+        moves_nothing = name.endswith(SAME_FOR_ALL_KEYS) and gradient.norm() < 1e-12 * largest
         assert gradient.norm() > 0 or moves_nothing, f"{name} has no gradient"
     for reentrant in (False, True):
         runs.clear()

@@ -115,8 +115,8 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
             totals=np.bincount(labels, minlength=len(names))[drawn],
             title=part_in_words(len(names)),
         )
-    collator: Any = trainer.data_collator
     if "pixel_values" in rows.column_names:
+        collator: Any = trainer.data_collator
         with optional("confused_images.png"):
             confused_picture(run.folder, rows, collator.size, labels, probabilities.numpy(), names)
     column, key = ("name", "image") if "name" in rows.column_names else ("text", "text")
