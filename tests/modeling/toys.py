@@ -269,7 +269,7 @@ def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str, tolerance: float | None = None) -> None:
-    """Compare by the relative error: 1e-5 are the rounding of a few layers in float32, 1e-9 more than that in float64."""
+    """Compare by the relative error: a few layers round by less than 1e-5 in float32, by less than 1e-9 in float64."""
     tolerance = tolerance or (1e-9 if actual.dtype == expected.dtype == torch.float64 else 1e-5)
     error = relative_error(actual, expected)
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
