@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 
 from .base import BlockConfig, ConfigView
 from .fields import Derived, positive, projections
-from .options import NormPlacement, PositionEmbedding
+from .options import NormPlacement, OutputDistribution, PositionEmbedding
 
 
 @strict
@@ -24,6 +24,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         encoder_intermediate_size: Inner width of the encoder's feed-forward layer. Default `intermediate_size`.
         encoder_layer_types: Like `layer_types`, for the encoder. Default: the pattern of `layer_types`.
         scale_decoder_outputs: Divide the decoder's output by √D before a tied output layer (T5).
+        output_distribution: `softmax`, or `pointer_generator`, which copies source tokens too.
         use_cache: Cache keys and values during generation.
         pad_token_id: Padding token of source and target.
         bos_token_id: First token of a text.
@@ -47,6 +48,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     encoder_hidden_size: int | None = positive(default=None)
     encoder_intermediate_size: int | None = positive(default=None)
     scale_decoder_outputs: bool = False
+    output_distribution: OutputDistribution = "softmax"
     norm_placement: NormPlacement = "post"
     position_embedding_type: PositionEmbedding = "sinusoidal"
     scale_embedding: bool = True
@@ -124,6 +126,14 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             raise ValueError(
                 f"share_encoder_decoder_embeddings=True needs one vocabulary, got vocab_size={self.vocab_size} and "
                 f"decoder_vocab_size={self.decoder_vocab_size}"
+            )
+
+    def validate_block_output_distribution(self) -> None:
+        """What is copied from the source means the same in the target."""
+        if self.output_distribution == "pointer_generator" and not self.share_encoder_decoder_embeddings:
+            raise ValueError(
+                "output_distribution='pointer_generator' copies source tokens into the target and needs one "
+                "vocabulary: share_encoder_decoder_embeddings=True"
             )
 
     def validate_block_encoder_width(self) -> None:

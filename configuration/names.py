@@ -110,6 +110,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "classifier_act": ("classifier_activation", "summary_activation"),
     "decoder_vocab_size": ("target_vocab_size", "tgt_vocab_size"),
     "share_encoder_decoder_embeddings": ("share_all_embeddings",),
+    "output_distribution": ("copy_attn", "copy_mechanism", "pointer_gen"),
     "encoder_layers": ("n_encoder_layers", "num_encoder_layers"),
     "encoder_hidden_size": ("encoder_d_model", "encoder_dim", "encoder_embed_dim"),
     "encoder_intermediate_size": ("encoder_ffn_dim",),
@@ -159,7 +160,7 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
             "decoder_vocab_size", "share_encoder_decoder_embeddings", "encoder_layers", "encoder_hidden_size",
-            "encoder_intermediate_size", "encoder_layer_types", "scale_decoder_outputs",
+            "encoder_intermediate_size", "encoder_layer_types", "scale_decoder_outputs", "output_distribution",
         ),
         ("VanillaEncoderDecoderConfig",),
     ),

@@ -268,6 +268,14 @@ IMAGE_POOLING_CHOICES: dict[str, Choice] = {
     "first_and_mean": Choice("both, one after the other", papers=("oquab2024dinov2",), seen_in="DINOv2"),
 }
 
+OutputDistribution = Literal["softmax", "pointer_generator"]
+OUTPUT_CHOICES: dict[str, Choice] = {
+    "softmax": Choice("softmax of the logits"),
+    "pointer_generator": Choice(
+        "softmax of the logits, mixed with copies of source tokens by a learned gate", papers=("see2017get",)
+    ),
+}
+
 OPTIONS: dict[str, Mapping[str, Choice]] = {
     "norm": NORM_CHOICES,
     "norm_placement": PLACEMENT_CHOICES,
@@ -281,6 +289,7 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "classifier_pooling": POOLING_CHOICES,
     "patch_embedding": PATCH_CHOICES,
     "image_pooling": IMAGE_POOLING_CHOICES,
+    "output_distribution": OUTPUT_CHOICES,
 }
 """The values of every option by the field that chooses one."""
 

@@ -41,7 +41,7 @@ PARTS = {
         "embeddings",
     ),
     **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
-    **dict.fromkeys(("transform", "lm_head", "pooler", "classifier"), "head"),
+    **dict.fromkeys(("transform", "lm_head", "pointer", "pooler", "classifier"), "head"),
 }
 
 

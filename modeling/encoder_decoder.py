@@ -1,5 +1,6 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,8 +15,29 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .heads import LMHeadMixin, build_logits_transform
+from .parts.pointers import POINTERS
 from .seq2seq import VanillaSeq2SeqPreTrainedModel, as_base_model_output, shift_right
 from .stack import CrossDecoderStack, EncoderStack, replace_windowed_cross_cache
+
+
+@dataclass
+class SourceOutput(BaseModelOutput):
+    """An encoder's output with the tokens that it read (B, S); `generate` repeats them with the states for beams."""
+
+    source_ids: torch.Tensor | None = None
+
+
+class SourceEncoderStack(EncoderStack):
+    """An encoder whose output names the tokens that it read, so that they can be copied."""
+
+    @can_return_tuple
+    def forward(self, input_ids: torch.Tensor | None = None, *args: Any, **kwargs: Any) -> SourceOutput:
+        outputs = super().forward(input_ids, *args, **kwargs, return_dict=True)
+        return SourceOutput(**outputs, source_ids=input_ids)
+
+
+# By the distribution over target tokens
+ENCODERS: dict[str, type[EncoderStack]] = {"softmax": EncoderStack, "pointer_generator": SourceEncoderStack}
 
 
 class VanillaEncoderDecoderModel(VanillaSeq2SeqPreTrainedModel):
@@ -25,7 +47,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqPreTrainedModel):
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
-        self.encoder = EncoderStack(config, stack_config=config.encoder_side)
+        self.encoder = ENCODERS[config.output_distribution](config, stack_config=config.encoder_side)
         self.decoder = CrossDecoderStack(config, stack_config=config.decoder_side)
         self.post_init()
 
@@ -114,6 +136,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqP
         self.model = VanillaEncoderDecoderModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=config.lm_head_bias)
         self.logits_transform = build_logits_transform(config)
+        self.pointer = POINTERS[config.output_distribution](config)
         self.post_init()
 
     def tied_weights(self) -> dict[str, str]:
@@ -131,6 +154,9 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqP
         if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
             replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
         return prepared
+
+    def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
+        return self.pointer.mix(super().logits(hidden_states), *pointers)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Return the decoder inputs for `labels` (B, T); data collators call this."""
@@ -177,7 +203,14 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqP
             **kwargs,
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
-        loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
+        source_ids = getattr(encoder_outputs, "source_ids", None)
+        pointers = self.pointer(
+            hidden_states,
+            outputs.encoder_last_hidden_state,
+            input_ids if source_ids is None else source_ids,
+            attention_mask,
+        )
+        loss, logits = self.loss_and_logits(hidden_states, labels, *pointers, **kwargs)
         return Seq2SeqLMOutput(
             loss=loss,
             logits=logits,

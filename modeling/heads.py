@@ -65,7 +65,7 @@ class LMHeadMixin:
         self,
         hidden_states: torch.Tensor,
         labels: torch.Tensor | None,
-        *,
+        *pointers: torch.Tensor,
         labeled_only: bool = False,
         return_logits: bool = True,
         label_smoothing: float = 0.0,
@@ -74,16 +74,18 @@ class LMHeadMixin:
     ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return the mean cross-entropy, or `None` without `labels` (B, T), and the logits (B, T, V) or (N, V).
 
+        `pointers` (B, T, ...) are what `logits` reads of each position besides its state (B, T, D).
         `shift_labels` (B, T) are labels already shifted by one, for rows split over devices.
         """
         if labels is None:
-            return None, self.logits(hidden_states)
+            return None, self.logits(hidden_states, *pointers)
         shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next_token else {}
         targets = shifted.get("shift_labels", self.targets(labels)).view(labels.shape)
         if labeled_only:
             labeled = targets != IGNORE_INDEX  # (B, T)
             hidden_states, targets = hidden_states[labeled], targets[labeled]
-        logits = self.logits(hidden_states)
+            pointers = tuple(pointer[labeled] for pointer in pointers)
+        logits = self.logits(hidden_states, *pointers)
         if labeled_only or label_smoothing:
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
         else:
@@ -91,7 +93,7 @@ class LMHeadMixin:
             loss = self.loss_function(logits=logits, labels=labels, **sizes, **kwargs)
         return loss, logits if return_logits else None
 
-    def logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
         """Return the logits (..., V) of states (..., D)."""
         return self.logits_transform(self.lm_head(self.transform_hidden_states(hidden_states)))
 

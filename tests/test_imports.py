@@ -22,7 +22,7 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.pooling", "parts.initialization", "parts.ngrams"),
+        *("parts.pooling", "parts.initialization", "parts.ngrams", "parts.pointers"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         "heads",
     },
@@ -36,6 +36,7 @@ LAYERS = [
 COMPOSED = {
     "parts.attention": {"parts.norms", "parts.positions"},
     "parts.feed_forward": {"parts.dropout"},
+    "parts.pointers": {"parts.dropout"},
     "heads": {"parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.grid_positions": {"parts.positions"},

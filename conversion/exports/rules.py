@@ -47,6 +47,14 @@ def violations(rules: Iterable[Rule], config: Any) -> list[str]:
     ]
 
 
+# Of the exports that translate
+SOFTMAX_ONLY = Rule(
+    "output_distribution",
+    lambda config: getattr(config, "output_distribution", "softmax") != "softmax",
+    "the decoder of an export does not read the source's tokens",
+)
+
+
 def rope_entries(config: Any) -> list[dict[str, Any]]:
     """Return the rotary parameters of each type of layer that has any."""
     types = {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}

@@ -45,6 +45,7 @@ OF_HEADS = {
     "logit_scale": LM_HEADS,
     "final_logit_softcapping": LM_HEADS,
     "scale_decoder_outputs": LM_HEADS,
+    "output_distribution": LM_HEADS,
     "head_act": LM_HEADS,
     "head_bias": ("lm", "sequence", "pretraining"),
     "classifier_pooling": CLASSIFIERS,

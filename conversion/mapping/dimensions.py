@@ -21,7 +21,7 @@ WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship"), (1,)),
     **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega", "layer_scale"), (0,)),
     **dict.fromkeys(("q_norm", "k_norm", "alpha", "ngram_logits"), ()),
-    "dense": (0, 1),
+    **dict.fromkeys(("dense", "query"), (0, 1)),
 }
 
 

@@ -21,6 +21,7 @@ from vanillaformer.modeling.parts.feed_forward import FEED_FORWARDS
 from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
 from vanillaformer.modeling.parts.norms import NORMS
 from vanillaformer.modeling.parts.patches import PATCHES
+from vanillaformer.modeling.parts.pointers import POINTERS
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.position_schemes import POSITIONS
 from vanillaformer.modeling.parts.positions import PositionTable, SinusoidalPositions
@@ -42,6 +43,7 @@ CHOICES = {
     "Pooling": options.POOLING_CHOICES,
     "PatchEmbedding": options.PATCH_CHOICES,
     "ImagePooling": options.IMAGE_POOLING_CHOICES,
+    "OutputDistribution": options.OUTPUT_CHOICES,
 }
 PARTS = {
     "Norm": NORMS,
@@ -56,6 +58,7 @@ PARTS = {
     "Pooling": POOLINGS,
     "PatchEmbedding": PATCHES,
     "ImagePooling": IMAGE_POOLINGS,
+    "OutputDistribution": POINTERS,
 }
 CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig)
 

@@ -180,4 +180,7 @@ def random_fields(draw: Random, kind: str) -> dict[str, Any]:
         one_vocabulary = fields["decoder_vocab_size"] in (None, fields["vocab_size"])
         one_width = fields["encoder_hidden_size"] in (None, fields["hidden_size"])
         fields["share_encoder_decoder_embeddings"] &= one_vocabulary and one_width
+        fields["output_distribution"] = draw.choice(
+            get_args(options.OutputDistribution) if fields["share_encoder_decoder_embeddings"] else ("softmax",)
+        )
     return {name: value for name, value in fields.items() if name in own or name in KEYWORDS}

@@ -7,6 +7,7 @@ from vanillaformer.configuration.options import (
     IMAGE_POOLING_CHOICES,
     LAYOUT_CHOICES,
     NORM_CHOICES,
+    OUTPUT_CHOICES,
     PATCH_CHOICES,
     PLACEMENT_CHOICES,
     POSITION_CHOICES,
@@ -32,6 +33,7 @@ def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, 
         "positions": _positions(config),
         "feed-forward": _feed_forward(config),
         "embeddings": _embeddings(config, classifies) if hasattr(config, "vocab_size") else _patches(config),
+        "output": _output(config),
         "dropout": _dropout(config),
         "initialization": f"`{config.initialization}`",
         "wide part": _wide_part(config) if classifies else "",
@@ -123,6 +125,12 @@ def _embeddings(config: Any, classifies: bool) -> str:
     if config.embedding_norm:
         words.append("normalized")
     return ", ".join(words)
+
+
+def _output(config: Any) -> str:
+    """Return the distribution over tokens; nothing for a plain softmax."""
+    chosen = getattr(config, "output_distribution", "softmax")
+    return "" if chosen == "softmax" else OUTPUT_CHOICES[chosen].words
 
 
 def _wide_part(config: Any) -> str:

@@ -14,7 +14,7 @@ from vanillaformer.tokenization.options import MODEL_KINDS
 from ...tokens import start_token
 from ..arrays import array
 from ..exporter import Exporter, ExportJob
-from ..rules import CLASSIFIERS, Rule, only, rope_entries, scales_by_length
+from ..rules import CLASSIFIERS, SOFTMAX_ONLY, Rule, only, rope_entries, scales_by_length
 from .engine import HEAD, CTranslate2Engine
 from .specs import ACTIVATIONS, SpecBuilder, logits_transform
 
@@ -40,6 +40,7 @@ KNOWN = {
 }
 RULES = (
     *(only(option, values, "CTranslate2 has") for option, values in KNOWN.items()),
+    SOFTMAX_ONLY,
     Rule(
         "block_layout",
         lambda config: config.block_layout != "sequential" and not is_decoder(config),

@@ -6,13 +6,14 @@ import vanillaformer.modeling as modeling
 from vanillaformer.hub.engines import ENGINES
 
 from ..exporter import Exporter, ExportJob
-from ..rules import Rule, scales_by_length, violations
+from ..rules import SOFTMAX_ONLY, Rule, scales_by_length, violations
 from .engine import OnnxEngine
 from .graphs import save, trace
 
 SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
+    SOFTMAX_ONLY,
     Rule("rope_parameters", scales_by_length, "the scaling of positions in a graph does not depend on the length"),
     Rule(
         "max_position_embeddings",

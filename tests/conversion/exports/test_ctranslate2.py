@@ -407,6 +407,8 @@ REFUSED = [
     ("decoder", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "partial_rotary_factor": 0.5}}, "YaRN"),
     ("encoder", {"max_ngram": 2}, "max_ngram=2"),
     ("encoder_decoder", {"decoder_start_token_id": None}, "decoder_start_token_id=None"),
+    ("encoder_decoder", {"output_distribution": "pointer_generator", "share_encoder_decoder_embeddings": True,
+                         "decoder_vocab_size": 37}, "pointer_generator"),
 ]  # fmt: skip
 
 

@@ -210,6 +210,15 @@ def test_a_classifier_refuses_the_rest(classifier):
         ("encoder", "rope_parameters", {"rope_parameters": rope("longrope"), "position_embedding_type": "rotary"}),
         ("encoder", "max_position_embeddings", {"max_position_embeddings": 7}),
         ("encoder_decoder", "decoder_start_token_id", {"decoder_start_token_id": None}),
+        (
+            "encoder_decoder",
+            "output_distribution",
+            {
+                "output_distribution": "pointer_generator",
+                "share_encoder_decoder_embeddings": True,
+                "decoder_vocab_size": 37,
+            },
+        ),
     ],
 )
 def test_obstacles_are_named(kind, field, overrides, tmp_path):
@@ -223,7 +232,7 @@ def test_a_classifying_decoder_needs_padding():
     assert "pad_token_id=None" in EXPORTER.obstacles(modeling.VanillaDecoderForSequenceClassification, config)[0]
     assert EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config) == []
     assert {rule.field for rule in (*RULES, OF_CLASSIFYING_DECODERS)} == {
-        "rope_parameters", "max_position_embeddings", "decoder_start_token_id", "pad_token_id",
+        "output_distribution", "rope_parameters", "max_position_embeddings", "decoder_start_token_id", "pad_token_id",
     }  # fmt: skip
 
 
