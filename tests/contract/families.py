@@ -20,6 +20,10 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
     VanillaEncoderModel,
+    VanillaImageEncoderConfig,
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+    VanillaImageEncoderModel,
 )
 
 TOY = {
@@ -40,6 +44,23 @@ ENCODER_DECODER = TOY | {
     "bos_token_id": 0,
     "eos_token_id": 2,
     "decoder_start_token_id": 2,
+}
+
+IMAGES = {name: TOY[name] for name in ("hidden_size", "num_attention_heads", "num_labels")} | {
+    "image_size": 16,
+    "patch_size": 4,
+    "initializer_range": 0.02,
+    "initialization": "normal",
+}
+VIT = IMAGES | {"intermediate_size": 37, "num_hidden_layers": 2}
+SWIN = IMAGES | {
+    "intermediate_size": 64,
+    "depths": [1, 1],
+    "window_size": 2,
+    "position_embedding_type": "window_relative",
+    "patch_norm": True,
+    "use_cls_token": False,
+    "image_pooling": "mean",
 }
 
 
@@ -94,17 +115,40 @@ KINDS: dict[type[BlockConfig], tuple] = {
         ("fill-mask", "text-classification", "token-classification", "feature-extraction"),
         48,
     ),
+    VanillaImageEncoderConfig: (
+        "image_encoder",
+        {
+            "AutoModel": VanillaImageEncoderModel,
+            "AutoModelForImageClassification": VanillaImageEncoderForImageClassification,
+            "AutoModelForMaskedImageModeling": VanillaImageEncoderForMaskedImageModeling,
+        },
+        ("image-classification", "image-feature-extraction"),
+        48,
+    ),
 }
 
 # Small enough that the rows of the tests are longer
 WINDOW = {"sliding_window": 4}
 GROUPED = {"num_key_value_heads": 2, "head_dim": 8}
+# transformers renames the weights of its own image models when it loads what was saved before version 5
+NO_OLD_NAMES = dict.fromkeys(
+    ("test_can_load_from_already_mapped_keys", "test_reverse_loading_mapping"),
+    "there are no checkpoints with older names of weights",
+)
 
 FAMILIES = [
     # The defaults
     family("decoder", "llama", VanillaDecoderConfig, DECODER),
     family("encoder_decoder", "bart", VanillaEncoderDecoderConfig, ENCODER_DECODER),
     family("encoder", "bert", VanillaEncoderConfig, TOY | {"pad_token_id": 0}),
+    family(
+        "image_encoder",
+        "vit",
+        VanillaImageEncoderConfig,
+        VIT,
+        not_applicable=NO_OLD_NAMES,
+        tester={"seq_length": 17},  # patches and class token
+    ),
     # The rest of the family, beside the native model of the same recipe
     family("llama_like", "llama", VanillaDecoderConfig, like("llama-tiny", DECODER | {"num_key_value_heads": 2})),
     family("bloom_like", "bloom", VanillaDecoderConfig, like("bloom", DECODER)),
@@ -142,5 +186,13 @@ FAMILIES = [
         not_applicable={
             "test_model_rope_scaling_frequencies": "two bases are two rotary embeddings here, each of a flat config"
         },
+    ),
+    family(
+        "swin_like",
+        "swin",
+        VanillaImageEncoderConfig,
+        SWIN,
+        not_applicable=NO_OLD_NAMES,
+        tester={"seq_length": 16, "encoder_seq_length": 4},  # patches of the image, of a window
     ),
 ]

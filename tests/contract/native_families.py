@@ -30,9 +30,17 @@ from transformers import (
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
     ModernBertModel,
+    SwinConfig,
+    SwinForImageClassification,
+    SwinForMaskedImageModeling,
+    SwinModel,
     T5Config,
     T5ForConditionalGeneration,
     T5Model,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTForMaskedImageModeling,
+    ViTModel,
 )
 
 
@@ -161,6 +169,34 @@ def t5() -> T5Config:
     )
 
 
+def vit() -> ViTConfig:
+    return ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=37,
+        image_size=16,
+        patch_size=4,
+        encoder_stride=4,
+        num_labels=3,
+    )
+
+
+def swin() -> SwinConfig:
+    return SwinConfig(
+        embed_dim=32,
+        depths=[1, 1],
+        num_heads=[4, 8],
+        mlp_ratio=2.0,
+        window_size=2,
+        image_size=16,
+        patch_size=4,
+        encoder_stride=8,
+        drop_path_rate=0.0,
+        num_labels=3,
+    )
+
+
 FAMILIES = [
     Family(
         name="llama",
@@ -250,5 +286,38 @@ FAMILIES = [
         auto_classes={"AutoModel": T5Model, "AutoModelForSeq2SeqLM": T5ForConditionalGeneration},
         pipelines=("feature-extraction",),
         config_kwargs={"d_model": 64},
+    ),
+    Family(
+        name="vit",
+        kind="image_encoder",
+        config=vit,
+        auto_classes={
+            "AutoModel": ViTModel,
+            "AutoModelForImageClassification": ViTForImageClassification,
+            "AutoModelForMaskedImageModeling": ViTForMaskedImageModeling,
+        },
+        pipelines=("image-classification", "image-feature-extraction"),
+        config_kwargs={"hidden_size": 48},
+        tester={"seq_length": 17},
+    ),
+    Family(
+        name="swin",
+        kind="image_encoder",
+        config=swin,
+        auto_classes={
+            "AutoModel": SwinModel,
+            "AutoModelForImageClassification": SwinForImageClassification,
+            "AutoModelForMaskedImageModeling": SwinForMaskedImageModeling,
+        },
+        pipelines=("image-classification", "image-feature-extraction"),
+        config_kwargs={"embed_dim": 48},
+        # the other half of the hidden states are those in the form of an image
+        tester={
+            "seq_length": 16,
+            "encoder_seq_length": 4,
+            "hidden_size": 32,
+            "num_attention_heads": 4,
+            "num_hidden_states_types": 2,
+        },
     ),
 ]

@@ -14,6 +14,7 @@ import tests.test_tensor_parallel_mixin as tensor_parallel
 from tests.generation.test_utils import GenerationTesterMixin
 from tests.test_configuration_common import ConfigTester
 from tests.test_training_mixin import TrainingTesterMixin
+from torch import nn
 from transformers import PreTrainedConfig
 
 from .checks import ContractChecks
@@ -31,10 +32,15 @@ class FamilyCase(unittest.TestCase):
     family: Family
 
     def setUp(self) -> None:
-        use_auto_class_in_fsdp_tests(self.family.language_model)
-        self.model_tester = ModelTester(self.family)
+        family = self.family
+        if not family.of_images:
+            use_auto_class_in_fsdp_tests(family.language_model)
+        self.model_tester = ModelTester(family)
         self.config_tester = ConfigTester(
-            self, config_class=type(self.family.config()), has_text_modality=True, **self.family.config_kwargs
+            self,
+            config_class=type(family.config()),
+            has_text_modality=not family.of_images,
+            **family.config_kwargs,
         )
 
     @contextmanager
@@ -53,6 +59,22 @@ class FamilyCase(unittest.TestCase):
         super()._callTestMethod(method)
         if self._skipped_parts and not self._finished_parts:
             raise unittest.SkipTest(self._skipped_parts[0])
+
+
+class ImageTests(common.ModelTesterMixin):
+    """Transformers' model tests for images: without those of token embeddings, as in its own image models' tests."""
+
+    test_resize_embeddings = False
+
+    def test_hidden_states_output(self) -> None:
+        vars(self.model_tester).pop("encoder_seq_length", None)  # in models with windows that of the attentions
+        super().test_hidden_states_output()
+
+    def test_model_get_set_embeddings(self) -> None:
+        for model_class in self.all_model_classes:
+            model = model_class(self.family.config())
+            assert isinstance(model.get_input_embeddings(), nn.Module)
+            assert model.get_output_embeddings() is None
 
 
 class TensorParallelTests(tensor_parallel.TensorParallelTesterMixin):
@@ -82,12 +104,18 @@ def build_cases() -> dict[str, type[unittest.TestCase]]:
     """Build the test classes of the families that the environment names, by name."""
     wanted = os.environ["CONTRACT_FAMILIES"].split()
     families = [family for family in load_families(os.environ["CONTRACT_MODULE"]) if family.name in wanted]
+    common.hasattr = hasattr_without_windows
     extend_name_tables(common, families)
     # None: the distributed tests run for every model with a plan, not only for some of transformers' own.
     tensor_parallel.TP_DISTRIBUTED_TEST_MODEL_TYPES = None
     fsdp.FSDP_DISTRIBUTED_TEST_MODEL_TYPES = None
     fsdp._get_available_fsdp_workers = lambda: FSDP_RANKS  # more than there may be cores: the models are tiny
     return {family.name: build_case(family) for family in families}
+
+
+def hasattr_without_windows(instance: Any, name: str) -> bool:
+    """Stand in for `hasattr` where tests set a sliding window of tokens, which windows of patches exclude."""
+    return hasattr(instance, name) and not (name == "sliding_window" and getattr(instance, "window_size", None))
 
 
 def build_case(family: Family) -> type[unittest.TestCase]:
@@ -115,13 +143,14 @@ def mixins(family: Family) -> list[type]:
     generates = any(model_class.can_generate() for model_class in family.auto_classes.values())
     is_seq2seq = family.kind == "encoder_decoder"
     chosen = {
-        common.ModelTesterMixin: True,
+        common.ModelTesterMixin: not family.of_images,
+        ImageTests: family.of_images,
         GenerationTesterMixin: generates,
         ContractChecks: True,
         # It expects the text that it trained on after a prompt of one token; `Seq2SeqChecks` trains on pairs.
-        TrainingTesterMixin: not is_seq2seq,
+        TrainingTesterMixin: not is_seq2seq and not family.of_images,
         TensorParallelTests: generates,
-        FSDPTests: True,
+        FSDPTests: not family.of_images,  # which give the models tokens
     }
     return [mixin for mixin, is_chosen in chosen.items() if is_chosen]
 

@@ -30,10 +30,11 @@ class Family:
         inputs: Makes the inputs in place of `token_inputs`.
         skip_classes: Test name to the classes that stay out of that test.
         not_applicable: Pattern of test names to the reason why they ask for something that these models do not have.
+        tester: Attributes of the tester that follow neither from the kind nor from the config.
     """
 
     name: str
-    kind: Literal["encoder_decoder", "decoder", "encoder"]
+    kind: Literal["encoder_decoder", "decoder", "encoder", "image_encoder"]
     config: Callable[[], PreTrainedConfig]
     auto_classes: dict[str, type[PreTrainedModel]]
     pipelines: tuple[str, ...]
@@ -42,12 +43,23 @@ class Family:
     inputs: Callable[["Family"], Inputs] | None = None
     skip_classes: dict[str, tuple[type[PreTrainedModel], ...]] = field(default_factory=dict)
     not_applicable: dict[str, str] = field(default_factory=dict)
+    tester: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def of_images(self) -> bool:
+        """Whether the models read images and not tokens."""
+        return self.kind == "image_encoder"
 
     @property
     def language_model(self) -> str:
         """The Auto class of the head that predicts tokens."""
         heads = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForMaskedLM")
         return next(name for name in heads if name in self.auto_classes)
+
+    def make_inputs(self) -> Inputs:
+        """Make a batch, the same at each call."""
+        make = self.inputs or (Family.image_inputs if self.of_images else Family.token_inputs)
+        return make(self)
 
     def token_inputs(self) -> Inputs:
         """Make a batch of random tokens, the same at each call."""
@@ -60,6 +72,12 @@ class Family:
             )
             inputs[f"{side}attention_mask"] = torch.ones(shape, dtype=torch.long)
         return inputs
+
+    def image_inputs(self) -> Inputs:
+        """Make a batch of random images, the same at each call."""
+        config = self.config()
+        shape = (BATCH_SIZE, config.num_channels, config.image_size, config.image_size)
+        return {"pixel_values": torch.rand(shape, generator=torch.Generator().manual_seed(1234))}
 
 
 def load_families(module: str) -> list[Family]:
@@ -82,7 +100,12 @@ class ModelTester:
         self.num_hidden_layers = config.num_hidden_layers
         self.num_attention_heads = config.num_attention_heads
         self.num_labels = config.num_labels
-        self.pad_token_id = config.pad_token_id
+        if family.of_images:
+            self.image_size, self.patch_size = config.image_size, config.patch_size
+            self.mask_length = (config.image_size // config.patch_size) ** 2
+            self.num_masks = self.mask_length // 2
+        else:
+            self.pad_token_id = config.pad_token_id
         if family.kind == "encoder_decoder":
             self.encoder_seq_length = self.decoder_seq_length = self.key_length = SEQUENCE_LENGTH
         self.base_model_class = family.auto_classes["AutoModel"]
@@ -91,6 +114,7 @@ class ModelTester:
         # The training test takes this class where there is no causal language model, with a copy of the input as
         # labels: it must be a head with a loss for each token, whatever the attribute's name says.
         self.sequence_classification_class = family.auto_classes.get("AutoModelForMaskedLM")
+        vars(self).update(family.tester)
 
     def get_config(self) -> PreTrainedConfig:
         """Make a new toy config."""
@@ -98,5 +122,4 @@ class ModelTester:
 
     def prepare_config_and_inputs_for_common(self) -> tuple[PreTrainedConfig, Inputs]:
         """Make a new toy config and inputs for it."""
-        inputs = self.family.inputs(self.family) if self.family.inputs else self.family.token_inputs()
-        return self.get_config(), inputs
+        return self.get_config(), self.family.make_inputs()

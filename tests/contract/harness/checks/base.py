@@ -52,7 +52,7 @@ def not_applicable(reason: str) -> NoReturn:
 
 def main_output(outputs: Any) -> torch.Tensor:
     """Return the logits, or the last hidden states where a model has no head."""
-    for name in ("logits", "start_logits", "last_hidden_state"):
+    for name in ("logits", "start_logits", "reconstruction", "last_hidden_state"):
         if name in outputs:
             return outputs[name]
     raise AssertionError(f"neither logits nor hidden states among {list(outputs)}")

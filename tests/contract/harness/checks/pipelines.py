@@ -1,10 +1,11 @@
-"""Transformers' pipelines, with a tokenizer of toy words."""
+"""Transformers' pipelines, with a tokenizer of toy words or an image processor."""
 
 from typing import Any
 
 import pytest
 import torch
-from transformers import Pipeline, pipeline
+from PIL import Image
+from transformers import Pipeline, ViTImageProcessorPil, pipeline
 
 from .base import Checks, not_applicable
 
@@ -14,6 +15,8 @@ AUTO_CLASSES = {
     "text-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
     "feature-extraction": "AutoModel",
+    "image-classification": "AutoModelForImageClassification",
+    "image-feature-extraction": "AutoModel",
 }
 
 
@@ -26,6 +29,9 @@ class PipelineChecks(Checks):
             not_applicable(f"the family declares no {task} pipeline")
         config = self.family.config()
         model = self.family.auto_classes[AUTO_CLASSES[task]](config).eval()
+        if self.family.of_images:
+            processor = ViTImageProcessorPil(size={"height": config.image_size, "width": config.image_size})
+            return pipeline(task, model=model, image_processor=processor, device="cpu")
         return pipeline(task, model=model, tokenizer=self.toy_tokenizer(config, padding_side), device="cpu")
 
     def test_pipeline_text_generation(self) -> None:
@@ -55,3 +61,16 @@ class PipelineChecks(Checks):
     def test_pipeline_feature_extraction(self) -> None:
         extract = self.pipeline("feature-extraction")
         assert torch.tensor(extract("w1 w2 w3")).shape[-1] == extract.model.config.hidden_size
+
+    def test_pipeline_image_classification(self) -> None:
+        """An image of any size and mode gets a score for each label."""
+        classify = self.pipeline("image-classification")
+        scores = classify(Image.linear_gradient("L"), top_k=5)
+        assert len(scores) == classify.model.config.num_labels
+        assert sum(entry["score"] for entry in scores) == pytest.approx(1, abs=1e-5)
+
+    def test_pipeline_image_feature_extraction(self) -> None:
+        extract = self.pipeline("image-feature-extraction")
+        with torch.no_grad():
+            width = extract.model(**self.family.make_inputs()).last_hidden_state.shape[-1]
+        assert torch.tensor(extract(Image.linear_gradient("L"))).shape[-1] == width
