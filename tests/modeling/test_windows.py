@@ -121,7 +121,7 @@ def test_dinov2_logits_and_gradients():
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_beit_states_at_two_sizes(shared):
+def test_beit_states_and_gradients_at_two_sizes(shared):
     native = BeitConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=12, patch_size=4,
         num_channels=2, use_relative_position_bias=not shared, use_shared_relative_position_bias=shared,
@@ -148,11 +148,17 @@ def test_beit_states_at_two_sizes(shared):
         "self_attn_residual.layer_scale.weight": "lambda_1", "mlp_residual.layer_scale.weight": "lambda_2",
         "self_attn": "attention", "up_proj": "fc1", "down_proj": "fc2",
     }  # fmt: skip
-    copied(theirs, ours, names)
+    found = copied(theirs, ours, names)
     for images in (pixels(2, 12, 12), pixels(2, 20, 16)):
         expected, actual = theirs(images), ours(images, interpolate_pos_encoding=True)
         assert_close(actual.last_hidden_state, expected.last_hidden_state, "states", 1e-6)
         assert_close(actual.pooler_output, expected.pooler_output, "pooled", 1e-6)
+        for model, outputs in ((theirs, expected), (ours, actual)):
+            model.zero_grad()
+            outputs.pooler_output.pow(2).sum().backward()
+        gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+        for name, parameter in ours.named_parameters():
+            assert_close(parameter.grad, gradients[found[name]].view_as(parameter), name)
 
 
 GRIDS = [((4, 6), (2, 2)), ((5, 7), (3, 2)), ((3, 3), (3, 3)), ((2, 5), (2, 4))]
