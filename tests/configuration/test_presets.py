@@ -8,11 +8,19 @@ from transformers import (
     AutoConfig,
     BertConfig,
     BertForMaskedLM,
+    DeiTConfig,
+    DeiTForImageClassification,
+    Dinov2Config,
+    Dinov2Model,
     GPT2Config,
     GPT2LMHeadModel,
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
     PreTrainedModel,
+    SwinConfig,
+    SwinForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
 )
 
 from vanillaformer import (
@@ -23,6 +31,8 @@ from vanillaformer import (
     VanillaEncoderDecoderConfig,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderModel,
     preset,
 )
 
@@ -43,7 +53,8 @@ def test_the_names():
     assert set(PRESETS) == {
         "transformer-base", "transformer-big", "transformer-tiny", "marian", "bart", "t5", "t5-v1.1",
         "gpt", "gpt2", "nanogpt", "gpt-tiny", "opt", "gpt-neox", "bloom", "llama-tiny", "gemma2", "olmo2",
-        "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini",
+        "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini", "vit-tiny", "vit-base", "deit-tiny",
+        "swin-tiny", "dinov2-small",
     }  # fmt: skip
 
 
@@ -69,7 +80,8 @@ def test_an_override_wins_over_the_presets_own_field(name):
     for field, value in PRESETS[name].fields.items():
         if isinstance(value, float) and hasattr(preset(name), field):  # not one that goes into `rope_parameters`
             assert getattr(preset(name, **{field: 0.4321}), field) == 0.4321
-    assert preset(name, num_hidden_layers=9).num_hidden_layers == 9
+    depths = {"depths": [9]} if "depths" in PRESETS[name].fields else {}
+    assert preset(name, num_hidden_layers=9, **depths).num_hidden_layers == 9
 
 
 def test_presets_do_not_share_state():
@@ -91,6 +103,29 @@ def test_gpt_has_the_published_number_of_parameters():
 def test_bert_base_has_the_published_number_of_parameters():
     ours = parameters(VanillaEncoderForMaskedLM, preset("bert-base"))
     assert ours == parameters(BertForMaskedLM, BertConfig()) == 109_514_298
+
+
+TINY = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "num_labels": 1000}
+CLASSIFIERS = {
+    "vit-tiny": (ViTForImageClassification, ViTConfig(**TINY), 5_717_416),
+    "vit-base": (ViTForImageClassification, ViTConfig(num_labels=1000), 86_567_656),
+    "deit-tiny": (DeiTForImageClassification, DeiTConfig(**TINY), 5_717_416 + 2 * 192),  # a token and its position
+    "swin-tiny": (SwinForImageClassification, SwinConfig(num_labels=1000), 28_288_354),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_an_image_classifier_has_the_published_number_of_parameters(name):
+    native_class, native_config, published = CLASSIFIERS[name]
+    ours = parameters(VanillaImageEncoderForImageClassification, preset(name, num_labels=1000))
+    assert ours == parameters(native_class, native_config) == published
+
+
+def test_dinov2_small_has_the_published_number_of_parameters():
+    native = Dinov2Config(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14)
+    assert (
+        parameters(VanillaImageEncoderModel, preset("dinov2-small")) == parameters(Dinov2Model, native) == 22_056_576
+    )
 
 
 @pytest.mark.parametrize(("name", "millions"), [("transformer-base", 63), ("transformer-big", 214)])
