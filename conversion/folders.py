@@ -168,9 +168,9 @@ def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: tensor.to(model.device) for name, tensor in inputs.items()}
 
 
-def random_images(config: PreTrainedConfig) -> torch.Tensor:
+def random_images(config: PreTrainedConfig, batch: int = 2) -> torch.Tensor:
     """Return random images (B, C, height, width)."""
-    shape = (2, config.num_channels, *image_sides(config.image_size))
+    shape = (batch, config.num_channels, *image_sides(config.image_size))
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 

@@ -65,7 +65,7 @@ ENGINES = {
         EngineInfo(
             name="ctranslate2",
             runtime="ctranslate2",
-            models="all three model types with a head",
+            models="all three model types of texts with a head",
             files=(
                 *("model.bin", "head.safetensors", "vocabulary.json"),
                 *("shared_vocabulary.json", "source_vocabulary.json", "target_vocabulary.json"),
@@ -76,7 +76,7 @@ ENGINES = {
         EngineInfo(
             name="onnx",
             runtime="onnxruntime",
-            models="all three model types with a head",
+            models="all three model types of texts with a head, and image classifiers",
             files=("encoder.onnx", "prefill.onnx", "decode.onnx", "model.onnx", "weights.bin"),
             writer=Extra("onnx", ("onnxruntime", "onnx", "onnxscript")),
             runner=Extra("onnx", ("onnxruntime",)),

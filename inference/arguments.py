@@ -155,8 +155,6 @@ def check_images(arguments: GenerateArguments) -> None:
         if arguments.output_format != "plain":
             raise ValueError(f"--output_format {arguments.output_format} is for --image")
         return
-    given = [
-        name for name in ("text", "input_file", "chat", "engine", *arguments.options()) if getattr(arguments, name)
-    ]
+    given = [name for name in ("text", "input_file", "chat", *arguments.options()) if getattr(arguments, name)]
     if given:
         raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

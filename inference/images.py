@@ -8,22 +8,20 @@ from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoImageProcessor
 
 from vanillaformer.hub.file_names import EXPORT, IMAGE_PROCESSOR
-from vanillaformer.hub.loading import one_line, open_config, open_model, saved_folder
+from vanillaformer.hub.image_processors import open_image_processor
+from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.training.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.training.machine import inference_dtype
 from vanillaformer.training.progress import stage
 from vanillaformer.training.tasks import TASKS
 
 from .arguments import GenerateArguments
-from .tasks import UNCERTAIN, show_no_bars, usable_device
+from .tasks import UNCERTAIN, check_engine, open_export, show_no_bars, usable_device
 from .text_files import hint, output_stream
 
 TASK = TASKS["image_classification"]
-LARGEST_SIDE = 4_096
-"""Pixels of a side that a model's processor may scale images to."""
 
 
 def find_images(names: list[str]) -> list[Path]:
@@ -53,20 +51,19 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     path = arguments.model_name_or_path
     show_no_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
-    if (folder / EXPORT).is_file():
-        raise ValueError(f"--image: --model {path} is an exported model, which reads no images")
-    architecture = next(iter(open_config(folder).architectures or []), "none")
+    is_export = (folder / EXPORT).is_file()
+    engine = open_export(arguments, folder) if is_export else None
+    architecture = engine.architecture if engine else next(iter(open_config(folder).architectures or []), "none")
     if not architecture.endswith(TASK.architectures):
         raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
     if not (folder / IMAGE_PROCESSOR).is_file():
         raise ValueError(f"--model {path} has no {IMAGE_PROCESSOR}, which says how images become numbers")
-    try:
-        processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
-        sides = [side for side in dict(processor.size).values() if side is not None]
-    except Exception as error:  # whatever a stranger's file makes transformers stumble over
-        raise ValueError(f"--model {path}: the image processor cannot be loaded: {one_line(error)}") from error
-    if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
-        raise ValueError(f"--model {path}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
+    processor = open_image_processor(folder, f"--model {path}")
+    if engine:
+        from vanillaformer.conversion.exports import ImageEngineModel
+
+        return ImageEngineModel(engine), processor
+    check_engine(arguments)
     device = usable_device(arguments.device)
     dtype = inference_dtype(device.type, arguments.bf16)
     model = open_model(TASK.auto_class, folder, f"--model {path}", dtype=dtype)

@@ -120,8 +120,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     folder = saved_folder(path, arguments.revision, exported=True)
     if (folder / EXPORT).is_file():
         return load_export(arguments, folder)
-    if arguments.engine not in (None, TORCH, AUTO):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} is not a folder made by vanillaformer export")
+    check_engine(arguments)
     config = open_config(folder)
     architecture = next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)
@@ -181,25 +180,47 @@ def usable_device(name: str | None) -> torch.device:
     return torch.device(chosen)
 
 
+def check_engine(arguments: GenerateArguments) -> None:
+    """Raise ValueError for an engine that runs no model that was not exported for it."""
+    if arguments.engine not in (None, TORCH, AUTO):
+        raise ValueError(
+            f"--engine {arguments.engine}: --model {arguments.model_name_or_path} is not a folder made by "
+            "vanillaformer export"
+        )
+
+
+def open_export(arguments: GenerateArguments, folder: Path) -> Any:
+    """Return the engine of an exported model.
+
+    Raises:
+        ValueError: It was made for another engine, or has another precision.
+        ImportError: The engine is not installed.
+    """
+    from vanillaformer.conversion.exports import exporter_of, load_engine, read_record  # no part of torch
+
+    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
+    if arguments.engine not in (None, AUTO, runtime):
+        raise ValueError(
+            f"--engine {arguments.engine}: --model {arguments.model_name_or_path} was exported for {runtime}"
+        )
+    if arguments.bf16:
+        raise ValueError("--bf16: an exported model has the precision that it was exported with")
+    return load_engine(folder, arguments.device or "cpu")
+
+
 def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Callable[..., list[str]], bool]:
     """Return the same for an exported model.
 
     Raises:
-        ValueError: It was made for another engine or has no tokenizer, or an option does not fit.
+        ValueError: As `open_export`; or it reads images or has no tokenizer, or an option does not fit.
         ImportError: The engine is not installed.
     """
-    from vanillaformer.conversion.exports import EngineModel, exporter_of, load_engine, read_record  # no part of torch
+    from vanillaformer.conversion.exports import EngineModel
 
-    path = arguments.model_name_or_path
-    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
-    if arguments.engine not in (None, AUTO, runtime):
-        raise ValueError(f"--engine {arguments.engine}: --model {path} was exported for {runtime}")
-    if arguments.bf16:
-        raise ValueError("--bf16: an exported model has the precision that it was exported with")
+    path, engine = arguments.model_name_or_path, open_export(arguments, folder)
+    _, function, generates = task_of(engine.architecture, path)
     if not (folder / "tokenizer_config.json").is_file():
         raise ValueError(f"--model {path} was exported without a tokenizer")
-    engine = load_engine(folder, arguments.device or "cpu")
-    _, function, generates = task_of(engine.architecture, path)
     check_options(arguments, engine.config, engine.architecture, function, generates)
     model = EngineModel(engine, seed=arguments.seed)
     return Loaded(model, *open_tokenizers(folder, where=f"--model {path}"), engine.architecture), function, generates

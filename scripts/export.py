@@ -1,11 +1,12 @@
 """Export a model for another engine, and compare the outputs of the two before the folder appears.
 
 SRC is a folder or Hub id of one of our models, or of a native one that converts to ours; DST is a new folder, which
-`vanillaformer generate --model DST` runs like any other model. Tokenizers and generation settings are included.
+`vanillaformer generate --model DST` runs like any other model. Tokenizers, image processor and generation settings are
+included.
 
 Examples:
   vanillaformer export runs/translation deploy/translation --engine ctranslate2 --quantization int8
-  vanillaformer export runs/classifier deploy/classifier --engine onnx
+  vanillaformer export runs/image_classification deploy/images --engine onnx
   vanillaformer export gpt2 deploy/gpt2 --engine gguf --quantization q8_0
 """
 

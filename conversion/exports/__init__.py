@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import EXPORT
 
-from .engine import Engine, EngineModel
+from .engine import Engine, EngineModel, ImageEngineModel
 from .exporter import Exporter, ExportJob
 from .record import read_record
 
@@ -29,6 +29,7 @@ __all__ = [
     "EngineModel",
     "ExportJob",
     "Exporter",
+    "ImageEngineModel",
     "export",
     "is_export",
     "load_engine",
@@ -43,6 +44,7 @@ def export(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     target_tokenizer: PreTrainedTokenizerBase | None = None,
+    image_processor: BaseImageProcessor | None = None,
     quantization: str | None = None,
 ) -> str:
     """Write a model for another engine into a new folder, compare the two, and return the result.
@@ -53,6 +55,7 @@ def export(
         engine: A name in `EXPORTERS`.
         tokenizer: Its tokenizer, or that of the source; saved with it.
         target_tokenizer: That of the target, where it is another one.
+        image_processor: The image processor of a classifier of images; saved with it.
         quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
 
     Raises:
@@ -60,7 +63,7 @@ def export(
             with something in it, or answers that differ from the model's; then nothing is written.
         ImportError: The engine is not installed.
     """
-    job = ExportJob(model, Path(folder), quantization or "float32", tokenizer, target_tokenizer)
+    job = ExportJob(model, Path(folder), quantization or "float32", tokenizer, target_tokenizer, image_processor)
     return exporter_of(engine).export(job)
 
 

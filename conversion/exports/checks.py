@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..folders import random_images
 from ..tokens import ordinary_tokens, start_token
 from .engine import Engine
 
 LENGTHS = (11, 1, 5, 2)  # of the rows, which are one batch to the engine
 NEW_TOKENS = 12
+IMAGES = 8  # not the number in the trace
 EXACT = 1e-4  # relative error of logits in float32
 TIE = 1e-3  # difference of log-probabilities in float32
 # The bounds of rounded weights. Each matrix product errs by 1 to 2 % then, a logit by 0.05 or so after several layers:
@@ -38,6 +40,8 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
     with torch.no_grad():
         if hasattr(model, "generate") and model.can_generate():
             return check_generation(reference, engine, exact)
+        if model.main_input_name == "pixel_values":
+            return check_images(reference, engine, exact)
         return check_logits(reference, engine, exact)
 
 
@@ -142,17 +146,34 @@ def score(model: Any, prompt: list[int], generated: list[int]) -> list[float]:
 
 def check_logits(model: Any, engine: Engine, exact: bool) -> str:
     rows = random_rows(model.config)
-    logits = torch.from_numpy(engine.classify(rows))
-    error, losses = 0.0, []
-    for row, got in zip(rows, logits):
+    pairs = []
+    for row, got in zip(rows, torch.from_numpy(engine.classify(rows))):
         expected = model(torch.tensor([row]), attention_mask=torch.ones(1, len(row), dtype=torch.long))
-        found = (expected.prediction_logits if "prediction_logits" in expected else expected.logits)[0]
-        got = got[: len(row)] if got.ndim == 2 else got  # padding of a shorter row
-        error = max(error, ((got - found).norm() / found.norm().clamp(min=1e-12)).item())
-        chosen = found.log_softmax(-1).gather(-1, got.argmax(-1, keepdim=True)).flatten()
-        losses += (found.log_softmax(-1).amax(-1).flatten() - chosen).tolist()
+        logits = (expected.prediction_logits if "prediction_logits" in expected else expected.logits)[0]
+        pairs.append((logits, got[: len(row)] if got.ndim == 2 else got))  # without the padding of a shorter row
+    return compare_logits(pairs, "rows", exact)
+
+
+def check_images(model: Any, engine: Engine, exact: bool) -> str:
+    images = random_images(model.config, IMAGES)
+    pairs = list(zip(model(images).logits, torch.from_numpy(engine.classify_images(images))))
+    return compare_logits(pairs, "images", exact)
+
+
+def compare_logits(pairs: list[tuple[torch.Tensor, torch.Tensor]], what: str, exact: bool) -> str:
+    """Report how far logits are apart, given pairs of our model's and the engine's, (labels) or (T, labels).
+
+    Raises:
+        ValueError: They are too far apart.
+    """
+    error, losses = 0.0, []
+    for expected, got in pairs:
+        error = max(error, ((got - expected).norm() / expected.norm().clamp(min=1e-12)).item())
+        scores = expected.log_softmax(-1)
+        chosen = scores.gather(-1, got.argmax(-1, keepdim=True)).flatten()
+        losses += (scores.amax(-1).flatten() - chosen).tolist()
     limit = EXACT if exact else ROUGH
     if not error <= limit:
         raise ValueError(f"the engine's logits have a relative error of {error:.2g}, more than {limit:g}")
     labels = "" if exact else f"{agreement(losses, 'labels', exact)}, "
-    return f"{labels}logits of {len(rows)} rows equal up to a relative error of {error:.1e}"
+    return f"{labels}logits of {len(pairs)} {what} equal up to a relative error of {error:.1e}"

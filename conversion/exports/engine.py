@@ -67,7 +67,7 @@ DEFAULTS: dict[str, Any] = GenerationConfig._get_default_generation_params()
 class Engine:
     """An exported model, loaded; rows are lists of token ids without padding.
 
-    An engine implements `generate_rows` and `score`, or `classify_rows`.
+    An engine implements `generate_rows` and `score`, or `classify_rows`, or `classify_images`.
 
     Args:
         architecture: The name of the exported model's class.
@@ -81,7 +81,7 @@ class Engine:
     generates = True
 
     def __init__(self, architecture: str, config: Any, generation_config: GenerationConfig):
-        self.kind = MODEL_KINDS[config.model_type]
+        self.kind: str = MODEL_KINDS.get(config.model_type, "image_encoder")
         self.architecture = architecture
         self.config = config
         self.generation_config = generation_config
@@ -111,6 +111,8 @@ class Engine:
         """Return the logits of texts, (B, labels), or of their tokens, (B, T, labels), padded on the right."""
         if self.generates:
             raise ValueError(f"{self.architecture} classifies nothing")
+        if self.kind == "image_encoder":
+            raise ValueError(f"{self.architecture} classifies images, not tokens")
         check_rows(rows)
         if token_type_ids is not None and not self.config.type_vocab_size:
             raise ValueError("token_type_ids were given, but the config says type_vocab_size=0")
@@ -119,6 +121,10 @@ class Engine:
     def classify_rows(self, rows: Rows, token_type_ids: Rows | None) -> np.ndarray:
         """Classify rows that each have a token."""
         raise NotImplementedError
+
+    def classify_images(self, pixel_values: torch.Tensor) -> np.ndarray:
+        """Return the logits (B, labels) of images (B, C, height, width), which have the size of the model's."""
+        raise ValueError(f"{self.architecture} reads no images")
 
     def end_tokens(self) -> list[int]:
         """Return the tokens that end a text."""
@@ -203,6 +209,24 @@ class EngineModel:
         start = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
         new_tokens = lengths.get("max_new_tokens") or max(1, lengths.get("max_length", DEFAULT_LENGTH + start) - start)
         return {name: asked[name] for name in SEARCH if name in asked} | {"max_new_tokens": new_tokens}
+
+
+class ImageEngineModel:
+    """An engine with the interface of a transformers model that classifies images.
+
+    Args:
+        engine: The engine.
+    """
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.config = engine.config
+
+    def __call__(self, pixel_values: torch.Tensor) -> SimpleNamespace:
+        """Return the `logits` (B, labels) of images (B, C, height, width)."""
+        return SimpleNamespace(logits=torch.from_numpy(self.engine.classify_images(pixel_values)))
 
 
 def unpadded(

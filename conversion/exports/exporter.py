@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
+from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
@@ -15,7 +15,7 @@ from vanillaformer.tokenization import save_pair
 
 from .checks import check
 from .engine import Engine
-from .rules import CLASSIFIERS, GENERATORS, Rule, violations
+from .rules import CLASSIFIERS, GENERATORS, IMAGE_CLASSIFIERS, Rule, violations
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class ExportJob:
         quantization: How the weights are stored, one of the exporter's `quantizations`.
         tokenizer: Its tokenizer, or that of the source.
         target_tokenizer: That of the target. Default: the same.
+        image_processor: What makes pixels of the images of a classifier of images.
     """
 
     model: Any
@@ -35,6 +36,7 @@ class ExportJob:
     quantization: str = "float32"
     tokenizer: PreTrainedTokenizerBase | None = None
     target_tokenizer: PreTrainedTokenizerBase | None = None
+    image_processor: BaseImageProcessor | None = None
 
 
 class Exporter:
@@ -53,9 +55,9 @@ class Exporter:
 
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
-        if getattr(model_class, "main_input_name", None) == "pixel_values":
-            return ["the model reads images, but an export takes tokens"]
         if model_class not in self.models:
+            if issubclass(model_class, IMAGE_CLASSIFIERS):
+                return ["the model reads images, but the engine takes tokens"]
             return [f"the model must be a {' or '.join(allowed.__name__ for allowed in self.models)}"]
         return violations(self.rules, config)
 
@@ -86,6 +88,8 @@ class Exporter:
             job = replace(job, folder=folder, target_tokenizer=job.target_tokenizer or job.tokenizer)
             if job.tokenizer is not None and job.target_tokenizer is not None:
                 save_pair(job.tokenizer, job.target_tokenizer, folder)
+            if job.image_processor is not None:
+                job.image_processor.save_pretrained(folder)
             self.write(job)
             if getattr(job.model, "generation_config", None) is not None:
                 job.model.generation_config.save_pretrained(folder)

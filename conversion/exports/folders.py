@@ -1,4 +1,4 @@
-"""Exporting a saved model: the model and its tokenizers of a folder or Hub id, in a new folder for another engine."""
+"""Exporting a saved model: the model of a folder or Hub id, with its tokenizers or image processor, for an engine."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import torch
 
 import vanillaformer.modeling as modeling
+from vanillaformer.hub.file_names import IMAGE_PROCESSOR
+from vanillaformer.hub.image_processors import open_image_processor
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
 
@@ -17,7 +19,7 @@ from . import export
 def export_folder(
     source: str, target: str | Path, engine: str, *, quantization: str | None = None, revision: str | None = None
 ) -> str:
-    """Export the model saved in `source`, with its tokenizers if it has any, and return what was done in words.
+    """Export the model saved in `source`, with its tokenizers or image processor, and return what was done in words.
 
     Args:
         source: A folder or Hub id of one of our models, or of a native one that converts to ours.
@@ -33,14 +35,23 @@ def export_folder(
     folder, where = saved_folder(source, revision, "SRC"), f"SRC {source}"
     model = _load_model(folder, where)
     carried_files(folder)
-    tokenizers: tuple[Any, Any] = None, None
-    if (folder / "tokenizer_config.json").is_file():
-        tokenizers = open_tokenizers(folder, model.config, where)
-    checked = export(
-        model, target, engine, tokenizer=tokenizers[0], target_tokenizer=tokenizers[1], quantization=quantization
-    )
-    without = "" if tokenizers[0] is not None else ", without a tokenizer"
+    reads_images = model.main_input_name == "pixel_values"
+    inputs = _image_processor(folder, where) if reads_images else _tokenizers(folder, model, where)
+    checked = export(model, target, engine, **inputs, quantization=quantization)
+    without = "" if inputs else f", without {'an image processor' if reads_images else 'a tokenizer'}"
     return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"
+
+
+def _tokenizers(folder: Path, model: Any, where: str) -> dict[str, Any]:
+    if not (folder / "tokenizer_config.json").is_file():
+        return {}
+    return dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, where)))
+
+
+def _image_processor(folder: Path, where: str) -> dict[str, Any]:
+    if not (folder / IMAGE_PROCESSOR).is_file():
+        return {}
+    return {"image_processor": open_image_processor(folder, where)}
 
 
 def _load_model(folder: Path, where: str) -> Any:

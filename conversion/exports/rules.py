@@ -17,6 +17,7 @@ CLASSIFIERS: tuple[type, ...] = (
     modeling.VanillaEncoderForSequenceClassification,
     modeling.VanillaEncoderForTokenClassification,
 )
+IMAGE_CLASSIFIERS: tuple[type, ...] = (modeling.VanillaImageEncoderForImageClassification,)
 
 
 class Rule(NamedTuple):

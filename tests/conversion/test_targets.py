@@ -51,11 +51,12 @@ def test_a_cell_without_a_yes_names_the_field_in_the_way():
         assert any("norm_placement='rezero'" in obstacle for obstacle in found[engine]), engine
 
 
-def test_an_image_model_goes_to_native_architectures_only():
+def test_an_image_model_goes_to_native_architectures_and_to_onnx():
     found = targets(VanillaImageEncoderConfig())
     assert found.pop("native") == ["vit", "vit_msn"]
+    assert found.pop("onnx") == []
     assert {each for obstacles in found.values() for each in obstacles} == {
-        "the model reads images, but an export takes tokens"
+        "the model reads images, but the engine takes tokens"
     }
 
 

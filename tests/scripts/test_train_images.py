@@ -10,7 +10,7 @@ from PIL import Image
 from script_runs import train, weights
 from transformers import AutoImageProcessor, pipeline
 
-from vanillaformer.scripts import generate, train_image_classifier
+from vanillaformer.scripts import export, generate, train_image_classifier
 from vanillaformer.training.programs import parse_arguments
 
 
@@ -48,6 +48,27 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     lines = [json.loads(line) for line in (folder / "predictions_test.jsonl").read_text().splitlines()]
     assert len(lines) == 20
     assert set(lines[0]) == {"image", "reference", "prediction", "probability"}
+
+
+def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("onnxscript", reason="pip install 'vanillaformer[onnx]'")
+    folder, exported = trained("image_classification"), tmp_path / "export"
+    capsys.readouterr()
+    export.main([str(folder), str(exported), "--engine", "onnx"])
+    assert "logits of 8 images equal" in capsys.readouterr().out
+    lines = []
+    for options in ([str(folder)], [str(exported), "--engine", "onnxruntime"]):
+        generate.main(["--model", *options, "--image", str(folder / "example.png")])
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1]
+    for options, message in (
+        ([str(exported), "--image", "x.png", "--bf16"], "x.png does not exist"),
+        ([str(exported), "--image", str(folder / "example.png"), "--bf16"], "--bf16: an exported model has"),
+        ([str(exported), "--text", "hello"], "classifies images: give --image"),
+        ([str(folder), "--image", str(folder / "example.png"), "--engine", "onnxruntime"], "is not a folder made by"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            generate.main(["--model", *options])
 
 
 def test_a_masked_image_model_is_fine_tuned(trained, tmp_path: Path, capsys) -> None:

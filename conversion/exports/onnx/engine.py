@@ -10,6 +10,7 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ...mapping.canonical import image_sides
 from ..engine import Engine, Rows, Search, check_rows, padded
 from ..record import exported_model
 
@@ -17,7 +18,7 @@ GRAPHS = ("encoder", "prefill", "decode", "model")
 
 
 class OnnxEngine(Engine):
-    """Runs all model types, with every search of transformers' `generate`.
+    """Runs all models with tokens or classes as output, with every search of transformers' `generate`.
 
     Args:
         onnxruntime: The engine's module.
@@ -105,6 +106,14 @@ class OnnxEngine(Engine):
         segments = torch.zeros_like(ids) if token_type_ids is None else padded(token_type_ids, 0)[0]
         outputs = self.run("model", input_ids=ids, attention_mask=mask, token_type_ids=segments)
         return next(outputs[name] for name in ("prediction_logits", "logits") if name in outputs).numpy()
+
+    def classify_images(self, pixel_values: torch.Tensor) -> np.ndarray:
+        if self.kind != "image_encoder":
+            return super().classify_images(pixel_values)
+        image = (self.config.num_channels, *image_sides(self.config.image_size))
+        if pixel_values.shape[1:] != image:
+            raise ValueError(f"pixel_values have the shape {tuple(pixel_values.shape)}: it must be batch and {image}")
+        return self.run("model", pixel_values=pixel_values.float())["logits"].numpy()
 
 
 class GraphModel(PreTrainedModel, GenerationMixin):

@@ -1,12 +1,21 @@
-"""ONNX: all three model types as graphs for ONNX Runtime and every other engine that reads the format."""
+"""ONNX: models of texts and image classifiers as graphs, for ONNX Runtime and all that read the format."""
 
 from typing import Any
 
 import vanillaformer.modeling as modeling
+from vanillaformer.configuration import VanillaImageEncoderConfig
 from vanillaformer.hub.engines import ENGINES
 
 from ..exporter import Exporter, ExportJob
-from ..rules import SOFTMAX_ONLY, Rule, scales_by_length, violations
+from ..rules import (
+    CLASSIFIERS,
+    GENERATORS,
+    IMAGE_CLASSIFIERS,
+    SOFTMAX_ONLY,
+    Rule,
+    scales_by_length,
+    violations,
+)
 from .engine import OnnxEngine
 from .graphs import save, trace
 
@@ -17,7 +26,7 @@ RULES = (
     Rule("rope_parameters", scales_by_length, "the scaling of positions in a graph does not depend on the length"),
     Rule(
         "max_position_embeddings",
-        lambda config: config.max_position_embeddings < SHORTEST,
+        lambda config: config.max_position_embeddings < SHORTEST and not isinstance(config, VanillaImageEncoderConfig),
         f"tracing a graph takes {SHORTEST}",
     ),
     Rule(
@@ -36,6 +45,7 @@ class OnnxExporter(Exporter):
 
     info = ENGINES["onnx"]
     engine_class = OnnxEngine
+    models = GENERATORS + CLASSIFIERS + IMAGE_CLASSIFIERS
     rules = RULES
     quantizations = ("float32", "int8")
 

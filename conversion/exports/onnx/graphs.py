@@ -2,7 +2,7 @@
 
 A language model is two graphs, `prefill` for the prompt and `decode` for the tokens after it; an encoder-decoder has
 `encoder` too; every other model is one graph, `model`. Inputs and outputs have the names that ONNX tools know:
-`input_ids`, `attention_mask`, `past_key_values.0.key` and `present.0.key` of each layer, `logits`.
+`input_ids`, `attention_mask`, `past_key_values.0.key` and `present.0.key` of each layer, `pixel_values`, `logits`.
 """
 
 import copy
@@ -19,6 +19,8 @@ import torch
 from torch.export import Dim
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
+
+from ...folders import random_images
 
 OPEN = Dim.AUTO  # an axis that may have another size than in the trace
 BATCH, LENGTH, STEP = 2, 3, 2  # sizes of the trace; one of 1 would be taken for a constant
@@ -47,6 +49,8 @@ def traceable(model: Any) -> Any:
 
 def graph_parts(model: Any) -> dict[str, tuple[Any, dict[str, Any], dict[str, Any]]]:
     """Return the module, inputs and dynamic axes of each graph, by name."""
+    if model.main_input_name == "pixel_values":
+        return {"model": (model, {"pixel_values": random_images(model.config)}, {"pixel_values": {0: OPEN}})}
     ids = torch.ones(BATCH, LENGTH, dtype=torch.long)
     source = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if not hasattr(model, "generate") or not model.can_generate():

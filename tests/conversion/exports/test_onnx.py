@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from modeling.axes import Value, is_allowed, rope, single_values
-from modeling.toys import name_of, relative_error, toy, toy_config
+from modeling.toys import name_of, pixels, relative_error, toy, toy_config
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import Pooling
@@ -43,6 +43,11 @@ DECODER = {
 TRANSLATOR = {
     "position_embedding_type": "relative", "norm_placement": "post", "encoder_hidden_size": 20, "encoder_layers": 1,
     "hidden_act": "gelu_new", "lm_head_bias": True, "num_key_value_heads": 2,
+}  # fmt: skip
+# Two stages, windows that the grid is padded to, and shifted ones; tests/scripts/test_train_images.py has a plain one
+SWIN = {
+    "image_size": 10, "patch_size": 2, "num_channels": 3, "use_cls_token": False, "image_pooling": "mean",
+    "position_embedding_type": "window_relative", "window_size": 3, "depths": [2, 1], "num_hidden_layers": 3,
 }  # fmt: skip
 CLASSIFIER = {"position_embedding_type": "learned", "type_vocab_size": 2, "classifier_pooling": "mean"}
 
@@ -200,6 +205,22 @@ def test_a_classifier_refuses_the_rest(classifier):
         engine.generate(PROMPTS, max_new_tokens=1)
     with pytest.raises(ValueError, match="25 tokens are more than max_position_embeddings=24"):
         engine.classify([[5] * 25])
+    with pytest.raises(ValueError, match="reads no images"):
+        engine.classify_images(pixels())
+
+
+# -------------------------------------------------------------------------------------------------- images
+def test_logits_of_images_are_equal(tmp_path):
+    model = toy("image_encoder", **SWIN)
+    assert "logits of 8 images equal" in export(model, tmp_path / "out", "onnx")
+    engine = load_engine(tmp_path / "out")
+    for batch in (1, 3):
+        images = pixels(batch, 10, 10, 3)
+        assert relative_error(torch.from_numpy(engine.classify_images(images)), model(images).logits) < 1e-5
+    with pytest.raises(ValueError, match=r"shape \(1, 3, 4, 4\): it must be batch and \(3, 10, 10\)"):
+        engine.classify_images(pixels(1, 4, 4, 3))
+    with pytest.raises(ValueError, match="classifies images, not tokens"):
+        engine.classify(PROMPTS)
 
 
 # ----------------------------------------------------------------------------------------------- obstacles
