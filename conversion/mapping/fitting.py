@@ -1,8 +1,8 @@
 """The nearest config that a native architecture can hold, and what then still differs, in both directions.
 
-Our model can change without computing anything else: biases that it lacks are zeros, norm weights ones, the first
-position's row of a learned table may be another, since nothing reads those before it, and the model's dimensions may
-be in another order (`dimensions.py`). `weights.convert_weights` makes such changes in a model.
+Our model can change without computing anything else: biases that it lacks are zeros, norm weights and layer scales
+ones, the first position's row of a learned table may be another, since nothing reads those before it, and the model's
+dimensions may be in another order (`dimensions.py`). `weights.convert_weights` makes such changes in a model.
 """
 
 import copy
@@ -29,7 +29,11 @@ from .fields import Values
 
 SWITCHES = ("mlp_bias", "norm_bias", "norm_weight", "lm_head_bias", "head_bias")
 # From what changes a model least to what changes it most
-ADJUSTABLE = ((*SWITCHES, "attention_bias"), ("position_offset",), ("sinusoidal_layout",))
+ADJUSTABLE = (
+    (*SWITCHES, "attention_bias", "layer_scale_init_value"),
+    ("position_offset",),
+    ("sinusoidal_layout",),
+)
 ADJUSTABLE_FIELDS = tuple(name for names in ADJUSTABLE for name in names)
 # Whether tables of token vectors are one is read from the weights
 TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
@@ -101,6 +105,8 @@ def adjustments_towards(config: BlockConfig, differences: Differences, head: str
         both = [name for name in PROJECTIONS if name in ours or name in native]
         if both != ours:
             adjustments["attention_bias"] = both
+    if config.layer_scale_init_value is None and "layer_scale_init_value" in differences:
+        adjustments["layer_scale_init_value"] = differences["layer_scale_init_value"][1]
     if "position_offset" in differences and config.position_embedding_type == "learned":
         adjustments["position_offset"] = differences["position_offset"][1]
     if "sinusoidal_layout" in differences and head != "base":

@@ -6,12 +6,16 @@ from modeling.toys import assert_close
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModel, ViTImageProcessorPil, pipeline
 
-from vanillaformer import VanillaImageEncoderForImageClassification, VanillaImageEncoderModel
-from vanillaformer.conversion import from_native, to_native
+from vanillaformer import (
+    VanillaImageEncoderConfig,
+    VanillaImageEncoderForImageClassification,
+    VanillaImageEncoderModel,
+)
+from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
-from vanillaformer.conversion.mapping.weights import tensors_of
+from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
-from .natives import IMAGE, LABELS, Case, images_for, native_model
+from .natives import IMAGE, LABELS, Case, images_for, native_model, poison
 
 SIZE = {"height": 12, "width": 12}
 PIXELS = [[(40 * row, 20 * column, 7) for column in range(12)] for row in range(6)]
@@ -88,6 +92,32 @@ def test_a_linear_map_of_flattened_patches_becomes_a_convolution():
     own = ours.model.embeddings.patch_embeddings.projection
     assert torch.equal(weights[0].flatten(1), own.weight)
     assert torch.equal(weights[1], own.bias)
+
+
+def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
+    fields = {name: value for name, value in IMAGE.items() if name != "encoder_stride"} | LABELS
+    fields |= {"intermediate_size": 2 * IMAGE["hidden_size"], "image_pooling": "first_and_mean"}
+    ours = VanillaImageEncoderForImageClassification(VanillaImageEncoderConfig(**fields)).eval()
+    poison(ours)
+    assert native_architectures(ours.config) == ["dinov2"]
+    native = to_native(ours)
+    back = from_native(native)
+    scales = [tensor for name, tensor in tensors_of(back).items() if "layer_scale" in name]
+    assert len(scales) == 2 * ours.config.num_hidden_layers
+    assert all((scale == 1).all() for scale in scales)
+    batch = images_for(Case("dinov2", {}, "image"), native)
+    outputs = native(**batch), ours(**batch)
+    assert_close(outputs[1].logits, outputs[0].logits, "logits", 1e-6)
+    for output in outputs:
+        output.loss.backward()
+    links = model_links(ARCHITECTURES["dinov2"], back, native, "image")
+    native_gradients = {name: parameter.grad for name, parameter in native.named_parameters()}
+    parameters = dict(ours.named_parameters())
+    gradients = to_our_values(links, native_gradients, ours.config, set(parameters))
+    assert gradients.keys() == parameters.keys()
+    for name, expected in gradients.items():
+        if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
+            assert_close(parameters[name].grad, expected, name)
 
 
 def test_half_precision_and_labels_are_kept(native_folder):
