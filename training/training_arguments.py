@@ -22,6 +22,7 @@ from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
 from .trainer.losses import (
     EnsembleArguments,
+    GuidedAttentionArguments,
     LanguageModelLossArguments,
     LossArguments,
     ScheduledSamplingArguments,
@@ -67,7 +68,7 @@ STRATEGIES = {
 
 JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
 
-EPOCHS = "Number of passes over the training data (default: as many as --max_time allows)"
+EPOCHS = "Passes over the data (default: as many as --max_time allows)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
@@ -255,7 +256,11 @@ class RunDefaults(
 
 @dataclass
 class TranslationTrainingArguments(
-    ScheduledSamplingArguments, TokenDropoutArguments, RunDefaults, Seq2SeqTrainingArguments
+    ScheduledSamplingArguments,
+    GuidedAttentionArguments,
+    TokenDropoutArguments,
+    RunDefaults,
+    Seq2SeqTrainingArguments,
 ):
     """Training arguments of `train-translation`."""
 

@@ -15,7 +15,7 @@ TRANSFORMERS_HELP = {
         "label_smoothing_factor": "Label smoothing",
     },
     OPTIMIZER: {
-        "lr_scheduler_type": "Schedule: linear, cosine, inverse_sqrt, constant, ...",
+        "lr_scheduler_type": "Schedule: linear, cosine, inverse_sqrt, ...",
         "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
         "adam_beta1": "Decay of Adam's first moment",
         "adam_epsilon": "Epsilon of Adam",

@@ -48,6 +48,9 @@ OBJECTIVES = {
 TECHNIQUES = {
     "label_smoothing_factor": Technique("label smoothing {label_smoothing_factor}", ("szegedy2016rethinking",)),
     "r_drop": Technique("R-Drop {r_drop}", ("liang2021rdrop",)),
+    "guided_attention": Technique(
+        "guided attention, weight {guided_attention}, width {guided_attention_sigma}", ("tachibana2018efficiently",)
+    ),
     "scheduled_sampling": Technique(
         "scheduled sampling, {scheduled_sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")
     ),

@@ -1,4 +1,4 @@
-"""The loss of a training step, and the techniques that change it: label smoothing, R-Drop, scheduled sampling.
+"""The loss of a training step, and what changes it: label smoothing, R-Drop, guided attention, scheduled sampling.
 
 Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs compare.
 """
@@ -14,6 +14,8 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaDecoderConfig
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
+
+from .guided_attention import guided_attention_loss
 
 Inputs = dict[str, Any]
 Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
@@ -35,6 +37,8 @@ class LossArguments:
     scheduled_sampling = cast(Decay, "none")
     scheduled_sampling_k = 0.0
     scheduled_sampling_floor = 0.0
+    guided_attention = 0.0
+    guided_attention_sigma = 0.2
     token_dropout = 0.0
     lm_loss_weight = 0.0
     ensemble = 0
@@ -49,9 +53,11 @@ class LossArguments:
         """Raise ValueError for a number out of range."""
         if not 0 <= self.token_dropout < 1:
             raise ValueError(f"--token_dropout {self.token_dropout}: it must be at least 0 and below 1")
-        for name in ("r_drop", "lm_loss_weight"):
+        for name in ("r_drop", "guided_attention", "lm_loss_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"--{name} {getattr(self, name)}: it must be at least 0")
+        if self.guided_attention_sigma <= 0:
+            raise ValueError(f"--guided_attention_sigma {self.guided_attention_sigma}: it must be above 0")
         if self.ensemble < 0 or self.ensemble == 1:
             raise ValueError(f"--ensemble {self.ensemble}: it must be 0 or at least 2")
         for name in ("lm_loss_weight", "lora_rank"):
@@ -84,6 +90,18 @@ class ScheduledSamplingArguments(LossArguments):
     scheduled_sampling_floor: float = field(
         default=0.0, metadata={"help": "Scheduled sampling: minimum share of gold inputs"}
     )
+
+
+@dataclass
+class GuidedAttentionArguments(LossArguments):
+    """How much attention off the diagonal costs (Tachibana et al. 2018)."""
+
+    HELP_GROUP = "Loss"
+
+    guided_attention: float = field(
+        default=0.0, metadata={"help": "Guided attention: weight of attention off the diagonal (e.g. 1.0)"}
+    )
+    guided_attention_sigma: float = field(default=0.2, metadata={"help": "Guided attention: width of the diagonal"})
 
 
 @dataclass
@@ -132,6 +150,8 @@ def training_loss(
     label_smoothing: float,
     r_drop: float,
     items: torch.Tensor | int,
+    guided_attention: float = 0.0,
+    guided_attention_sigma: float = 0.2,
     lm_loss_weight: float = 0.0,
 ) -> torch.Tensor:
     """Return the loss of a batch, divided by the number of targets in all batches of the step.
@@ -145,6 +165,8 @@ def training_loss(
         label_smoothing: ε of the targets.
         r_drop: α; 0 for a single pass.
         items: The number of targets.
+        guided_attention: Weight of `guided_attention_loss` of an encoder-decoder; 0 for none.
+        guided_attention_sigma: Its σ.
         lm_loss_weight: What `language_model_loss` of a classifier's texts is multiplied by.
     """
     if r_drop:
@@ -162,8 +184,13 @@ def training_loss(
             loss = loss + lm_loss_weight * share * language_model_loss(model, outputs["hidden_states"][-1], inputs)
     else:
         options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
+        options |= {"output_attentions": True} if guided_attention else {}
         outputs = model(**inputs, **options, labeled_only=True, return_logits=bool(r_drop))
         loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
+        if guided_attention:
+            masks = inputs["labels"], inputs["attention_mask"]
+            off_diagonal = guided_attention_loss(outputs["cross_attentions"], *masks, guided_attention_sigma)
+            loss = loss + guided_attention * off_diagonal / items
     return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
 
 

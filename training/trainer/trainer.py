@@ -154,6 +154,8 @@ class RunTrainer(
                 inputs,
                 label_smoothing=self.args.label_smoothing_factor,
                 r_drop=self.args.r_drop,
+                guided_attention=self.args.guided_attention,
+                guided_attention_sigma=self.args.guided_attention_sigma,
                 lm_loss_weight=self.args.lm_loss_weight,
                 items=items,
             )

@@ -15,6 +15,8 @@ EVERYTHING_ON = {
     **{
         "label_smoothing_factor": 0.1,
         "r_drop": 1.0,
+        "guided_attention": 1.0,
+        "guided_attention_sigma": 0.2,
         "scheduled_sampling": "linear",
         "token_dropout": 0.1,
         "ensemble": 2,
