@@ -7,6 +7,7 @@ from huggingface_hub.dataclasses import strict
 from .base import BlockConfig, ConfigView
 from .fields import Derived, above_zero, activation, non_negative, positive
 from .options import POSITION_CHOICES, ImagePooling, ImagePosition, PatchEmbedding
+from .plans import IMAGE_FSDP_PLAN
 from .rules import LARGEST
 
 # Fields of `BlockConfig` that only language models read
@@ -61,6 +62,7 @@ class VanillaImageEncoderConfig(BlockConfig):
     """
 
     model_type = "vanilla_image_encoder"
+    base_model_fsdp_plan = IMAGE_FSDP_PLAN
     derived_fields = BlockConfig.derived_fields | {
         "num_hidden_layers": lambda config: sum(config.depths or [BlockConfig.num_hidden_layers]),
         "max_position_embeddings": lambda config: config.num_positions,

@@ -1,4 +1,4 @@
-"""Plans by which transformers splits a block over several devices."""
+"""Plans by which transformers splits a model over several devices."""
 
 from .block import BlockFields
 from .options import POSITION_CHOICES, QUERY_KEY_NORM_CHOICES
@@ -19,6 +19,9 @@ TENSOR_PARALLEL_PLAN = {
     for part in ("self_attn", "cross_attn")
     for norm in ("q_norm", "k_norm")
 }
+
+# What is gathered when it is used and freed again, and what stays; the names are transformers' own, but for `merges`
+IMAGE_FSDP_PLAN = {"layers.*": "free_full_weight", "merges.*": "free_full_weight", "norm": "keep_full_weight"}
 
 # A norm over all heads, or with a weight for each, has to see all of them
 WHOLE_HEADS = {

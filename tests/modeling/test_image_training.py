@@ -77,3 +77,12 @@ def test_gradient_checkpointing_changes_no_gradient(shape, reentrant):
     actual = gradients(model, model, images)
     assert len(runs) == 3, "nothing was recomputed"
     assert_same_gradients(actual, expected)
+
+
+def test_parallel_plans_name_what_a_model_has():
+    vit, swin = (model_and_images(shape)[0].model for shape in ("vit", "swin"))
+    assert vit.fsdp_plan.keys() == {"layers.*", "norm"}
+    assert swin.fsdp_plan.keys() == {"layers.*", "merges.*", "norm"}
+    feed_forward = {"layers.*.mlp.up_proj", "layers.*.mlp.down_proj"}
+    assert vit.tp_plan.keys() == feed_forward | {f"layers.*.self_attn.{name}_proj" for name in "qkvo"}
+    assert swin.tp_plan.keys() == feed_forward  # a bias per head keeps attention whole
