@@ -7,6 +7,7 @@ from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import Stage, VanillaImageEncoderConfig
 from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
+from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 __all__ = [
     "PRESETS",
@@ -19,6 +20,7 @@ __all__ = [
     "VanillaEncoderConfig",
     "VanillaEncoderDecoderConfig",
     "VanillaImageEncoderConfig",
+    "VanillaRecurrentEncoderDecoderConfig",
     "layer_types",
     "preset",
     "tensor_parallel_plan",

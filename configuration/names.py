@@ -114,6 +114,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "encoder_layers": ("n_encoder_layers", "num_encoder_layers"),
     "encoder_hidden_size": ("encoder_d_model", "encoder_dim", "encoder_embed_dim"),
     "encoder_intermediate_size": ("encoder_ffn_dim",),
+    "cell": ("cell_type", "rnn_cell", "rnn_type"),
+    "bidirectional_encoder": ("bidirectional",),
+    "input_feeding": ("input_feed",),
     "decoder_start_token_id": ("start_token_id",),
     "image_size": ("img_size", "input_size", "resolution"),
     "num_channels": ("channels", "in_chans", "in_channels"),
@@ -159,10 +162,17 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
     ),
     **dict.fromkeys(
         (
-            "decoder_vocab_size", "share_encoder_decoder_embeddings", "encoder_layers", "encoder_hidden_size",
             "encoder_intermediate_size", "encoder_layer_types", "scale_decoder_outputs", "output_distribution",
         ),
         ("VanillaEncoderDecoderConfig",),
+    ),
+    **dict.fromkeys(
+        ("decoder_vocab_size", "share_encoder_decoder_embeddings", "encoder_layers", "encoder_hidden_size"),
+        ("VanillaEncoderDecoderConfig", "VanillaRecurrentEncoderDecoderConfig"),
+    ),
+    **dict.fromkeys(
+        ("cell", "bidirectional_encoder", "cross_attention", "input_feeding", "recurrent_initialization"),
+        ("VanillaRecurrentEncoderDecoderConfig",),
     ),
     **dict.fromkeys(
         (

@@ -276,6 +276,30 @@ OUTPUT_CHOICES: dict[str, Choice] = {
     ),
 }
 
+Cell = Literal["rnn", "lstm", "gru"]
+CELL_CHOICES: dict[str, Choice] = {
+    "rnn": Choice("plain cells, h′ = tanh(W x + U h)", papers=("elman1990finding",)),
+    "lstm": Choice("long short-term memory", papers=("hochreiter1997long",), seen_in="GNMT"),
+    "gru": Choice("gated recurrent units", papers=("cho2014learning",)),
+}
+
+CrossAttention = Literal["none", "dot", "general", "additive"]
+CROSS_ATTENTION_CHOICES: dict[str, Choice] = {
+    "none": Choice("none: the decoder starts from the encoder's last states", papers=("sutskever2014sequence",)),
+    "dot": Choice("global, score h · e", papers=("luong2015effective",)),
+    "general": Choice("global, score h W e", papers=("luong2015effective",)),
+    "additive": Choice("global, score v · tanh(W h + U e)", papers=("bahdanau2015neural",), seen_in="GNMT"),
+}
+
+RecurrentInitialization = Literal["orthogonal", "uniform"]
+RECURRENT_INITIALIZATION_CHOICES: dict[str, Choice] = {
+    "orthogonal": Choice(
+        "recurrent matrices orthogonal, others uniform by fan in and fan out, forget gates open",
+        papers=("saxe2014exact", "jozefowicz2015empirical"),
+    ),
+    "uniform": Choice("uniform by the width, as `torch.nn` draws", seen_in="the tutorials of PyTorch"),
+}
+
 OPTIONS: dict[str, Mapping[str, Choice]] = {
     "norm": NORM_CHOICES,
     "norm_placement": PLACEMENT_CHOICES,
@@ -290,6 +314,9 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "patch_embedding": PATCH_CHOICES,
     "image_pooling": IMAGE_POOLING_CHOICES,
     "output_distribution": OUTPUT_CHOICES,
+    "cell": CELL_CHOICES,
+    "cross_attention": CROSS_ATTENTION_CHOICES,
+    "recurrent_initialization": RECURRENT_INITIALIZATION_CHOICES,
 }
 """The values of every option by the field that chooses one."""
 

@@ -15,6 +15,10 @@ from .image_encoder import (
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
 )
+from .recurrent_encoder_decoder import (
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    VanillaRecurrentEncoderDecoderModel,
+)
 
 __all__ = [
     "AUTO_CLASSES",
@@ -31,5 +35,7 @@ __all__ = [
     "VanillaImageEncoderForImageClassification",
     "VanillaImageEncoderForMaskedImageModeling",
     "VanillaImageEncoderModel",
+    "VanillaRecurrentEncoderDecoderForConditionalGeneration",
+    "VanillaRecurrentEncoderDecoderModel",
     "register",
 ]

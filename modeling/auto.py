@@ -20,6 +20,7 @@ from vanillaformer.configuration import (
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 
 from .base import VanillaPreTrainedModel
@@ -37,16 +38,30 @@ from .image_encoder import (
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
 )
+from .recurrent_encoder_decoder import (
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    VanillaRecurrentEncoderDecoderModel,
+)
 
 AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
-    AutoModel: [VanillaEncoderDecoderModel, VanillaDecoderModel, VanillaEncoderModel, VanillaImageEncoderModel],
-    AutoModelForSeq2SeqLM: [VanillaEncoderDecoderForConditionalGeneration],
+    AutoModel: [
+        VanillaEncoderDecoderModel,
+        VanillaDecoderModel,
+        VanillaEncoderModel,
+        VanillaImageEncoderModel,
+        VanillaRecurrentEncoderDecoderModel,
+    ],
+    AutoModelForSeq2SeqLM: [
+        VanillaEncoderDecoderForConditionalGeneration,
+        VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    ],
     AutoModelForCausalLM: [VanillaDecoderForCausalLM],
     AutoModelForMaskedLM: [VanillaEncoderForMaskedLM],
     AutoModelForPreTraining: [
         VanillaEncoderDecoderForConditionalGeneration,
         VanillaDecoderForCausalLM,
         VanillaEncoderForPreTraining,
+        VanillaRecurrentEncoderDecoderForConditionalGeneration,
     ],
     AutoModelForSequenceClassification: [
         VanillaDecoderForSequenceClassification,
@@ -57,7 +72,13 @@ AUTO_CLASSES: dict[Any, list[type[VanillaPreTrainedModel]]] = {
     AutoModelForMaskedImageModeling: [VanillaImageEncoderForMaskedImageModeling],
 }
 
-CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig)
+CONFIGS = (
+    VanillaEncoderDecoderConfig,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
+)
 
 
 def register() -> None:

@@ -12,14 +12,13 @@ from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_paral
 
 from .parts.initialization import initialize
 
-LORA_TARGETS = ["q_proj", "v_proj"]  # queries and values, as in LoRA's paper (Hu et al. 2021, section 7.1)
-
 
 class VanillaPreTrainedModel(PreTrainedModel):
     """Base of the models: declares to transformers what the parts can do and initializes weights."""
 
     config: BlockConfig
     base_model_prefix = "model"
+    lora_targets = ("q_proj", "v_proj")  # queries and values, as in LoRA's paper (Hu et al. 2021, section 7.1)
     supports_gradient_checkpointing = True
     _no_split_modules: set[str] | list[str] = [  # noqa: RUF012 - the form transformers reads
         "SelfAttentionBlock",
@@ -63,7 +62,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
         super().post_init()
         if (peft := sys.modules.get("peft.utils.constants")) is not None:  # only if the program has imported it
             table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-            table.setdefault(self.config.model_type, LORA_TARGETS)
+            table.setdefault(self.config.model_type, list(self.lora_targets))
         # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
         self._no_split_modules = {*self._no_split_modules} & {type(module).__name__ for module in self.modules()}
 
@@ -71,7 +70,8 @@ class VanillaPreTrainedModel(PreTrainedModel):
         super().init_parallel_plans()
         # The config's plans name every module that a stack can have: keep those of this model
         names = [name for name, _ in self.named_modules()]
-        tp_plan, fsdp_plan = tensor_parallel_plan(self.config, self._tp_plan or {}), self._fsdp_plan or {}
+        tp_plan = tensor_parallel_plan(self.config, self._tp_plan) if self._tp_plan else {}
+        fsdp_plan = self._fsdp_plan or {}
         self._tp_plan = {key: style for key, style in tp_plan.items() if fnmatch.filter(names, key)}
         self._fsdp_plan = {key: style for key, style in fsdp_plan.items() if fnmatch.filter(names, key)}
 

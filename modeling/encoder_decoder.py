@@ -1,7 +1,7 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
-from .seq2seq import VanillaSeq2SeqPreTrainedModel, as_base_model_output, shift_right
+from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output, shift_right
 from .stack import CrossDecoderStack, EncoderStack, replace_windowed_cross_cache
 
 
@@ -40,27 +40,14 @@ class SourceEncoderStack(EncoderStack):
 ENCODERS: dict[str, type[EncoderStack]] = {"softmax": EncoderStack, "pointer_generator": SourceEncoderStack}
 
 
-class VanillaEncoderDecoderModel(VanillaSeq2SeqPreTrainedModel):
+class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     """Encoder and decoder without a head: source ids (B, S), target ids (B, T) → states (B, T, D)."""
-
-    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
         self.encoder = ENCODERS[config.output_distribution](config, stack_config=config.encoder_side)
         self.decoder = CrossDecoderStack(config, stack_config=config.decoder_side)
         self.post_init()
-
-    def tied_weights(self) -> dict[str, str]:
-        return dict(self._tied_weights_keys) if self.config.share_encoder_decoder_embeddings else {}
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        self.encoder.embed_tokens = cast(nn.Embedding, value)
-        if self.config.share_encoder_decoder_embeddings:
-            self.decoder.embed_tokens = self.encoder.embed_tokens
 
     @can_return_tuple
     def forward(
@@ -116,17 +103,10 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqPreTrainedModel):
             encoder_attentions=encoded.attentions,
         )
 
-    def source_as_target(self, input_ids: torch.Tensor | None) -> torch.Tensor:
-        """Return the source as decoder inputs, as in denoising (BART)."""
-        if input_ids is None or not self.config.share_encoder_decoder_embeddings:
-            raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
-        return shift_right(input_ids, self.config)
 
-
-class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqPreTrainedModel, GenerationMixin):
+class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqLM, GenerationMixin):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
 
-    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
 
@@ -138,11 +118,6 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqP
         self.logits_transform = build_logits_transform(config)
         self.pointer = POINTERS[config.output_distribution](config)
         self.post_init()
-
-    def tied_weights(self) -> dict[str, str]:
-        shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
-        source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
-        return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -157,10 +132,6 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqP
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
         return self.pointer.mix(super().logits(hidden_states), *pointers)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the decoder inputs for `labels` (B, T); data collators call this."""
-        return shift_right(labels, self.config)
 
     @can_return_tuple
     def forward(

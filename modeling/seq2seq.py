@@ -91,3 +91,44 @@ class VanillaSeq2SeqPreTrainedModel(VanillaPreTrainedModel):
     def tied_weights(self) -> dict[str, str]:
         """Return the names of tied parameters, each with the name of its source."""
         raise NotImplementedError
+
+
+class VanillaSeq2SeqModel(VanillaSeq2SeqPreTrainedModel):
+    """Base of the encoder-decoders without a head."""
+
+    _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
+    encoder: nn.Module
+    decoder: nn.Module
+
+    def tied_weights(self) -> dict[str, str]:
+        return dict(self._tied_weights_keys) if self.config.share_encoder_decoder_embeddings else {}
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.encoder.embed_tokens = cast(nn.Embedding, value)
+        if self.config.share_encoder_decoder_embeddings:
+            self.decoder.embed_tokens = self.encoder.embed_tokens
+
+    def source_as_target(self, input_ids: torch.Tensor | None) -> torch.Tensor:
+        """Return the source as decoder inputs, as in denoising (BART)."""
+        if input_ids is None or not self.config.share_encoder_decoder_embeddings:
+            raise ValueError("give decoder_input_ids, decoder_inputs_embeds or labels")
+        return shift_right(input_ids, self.config)
+
+
+class VanillaSeq2SeqLM(VanillaSeq2SeqPreTrainedModel):
+    """Base of the encoder-decoders with the language-model head."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012
+    model: VanillaSeq2SeqModel
+
+    def tied_weights(self) -> dict[str, str]:
+        shared = {f"model.{key}": f"model.{value}" for key, value in self.model.tied_weights().items()}
+        source = shared.get("model.decoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
+        return shared | ({"lm_head.weight": source} if self.config.tie_word_embeddings else {})
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder inputs for `labels` (B, T); data collators call this."""
+        return shift_right(labels, self.config)

@@ -24,12 +24,13 @@ LAYERS = [
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.pooling", "parts.initialization", "parts.ngrams", "parts.pointers"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
+        *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
     },
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
-    {"encoder_decoder", "decoder", "encoder", "image_encoder", "admin"},
+    {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin"},
     {"auto", "counts"},
 ]
 # The parts that are made of other parts, and of which.
@@ -42,6 +43,7 @@ COMPOSED = {
     "parts.grid_positions": {"parts.positions"},
     "parts.position_schemes": {"parts.grid_positions", "parts.positions"},
     "parts.windows": {"parts.norms"},
+    "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
     "base": {"parts.initialization"},
 }

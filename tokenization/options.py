@@ -7,6 +7,7 @@ TokenizerAlgorithm = Literal["byte_level_bpe", "bpe", "unigram", "wordpiece", "w
 ModelKind = Literal["encoder_decoder", "decoder", "encoder"]
 MODEL_KINDS: dict[str, ModelKind] = {
     "vanilla_encoder_decoder": "encoder_decoder",
+    "vanilla_recurrent_encoder_decoder": "encoder_decoder",
     "vanilla_decoder": "decoder",
     "vanilla_encoder": "encoder",
 }

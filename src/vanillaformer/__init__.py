@@ -1,7 +1,7 @@
 """One set of Transformer parts, composed by configuration, as first-class Hugging Face models.
 
 Importing this package makes transformers' Auto classes know `vanilla_encoder_decoder`, `vanilla_decoder`,
-`vanilla_encoder` and `vanilla_image_encoder`.
+`vanilla_encoder`, `vanilla_image_encoder` and `vanilla_recurrent_encoder_decoder`.
 """
 
 from importlib.metadata import version
@@ -16,6 +16,7 @@ from .configuration import (
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
     preset,
 )
 from .modeling import (
@@ -32,6 +33,8 @@ from .modeling import (
     VanillaImageEncoderForImageClassification,
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    VanillaRecurrentEncoderDecoderModel,
     register,
 )
 
@@ -57,6 +60,9 @@ __all__ = [
     "VanillaImageEncoderForImageClassification",
     "VanillaImageEncoderForMaskedImageModeling",
     "VanillaImageEncoderModel",
+    "VanillaRecurrentEncoderDecoderConfig",
+    "VanillaRecurrentEncoderDecoderForConditionalGeneration",
+    "VanillaRecurrentEncoderDecoderModel",
     "__version__",
     "preset",
 ]

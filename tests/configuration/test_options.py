@@ -13,6 +13,7 @@ from vanillaformer import (
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.configuration import options
 from vanillaformer.modeling.block import BLOCKS
@@ -25,6 +26,9 @@ from vanillaformer.modeling.parts.pointers import POINTERS
 from vanillaformer.modeling.parts.pooling import IMAGE_POOLINGS, POOLINGS
 from vanillaformer.modeling.parts.position_schemes import POSITIONS
 from vanillaformer.modeling.parts.positions import PositionTable, SinusoidalPositions
+from vanillaformer.modeling.parts.recurrence import CELLS
+from vanillaformer.modeling.parts.recurrent_attention import CROSS_ATTENTIONS
+from vanillaformer.modeling.parts.recurrent_initialization import RECURRENT_INITIALIZATIONS
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.modeling.stack import BIDIRECTIONAL_MASKS, CAUSAL_MASKS
 
@@ -44,6 +48,9 @@ CHOICES = {
     "PatchEmbedding": options.PATCH_CHOICES,
     "ImagePooling": options.IMAGE_POOLING_CHOICES,
     "OutputDistribution": options.OUTPUT_CHOICES,
+    "Cell": options.CELL_CHOICES,
+    "CrossAttention": options.CROSS_ATTENTION_CHOICES,
+    "RecurrentInitialization": options.RECURRENT_INITIALIZATION_CHOICES,
 }
 PARTS = {
     "Norm": NORMS,
@@ -59,8 +66,17 @@ PARTS = {
     "PatchEmbedding": PATCHES,
     "ImagePooling": IMAGE_POOLINGS,
     "OutputDistribution": POINTERS,
+    "Cell": CELLS,
+    "CrossAttention": CROSS_ATTENTIONS,
+    "RecurrentInitialization": RECURRENT_INITIALIZATIONS,
 }
-CONFIGS = (VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig, VanillaImageEncoderConfig)
+CONFIGS = (
+    VanillaEncoderDecoderConfig,
+    VanillaDecoderConfig,
+    VanillaEncoderConfig,
+    VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
+)
 
 
 @pytest.mark.parametrize("name", LITERALS)
