@@ -13,11 +13,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanillaformer.configuration import (
-    BlockConfig,
+    VanillaConfig,
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 
 from .base import VanillaPreTrainedModel
@@ -26,12 +27,14 @@ from .encoder import VanillaEncoderForMaskedLM
 from .encoder_decoder import VanillaEncoderDecoderForConditionalGeneration
 from .image_encoder import VanillaImageEncoderForImageClassification
 from .parts.positions import RotaryEmbedding
+from .recurrent_encoder_decoder import VanillaRecurrentEncoderDecoderForConditionalGeneration
 
 MODELS: dict[Any, Callable[[Any], VanillaPreTrainedModel]] = {
     VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
     VanillaDecoderConfig: VanillaDecoderForCausalLM,
     VanillaEncoderConfig: VanillaEncoderForMaskedLM,
     VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification,
+    VanillaRecurrentEncoderDecoderConfig: VanillaRecurrentEncoderDecoderForConditionalGeneration,
 }
 # The part that a module's weights belong to, by a name on the path to it; all others are norms
 PARTS = {
@@ -41,11 +44,12 @@ PARTS = {
         "embeddings",
     ),
     **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
+    **{"rnn": "recurrence", "bridge": "recurrence", "attention": "attention"},
     **dict.fromkeys(("transform", "lm_head", "pointer", "pooler", "classifier"), "head"),
 }
 
 
-def count_parameters(config: BlockConfig) -> dict[str, int]:
+def count_parameters(config: VanillaConfig) -> dict[str, int]:
     """Return the number of parameters by part, of the model with its head.
 
     The sum over the parts is the model's `num_parameters()`; tied tables are counted once, as embeddings.
@@ -57,7 +61,7 @@ def count_parameters(config: BlockConfig) -> dict[str, int]:
 
 
 def count_flops(
-    config: BlockConfig, batch: int = 1, length: int = 1, source_length: int | None = None
+    config: VanillaConfig, batch: int = 1, length: int = 1, source_length: int | None = None
 ) -> dict[str, int]:
     """Return the floating-point operations of one forward pass by part, of the model with its head.
 
@@ -75,14 +79,14 @@ def count_flops(
         model(**inputs_on_meta(config, batch, length, source_length or length))
     by_module, counts = counter.get_flop_counts(), Counter[str]()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
+        if isinstance(module, nn.Linear | nn.Conv2d | nn.RNNBase):
             counts[part_of(name)] += sum(by_module[f"{type(model).__name__}.{name}"].values())
     projections = counts.pop("attention")
     scores = counter.get_total_flops() - projections - counts.total()
     return {"attention projections": projections, "attention scores": scores, **counts}
 
 
-def inputs_on_meta(config: BlockConfig, batch: int, length: int, source_length: int) -> dict[str, torch.Tensor]:
+def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length: int) -> dict[str, torch.Tensor]:
     """Return inputs of a config's model on the meta device."""
     if isinstance(config, VanillaImageEncoderConfig):
         size = [side * config.patch_size for side in config.grid]
@@ -94,7 +98,7 @@ def inputs_on_meta(config: BlockConfig, batch: int, length: int, source_length: 
     return {"input_ids": source, "decoder_input_ids": ids}
 
 
-def build_on_meta(config: BlockConfig) -> VanillaPreTrainedModel:
+def build_on_meta(config: VanillaConfig) -> VanillaPreTrainedModel:
     """Return the model of a config in evaluation mode, with tensors that have a shape and no memory."""
     model_class = MODELS[type(config)]
     config = copy.deepcopy(config)

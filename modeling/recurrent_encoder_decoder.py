@@ -233,7 +233,7 @@ class VanillaRecurrentEncoderDecoderModel(RecurrentPreTrainedModel, VanillaSeq2S
         attends = self.config.output_attentions if output_attentions is None else output_attentions
         return Seq2SeqModelOutput(
             last_hidden_state=outputs,
-            past_key_values=cache if keep else None,
+            past_key_values=cast(Any, cache if keep else None),  # typed as that of a Transformer
             decoder_hidden_states=(x, outputs) if with_states else None,
             cross_attentions=(weights[:, None],) if attends and weights is not None else None,
             encoder_last_hidden_state=encoded.last_hidden_state,
@@ -254,7 +254,7 @@ class VanillaRecurrentEncoderDecoderForConditionalGeneration(
         self.logits_transform = identity
         self.post_init()
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]  # which returns nothing, but says so
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in (None, "dynamic"):

@@ -97,8 +97,8 @@ class VanillaSeq2SeqModel(VanillaSeq2SeqPreTrainedModel):
     """Base of the encoder-decoders without a head."""
 
     _tied_weights_keys = {"decoder.embed_tokens.weight": "encoder.embed_tokens.weight"}  # noqa: RUF012
-    encoder: nn.Module
-    decoder: nn.Module
+    encoder: Any
+    decoder: Any
 
     def tied_weights(self) -> dict[str, str]:
         return dict(self._tied_weights_keys) if self.config.share_encoder_decoder_embeddings else {}

@@ -14,6 +14,7 @@ from vanillaformer import (
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.configuration import options, tensor_parallel_plan
 from vanillaformer.configuration.checkpoint import VERSION_KEY
@@ -27,7 +28,7 @@ from vanillaformer.configuration.names import (
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
-ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig]
+ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig, VanillaRecurrentEncoderDecoderConfig]
 CHOICES = {
     "norm": options.Norm,
     "norm_placement": options.NormPlacement,

@@ -32,9 +32,12 @@ def test_every_model_class_has_an_auto_class():
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_a_config_changed_to_what_saving_would_refuse_makes_no_model(kind):
     config = toy_config(kind)
-    config.num_key_value_heads = 3
+    field, message = ("num_key_value_heads", r"num_attention_heads=4 .* num_key_value_heads=3")
+    if kind == "recurrent_encoder_decoder":
+        field, message = ("decoder_start_token_id", f"decoder_start_token_id={TARGET_VOCABULARY}")
+    setattr(config, field, 3 if field == "num_key_value_heads" else TARGET_VOCABULARY)
     for model_class in {ALL_KINDS[kind][1], type(ALL_KINDS[kind][1](toy_config(kind)).base_model)}:
-        with pytest.raises(StrictDataclassError, match=r"num_attention_heads=4 .* num_key_value_heads=3"):
+        with pytest.raises(StrictDataclassError, match=message):
             model_class(config)
 
 

@@ -19,13 +19,14 @@ from transformers import PreTrainedModel, masking_utils
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
 from vanillaformer import (
-    BlockConfig,
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
     VanillaImageEncoderForImageClassification,
+    VanillaRecurrentEncoderDecoderConfig,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
 )
-from vanillaformer.configuration import options
+from vanillaformer.configuration import VanillaConfig, options
 from vanillaformer.modeling.parts.norms import UNIT_OFFSET_NORMS
 from vanillaformer.modeling.parts.residual import RESIDUALS, NormedResidual
 
@@ -33,6 +34,7 @@ from .axes import (
     ALL_CONFIGS,
     CONFIGS,
     FIRST_WORD,
+    OF_KIND,
     PAD,
     SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
@@ -41,12 +43,20 @@ from .axes import (
     single_values,
 )
 
-KINDS: dict[str, tuple[type[BlockConfig], type[PreTrainedModel]]] = {
+KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
     "encoder_decoder": (CONFIGS["encoder_decoder"], VanillaEncoderDecoderForConditionalGeneration),
     "decoder": (CONFIGS["decoder"], VanillaDecoderForCausalLM),
     "encoder": (CONFIGS["encoder"], VanillaEncoderForMaskedLM),
 }
-ALL_KINDS = KINDS | {"image_encoder": (ALL_CONFIGS["image_encoder"], VanillaImageEncoderForImageClassification)}
+# Tested in files of their own, and in what holds for every model
+ALL_KINDS = KINDS | {
+    "image_encoder": (ALL_CONFIGS["image_encoder"], VanillaImageEncoderForImageClassification),
+    "recurrent_encoder_decoder": (
+        VanillaRecurrentEncoderDecoderConfig,
+        VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    ),
+}
+RECURRENT = OF_KIND["encoder_decoder"] | {"hidden_size": 24, "num_hidden_layers": 2, "input_feeding": True}
 ACTIVATIONS = ("relu", "gelu_new", "silu")
 
 
@@ -128,7 +138,9 @@ def few_toys(*kinds: str) -> pytest.MarkDecorator:
     return over(dict.fromkeys(kinds or KINDS, few_choices()))
 
 
-def toy_config(kind: str, **overrides: Any) -> BlockConfig:
+def toy_config(kind: str, **overrides: Any) -> VanillaConfig:
+    if kind == "recurrent_encoder_decoder":
+        return VanillaRecurrentEncoderDecoderConfig(**(RECURRENT | overrides))
     return config_of(kind, overrides)
 
 
@@ -205,7 +217,7 @@ def sharpen(model: nn.Module, seed: int = 1, focus: float = 2.0) -> nn.Module:
                 scaled = bare and config.scale_embedding and path.endswith("embed_tokens")
                 parameter.copy_(noise / config.hidden_size**0.5 if scaled else noise)
             else:  # biases and what is added to 1 around 0, norm weights and factors on the stream around 1
-                around_0 = name == "bias" or isinstance(module, tuple(UNIT_OFFSET_NORMS.values()))
+                around_0 = name == "bias" or isinstance(module, (nn.RNNBase, *UNIT_OFFSET_NORMS.values()))
                 parameter.copy_(0.3 * noise + float(not around_0))
     return model
 
@@ -244,14 +256,14 @@ def inputs_of(kind: str, batch: int = 3, length: int = 7, side: str = "right") -
     inputs = {"input_ids": ids, "attention_mask": mask}
     if side == "left":
         inputs["position_ids"] = positions_of(mask)
-    if kind == "encoder_decoder":
+    if kind.endswith("encoder_decoder"):
         inputs["decoder_input_ids"] = tokens(batch, length - 2, TARGET_VOCABULARY, seed=3)
     return inputs
 
 
 def labels_of(kind: str, batch: int = 3, length: int = 7, seed: int = 4) -> torch.Tensor:
     """Labels that fit `inputs_of`, some of them without loss."""
-    if kind == "encoder_decoder":
+    if kind.endswith("encoder_decoder"):
         length, vocabulary = length - 2, TARGET_VOCABULARY
     else:
         vocabulary = SOURCE_VOCABULARY

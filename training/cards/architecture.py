@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.configuration import BlockConfig, VanillaConfig, layer_types
 from vanillaformer.configuration.options import (
+    CELL_CHOICES,
+    CROSS_ATTENTION_CHOICES,
     IMAGE_POOLING_CHOICES,
     LAYOUT_CHOICES,
     NORM_CHOICES,
@@ -17,14 +19,19 @@ from vanillaformer.configuration.options import (
 from vanillaformer.modeling.counts import count_flops
 
 
-def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, str]:
+def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str, str]:
     """Return the parts and what was chosen for each.
 
     Args:
         config: The model's config.
         classifies: Whether the model is a classifier, which has a pooling and no language model's output layer.
     """
-    rows = {
+    rows = _block_rows(config, classifies) if isinstance(config, BlockConfig) else _recurrent_rows(config)
+    return {name: text for name, text in rows.items() if text}
+
+
+def _block_rows(config: BlockConfig, classifies: bool) -> dict[str, str]:
+    return {
         "layers": _layers(config),
         "norm": f"{NORM_CHOICES[config.norm].words}, `{config.norm_placement}`: "
         f"{PLACEMENT_CHOICES[config.norm_placement].words}",
@@ -39,10 +46,31 @@ def architecture(config: BlockConfig, *, classifies: bool = False) -> dict[str, 
         "wide part": _wide_part(config) if classifies else "",
         "pooling": _pooling(config) if classifies else "",
     }
-    return {name: text for name, text in rows.items() if text}
 
 
-def flops_per_token(config: BlockConfig, length: int, source_length: int | None = None, *, head: bool = True) -> float:
+def _recurrent_rows(config: Any) -> dict[str, str]:
+    sides = (
+        f"{config.encoder_layers} of width {config.encoder_hidden_size} (encoder"
+        f"{', in both directions' if config.bidirectional_encoder else ''})",
+        f"{config.num_hidden_layers} of width {config.hidden_size} (decoder)",
+    )
+    words = [f"{config.vocab_size:,} tokens", "shared by encoder and decoder"]
+    if not config.share_encoder_decoder_embeddings:
+        words = [f"{config.vocab_size:,} source and {config.target_vocab_size:,} target tokens"]
+    return {
+        "layers": ", ".join(sides),
+        "cells": CELL_CHOICES[config.cell].words,
+        "attention": CROSS_ATTENTION_CHOICES[config.cross_attention].words
+        + (", its result fed into the next step" if config.input_feeding else ""),
+        "embeddings": ", ".join([*words, *["tied to the output layer"] * config.tie_word_embeddings]),
+        "dropout": f"{config.dropout:g}" if config.dropout else "none",
+        "initialization": f"`{config.recurrent_initialization}`",
+    }
+
+
+def flops_per_token(
+    config: VanillaConfig, length: int, source_length: int | None = None, *, head: bool = True
+) -> float:
     """Return the operations of a forward pass by tokens read (in an encoder-decoder: by target tokens).
 
     Args:

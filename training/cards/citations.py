@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 from vanillaformer.configuration import PRESETS, BlockConfig
 from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS, activation_choice
@@ -32,9 +33,9 @@ def cited_papers(facts: CardFacts) -> list[str]:
     """Return the papers that the parts and the training go back to."""
     training, data = facts.choices.get("training", {}), facts.choices.get("data", {})
     preset = PRESETS.get(str(facts.choice("model", "preset")))
-    papers = [*(preset.papers if preset else ()), "vaswani2017attention"]
-    if facts.is_ours:
-        papers += part_papers(facts.config, classifies=facts.classifies)
+    papers = [*(preset.papers if preset else ())]
+    is_ours = facts.is_ours
+    papers += part_papers(facts.config, classifies=facts.classifies) if is_ours else ["vaswani2017attention"]
     papers += [paper for technique in techniques(training, data) for paper in technique.papers]
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
         papers += TOKENIZERS.get(facts.choice("tokenizer", "tokenizer_algorithm"), ())
@@ -43,16 +44,19 @@ def cited_papers(facts: CardFacts) -> list[str]:
     return [*papers, "wolf2020transformers"]
 
 
-def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
-    """Return the papers of the parts that a config chooses, the Transformer first.
+def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
+    """Return the papers of the parts that a config of ours chooses, the Transformer first if it is one.
 
     Args:
         config: The model's config.
         classifies: Whether the model is a classifier, which has no language model's output layer.
     """
-    found = ["vaswani2017attention"]
-    for name in (option for option in CITED_OPTIONS if hasattr(config, option)):
-        found += OPTIONS[name][getattr(config, name)].papers
+    chosen = [name for name in CITED_OPTIONS if hasattr(config, name)]
+    found = [paper for name in chosen for paper in OPTIONS[name][getattr(config, name)].papers]
+    used = {"press2017using": getattr(config, "tie_word_embeddings", False) and not classifies}
+    if not isinstance(config, BlockConfig):
+        used |= {"schuster1997bidirectional": config.bidirectional_encoder, "srivastava2014dropout": config.dropout}
+        return [*found, *(paper for paper, is_used in used.items() if is_used)]
     for kind in (*getattr(config, "layer_types", ()), *getattr(config, "encoder_layer_types", ())):
         found += LAYER_TYPE_CHOICES[kind].papers
     if config.feed_forward == "plain":
@@ -62,7 +66,7 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "shazeer2019fast": keys == 1 and heads > 1,
         "ainslie2023gqa": 1 < keys < heads,
         "gemma2024gemma2": config.attn_logit_softcapping or config.final_logit_softcapping,
-        "press2017using": getattr(config, "tie_word_embeddings", False) and not classifies,
+        **used,
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
         "huang2016deep": config.drop_path_rate,
@@ -70,7 +74,7 @@ def part_papers(config: BlockConfig, *, classifies: bool = False) -> list[str]:
         "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
         "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }
-    return [*found, *(paper for paper, is_used in used.items() if is_used)]
+    return ["vaswani2017attention", *found, *(paper for paper, is_used in used.items() if is_used)]
 
 
 def bibtex(papers: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 
-from vanillaformer import PRESETS, preset
+from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.training.cards import citations as cite
@@ -60,6 +60,7 @@ def cited() -> set[str]:
     for changes in (grouped, {"num_key_value_heads": 1}):
         papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))
     papers |= set(cite.part_papers(preset("bert-tiny", wide_max_ngram=1), classifies=True))
+    papers |= set(cite.part_papers(VanillaRecurrentEncoderDecoderConfig()))
     return papers | set(cite.part_papers(preset("bert-tiny", max_ngram=2)))
 
 
@@ -107,6 +108,12 @@ def test_papers_of_a_config() -> None:
     assert "press2017using" not in cite.part_papers(config, classifies=True)
     assert cite.part_papers(preset("bloom")).count("press2022train") == 1
     assert "beltagy2020longformer" in cite.part_papers(preset("gemma2"))
+
+
+def test_papers_of_a_recurrent_config() -> None:
+    papers = cite.part_papers(VanillaRecurrentEncoderDecoderConfig(cell="lstm", cross_attention="additive"))
+    assert {"hochreiter1997long", "bahdanau2015neural", "schuster1997bidirectional"} <= set(papers)
+    assert not {"vaswani2017attention", "cho2014learning", "srivastava2014dropout"} & set(papers)
 
 
 def test_bibtex_has_each_entry_once() -> None:
