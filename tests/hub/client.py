@@ -14,7 +14,10 @@ import sys
 import traceback
 from typing import Any
 
-PROGRAMS = ("push", "generate", "convert", "export", "train_translation", "train_language_model", "train_classifier")
+PROGRAMS = (
+    *("push", "generate", "convert", "export", "train_translation", "train_language_model", "train_classifier"),
+    "train_image_classifier",
+)
 
 
 def address_space() -> int:

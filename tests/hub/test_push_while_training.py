@@ -15,16 +15,18 @@ from .server import Fault
 from .test_pull import upload
 
 COMMON = shlex.split("""
-    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 max_position_embeddings=64
-    --max_steps 4 --eval_steps 2 --logging_steps 2 --per_device_train_batch_size 8 --tokenizer_vocab_size 300 --use_cpu
+    --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2
+    --max_steps 4 --eval_steps 2 --logging_steps 2 --per_device_train_batch_size 8 --use_cpu
 """)
+OF_TEXTS = shlex.split("--set max_position_embeddings=64 --tokenizer_vocab_size 300")
 PAIRS = shlex.split("--embedded_size 150 --max_source_length 32 --max_target_length 24 --joint_vocabulary False")
 TEXTS = shlex.split("--max_train_samples 3 --max_validation_samples 1 --block_size 32 --max_test_samples 1")
-NAMES = shlex.split("--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20 --max_length 32")
+FEW = shlex.split("--max_train_samples 60 --max_validation_samples 20 --max_test_samples 20")
 PROGRAMS = {
-    "train_translation": PAIRS,
-    "train_language_model": TEXTS,
-    "train_classifier": NAMES,
+    "train_translation": [*OF_TEXTS, *PAIRS],
+    "train_language_model": [*OF_TEXTS, *TEXTS],
+    "train_classifier": [*OF_TEXTS, *FEW, "--max_length", "32"],
+    "train_image_classifier": FEW,
 }
 PUSH = ("--push_to_hub", "--hub_model_id")
 
@@ -41,14 +43,9 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     assert repository.private
     there = server.hub.files(name)
     local = tmp_path / "run"
-    for file in (
-        "model.safetensors",
-        "config.json",
-        "README.md",
-        "tokenizer.json",
-        "all_results.json",
-        "loss_curve.png",
-    ):
+    images = program == "train_image_classifier"
+    inputs = ["preprocessor_config.json", "confused_images.png"] if images else ["tokenizer.json"]
+    for file in ("model.safetensors", "config.json", "README.md", "all_results.json", "loss_curve.png", *inputs):
         assert there[file] == (local / file).read_bytes(), file
     assert [file for file in there if re.fullmatch(r"(modeling|configuration)_\w+\.py", file)]
     assert ("target_tokenizer/tokenizer.json" in there) == (program == "train_translation")
@@ -65,9 +62,8 @@ def test_what_is_trained_is_pushed(program, client, server, tmp_path):
     assert not (local / ".pushing").exists()
     assert [seen.path for seen in server.seen].count("/api/whoami-v2") == 1, "the Hub limits how often that is asked"
     text = "Monday" if program == "train_translation" else "import"
-    assert client.ok("generate", "--model", name, "--text", text) == client.ok(
-        "generate", "--model", local, "--text", text
-    )
+    given = ("--image", local / "example.png") if images else ("--text", text)
+    assert client.ok("generate", "--model", name, *given) == client.ok("generate", "--model", local, *given)
 
 
 def test_checkpoints_are_pushed_whole_if_asked_for_but_never_the_arguments(client, server, tmp_path):

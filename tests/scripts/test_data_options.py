@@ -1,10 +1,14 @@
 """Options on data, through the training programs: packing, splits, bad rows, and what the record says of them."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from datasets import Dataset, Features, Image, Value
+from PIL import Image as Pillow
 from script_runs import arguments, assert_equal_weights, kill_in_step, losses, processes, train, train_as_rank
 from test_processes import ALONE, HALVED, assert_same_training, free_port
 
@@ -98,18 +102,32 @@ def test_a_second_run_finds_the_tokens_of_the_first(tmp_path: Path, monkeypatch)
 
 
 # ------------------------------------------------------------------------------------------------------- streams
+def picture(number: int) -> bytes:
+    """An image in a file: dark or bright, and no two the same."""
+    pixels = np.random.default_rng(number).integers(0, 100, (8, 8, 3)) + 150 * (number % 2)
+    stream = io.BytesIO()
+    Pillow.fromarray(pixels.astype(np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
 def stream_options(job: str, folder: Path) -> list[str]:
     """A stream that ends and begins anew within six steps of eight rows."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"source": text, "target": text[::-1], "text": text, "label": "ab"[n % 2]} for n, text in enumerate(SENTENCES)
     ]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:36]))
-    options = ["--train_file", str(folder / "rows.jsonl"), "--streaming", "--streaming_buffer", "16"]
+    if job == "image_classification":
+        path, features = folder / "rows.parquet", Features({"image": Image(), "label": Value("string")})
+        pictures = [{"image": {"bytes": picture(n), "path": None}, "label": "ab"[n % 2]} for n in range(36)]
+        Dataset.from_list(pictures, features=features).to_parquet(path)
+    else:
+        path = folder / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows[:36]))
+    options = ["--train_file", str(path), "--streaming", "--streaming_buffer", "16"]
     options += ["--max_validation_samples", "6", "--max_train_samples", "30", "--eval_steps", "1"]
     return [*options, "--block_size", "24"] if job in ("causal", "masked") else options
 
 
-STREAMED = ("translation", "causal", "masked", "classification")
+STREAMED = ("translation", "causal", "masked", "classification", "image_classification")
 
 
 @pytest.mark.parametrize("job", STREAMED)

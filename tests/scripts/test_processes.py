@@ -73,11 +73,21 @@ def test_torchrun(tmp_path: Path) -> None:
     assert record["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
 
 
-@pytest.mark.parametrize("job", ["causal", "masked", "classification"])
-def test_two_processes(job: str, tmp_path: Path) -> None:
-    train(job, tmp_path / "alone", *ALONE)
-    train_together(job, tmp_path / "two")
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [
+        ("causal", []),
+        ("masked", []),
+        ("classification", []),
+        ("image_classification", ["--mixup", "0", "--ensemble", "2"]),  # each process draws images to mix of its own
+    ],
+)
+def test_two_processes(job: str, options: list[str], tmp_path: Path) -> None:
+    train(job, tmp_path / "alone", *ALONE, *options)
+    train_together(job, tmp_path / "two", *options)
     assert_same_training(tmp_path / "alone", tmp_path / "two")
+    alone, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("alone", "two"))
+    assert two["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-5), "rows that a process gets twice count once"
 
 
 @pytest.mark.parametrize("technique", ["--ema_decay 0.5", "--average_checkpoints 2", "--freeze embed_tokens"])

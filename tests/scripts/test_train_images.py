@@ -72,13 +72,17 @@ def test_an_export_gives_the_same_labels(trained, tmp_path: Path, capsys) -> Non
 
 
 def test_a_masked_image_model_is_fine_tuned(trained, tmp_path: Path, capsys) -> None:
+    pytest.importorskip("peft", reason="pip install 'vanillaformer[peft]'")
     pretrained = trained("masked_image")
     results = json.loads((pretrained / "all_results.json").read_text())
     assert results["eval_loss"] > 0
     assert results["baselines"]["mean image"]["eval_loss"] > 0
     options = ["--max_train_samples", "60", "--model_name_or_path", str(pretrained), "--max_steps", "1", "--use_cpu"]
     options += ["--learning_rate", "0", "--output_dir", str(tmp_path / "run"), "--weight_decay", "0"]
+    options += ["--lora_rank", "2", "--baseline"]
     run = train_image_classifier.train(options)
+    assert (run.folder / "adapter" / "adapter_model.safetensors").is_file()
+    assert run.details["baselines"]["linear classifier of pixels"]["test_accuracy"] > 0.3
     one, other = weights(pretrained), weights(run.folder)
     shared = [name for name in other if name.startswith("model.layers")]
     assert len(shared) > 5

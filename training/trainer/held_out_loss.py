@@ -8,6 +8,9 @@ from transformers import Trainer
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
+TARGETS = ("labels", "bool_masked_pos")
+"""What the loss needs: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
+
 
 class HeldOutLossTrainer(Trainer):
     """`Trainer` whose held-out loss is `Σ CE / N` over all N targets.
@@ -29,28 +32,35 @@ class HeldOutLossTrainer(Trainer):
         return output
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
-        labels = inputs.get("labels")
-        if labels is None or labels.ndim == 1 or "next_sentence_label" in inputs:
-            # A class for each text: rows count alike. With pairs of segments the loss is the sum of two means.
+        name = next((name for name in TARGETS if name in inputs), None)
+        if name is None or inputs[name].is_floating_point() or "next_sentence_label" in inputs:
+            # With pairs of segments the loss is the sum of two means
             return super().prediction_step(model, inputs, *arguments, **keywords)
-        scored = {**inputs, "labels": self._without_repeated(labels)}
+        scored = {**inputs, name: self._without_repeated(inputs[name])}
         result = super().prediction_step(model, scored, *arguments, **keywords)
         if result[0] is not None:
-            self._add(result[0], scored["labels"])
+            self._add(result[0], scored[name])
         return result
 
     def _without_repeated(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return labels (B, T) without those of rows that accelerate repeats, so that all processes have as many."""
+        """Return labels (B, ...) without those of rows that accelerate repeats, so that all processes have as many."""
         real = self.accelerator.gradient_state.remainder  # rows in the last batch of all processes
         if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
             return labels
         rows = torch.arange(len(labels), device=labels.device) + self.accelerator.process_index * len(labels)
-        return labels.masked_fill((rows >= real)[:, None], IGNORE_INDEX)
+        repeated = (rows >= real).view(-1, *[1] * (labels.ndim - 1))
+        return labels.masked_fill(repeated, False if labels.dtype == torch.bool else IGNORE_INDEX)
 
     def _add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
         """Add the sums of a batch, all processes' together."""
-        model: Any = self.model
-        count = (model.targets(labels) != IGNORE_INDEX).sum().to(loss.device)
+        count = self._count(labels).to(loss.device)
         total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
         sums: Any = self.accelerator.gather(torch.stack([total, count.float(), torch.ones_like(total)])[None])
         self._sums += sums.sum(dim=0).cpu()
+
+    def _count(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the number of targets: hidden patches, rows or tokens."""
+        if labels.dtype == torch.bool:
+            return labels.sum()
+        model: Any = self.model
+        return ((model.targets(labels) if labels.ndim > 1 else labels) != IGNORE_INDEX).sum()
