@@ -14,6 +14,11 @@ from .rules import LARGEST
 TEXT_FIELDS = ("position_offset", "lm_head_bias", "logit_scale", "final_logit_softcapping")
 
 
+def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
+    """Return height and width, given both or one number."""
+    return list(size) if isinstance(size, list | tuple) else [size, size]
+
+
 class Stage(NamedTuple):
     """Layers of one width on one grid of patches.
 
@@ -101,7 +106,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         super().__post_init__(**kwargs)
 
     def _check_image_size(self) -> None:
-        sizes = self.image_size if isinstance(self.image_size, list | tuple) else [self.image_size] * 2
+        sizes = image_sides(self.image_size)
         largest = LARGEST["image_size"]
         if len(sizes) != 2 or not all(type(size) is int and 1 <= size <= largest for size in sizes):
             raise ValueError(
@@ -117,7 +122,7 @@ class VanillaImageEncoderConfig(BlockConfig):
             raise ValueError(f"depths must be a list of integers of at least 1, got {self.depths!r}")
         if self.depths is not None and len(self.depths) > 16:
             raise ValueError(f"depths must have at most 16 stages, got {len(self.depths)}")
-        if self.stage_heads is not None and len(self.stage_heads) != len(self.depths or [0]):
+        if self.stage_heads is not None and len(self.stage_heads) != self.num_stages:
             raise ValueError(f"stage_heads={self.stage_heads} must have an entry for each of depths={self.depths}")
 
     @property
@@ -140,20 +145,24 @@ class VanillaImageEncoderConfig(BlockConfig):
         return stages
 
     @property
+    def num_stages(self) -> int:
+        """Number of stages."""
+        return len(self.depths) if self.depths else 1
+
+    @property
     def output_stride(self) -> int:
         """Height and width in pixels of what one of the last states stands for."""
-        return self.patch_size * 2 ** (len(self.depths or [0]) - 1)
+        return self.patch_size * 2 ** (self.num_stages - 1)
 
     @property
     def output_width(self) -> int:
         """Width of the last states."""
-        return self.hidden_size * 2 ** (len(self.depths or [0]) - 1)
+        return self.hidden_size * 2 ** (self.num_stages - 1)
 
     @property
     def grid(self) -> tuple[int, int]:
         """Number of rows and columns of patches."""
-        size = self.image_size
-        height, width = size if isinstance(size, list | tuple) else (size, size)
+        height, width = image_sides(self.image_size)
         return height // self.patch_size, width // self.patch_size
 
     @property
@@ -205,14 +214,10 @@ class VanillaImageEncoderConfig(BlockConfig):
             )
         for number, heads in enumerate(self.stage_heads or []):
             width = self.head_dim * self.num_attention_heads * 2**number
-            if (
-                type(heads) is not int
-                or heads < 1
-                or width % heads
-                or (heads * self.num_key_value_heads) % (self.num_attention_heads)
-            ):
+            is_count = type(heads) is int and heads >= 1
+            if not is_count or width % heads or heads * self.num_key_value_heads % self.num_attention_heads:
                 raise ValueError(f"stage_heads={self.stage_heads} must divide the stages' widths, {width} of {heads}")
-        if len(self.depths or [0]) > 1 and not POSITION_CHOICES[self.position_embedding_type].has_stages:
+        if self.num_stages > 1 and not POSITION_CHOICES[self.position_embedding_type].has_stages:
             allowed = [name for name, choice in POSITION_CHOICES.items() if choice.has_stages]
             raise ValueError(
                 f"depths={self.depths} needs position_embedding_type to be one of {', '.join(allowed)}, "
@@ -221,7 +226,7 @@ class VanillaImageEncoderConfig(BlockConfig):
 
     def validate_block_windows(self) -> None:
         """Windows and merged patches are all there is, and positions fit them."""
-        name = "window_size" if self.window_size is not None else "depths" if len(self.depths or [0]) > 1 else None
+        name = "window_size" if self.window_size is not None else "depths" if self.num_stages > 1 else None
         if name is not None and self.num_prefix_tokens:
             raise ValueError(
                 f"{name}={getattr(self, name)} leaves no place for other tokens than patches: use_cls_token must be "

@@ -10,6 +10,7 @@ import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
@@ -17,7 +18,6 @@ from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .convert import architecture_of, from_native, to_native
-from .mapping.canonical import image_sides
 from .tokens import ordinary_tokens, start_token
 from .training_settings import lost_from_native, lost_to_native
 

@@ -3,6 +3,7 @@
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration.image_encoder import image_sides
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import Field, Values, constant, renamed, same
@@ -39,8 +40,7 @@ def check_windows(side: int, window: int, stages: int) -> None:
 
 
 def stages_to_ours(config: PreTrainedConfig) -> Values:
-    size = config.image_size if isinstance(config.image_size, int) else config.image_size[0]
-    patch = config.patch_size if isinstance(config.patch_size, int) else config.patch_size[0]
+    (size, _), (patch, _) = image_sides(config.image_size), image_sides(config.patch_size)
     check_windows(size // patch, config.window_size, len(config.depths))
     heads = list(config.num_heads)
     return {

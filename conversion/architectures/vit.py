@@ -5,6 +5,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration.image_encoder import image_sides
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, renamed, same
@@ -29,8 +30,7 @@ STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
 
 
 def patch_to_ours(config: PreTrainedConfig) -> Values:
-    size = config.patch_size
-    return {"patch_size": size if isinstance(size, int) else size[0]}  # of two that differ the first: it is refused
+    return {"patch_size": image_sides(config.patch_size)[0]}  # of two that differ the first: it is refused
 
 
 PATCH_SIZE = Field(to_ours=patch_to_ours, to_native=lambda config: {"patch_size": config.patch_size})
@@ -92,8 +92,7 @@ def bare_arguments(config: BlockConfig) -> Values:
 
 def square_to_native(config: BlockConfig) -> Values:
     """Return the size of a square image, which some native models need."""
-    size = config.image_size
-    return {"image_size": size if isinstance(size, int) else size[0]}
+    return {"image_size": image_sides(config.image_size)[0]}
 
 
 SQUARE = Field(to_ours=lambda config: {}, to_native=square_to_native)

@@ -8,6 +8,7 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig, layer_types
 from vanillaformer.configuration.fields import PROJECTIONS
+from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.configuration.options import ACTIVATION_ALIASES
 from vanillaformer.modeling.parts.residual import RESIDUALS
 
@@ -115,11 +116,6 @@ def _rope(config: BlockConfig, layer_type: str) -> dict[str, Any] | None:
         return None
     part = parameters.get("partial_rotary_factor", 1.0)
     return {**parameters, "partial_rotary_factor": int(config.head_dim * part) / config.head_dim}
-
-
-def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
-    """Return height and width, given both or one number."""
-    return [size, size] if isinstance(size, int) else list(size)
 
 
 def equal(one: Any, other: Any) -> bool:

@@ -11,9 +11,9 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
+from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.conversion import ARCHITECTURES, from_native
 from vanillaformer.conversion.folders import random_inputs
-from vanillaformer.conversion.mapping.canonical import image_sides
 
 V, D, H, LAYERS, INNER, LENGTH = 41, 24, 4, 2, 40, 20
 B, S, T = 3, 9, 7

@@ -10,7 +10,8 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationCon
 from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ...mapping.canonical import image_sides
+from vanillaformer.configuration.image_encoder import image_sides
+
 from ..engine import Engine, Rows, Search, check_rows, padded
 from ..record import exported_model
 
