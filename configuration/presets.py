@@ -7,6 +7,7 @@ from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import VanillaImageEncoderConfig
+from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 
 class Preset(NamedTuple):
@@ -120,6 +121,46 @@ PRESETS: dict[str, Preset] = {
             "raffel2020exploring",
             "shazeer2020glu",
         ),
+    ),
+    # PyTorch's tutorial "Translation with a Sequence to Sequence Network and Attention": a GRU on each side.
+    "gru-attention": Preset(
+        VanillaRecurrentEncoderDecoderConfig,
+        {
+            "hidden_size": 256,
+            "cell": "gru",
+            "bidirectional_encoder": False,
+            "cross_attention": "additive",
+            "input_feeding": True,
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+            "lm_head_bias": True,
+            "dropout": 0.1,
+            "recurrent_initialization": "uniform",
+        },
+        papers=("bahdanau2015neural",),
+    ),
+    # Luong et al. 2015, section 4.1: four layers of LSTM.
+    "lstm-attention": Preset(
+        VanillaRecurrentEncoderDecoderConfig,
+        {
+            "vocab_size": 50000,
+            "decoder_vocab_size": 50000,
+            "hidden_size": 1000,
+            "num_hidden_layers": 4,
+            "cell": "lstm",
+            "bidirectional_encoder": False,
+            "cross_attention": "general",
+            "input_feeding": True,
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+            "dropout": 0.2,
+            "recurrent_initialization": "uniform",
+        },
+        papers=("luong2015effective",),
+    ),
+    # Small enough for a CPU, and the fastest: the whole target runs through one kernel.
+    "gru-tiny": Preset(
+        VanillaRecurrentEncoderDecoderConfig, {"hidden_size": 128, "dropout": 0.1}, papers=("luong2015effective",)
     ),
     # Radford et al. 2018: learned positions, post-LN and an initialization independent of the depth.
     "gpt": Preset(

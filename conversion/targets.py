@@ -4,31 +4,34 @@ from collections.abc import Mapping
 from typing import Any
 
 from vanillaformer.configuration import (
-    BlockConfig,
+    VanillaConfig,
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
     VanillaImageEncoderForImageClassification,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
 )
 
 from .convert import native_architectures
 from .exports import EXPORTERS
 
-USUAL_MODELS: dict[type[BlockConfig], Any] = {
+USUAL_MODELS: dict[type[VanillaConfig], Any] = {
     VanillaDecoderConfig: VanillaDecoderForCausalLM,
     VanillaEncoderConfig: VanillaEncoderForMaskedLM,
     VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
     VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification,
+    VanillaRecurrentEncoderDecoderConfig: VanillaRecurrentEncoderDecoderForConditionalGeneration,
 }
 
 
-def targets(config: BlockConfig) -> dict[str, list[str]]:
+def targets(config: VanillaConfig) -> dict[str, list[str]]:
     """Return, for a config's language model or image classifier, the architectures and each engine's obstacles.
 
     `native` holds names that `to_native` accepts; every other key is an engine with its obstacles, if any.
@@ -38,7 +41,7 @@ def targets(config: BlockConfig) -> dict[str, list[str]]:
     return {"native": native_architectures(config)} | engines
 
 
-def targets_table(configs: Mapping[str, BlockConfig]) -> str:
+def targets_table(configs: Mapping[str, VanillaConfig]) -> str:
     """Return a Markdown table of where each config can go; a cell without a yes has the first obstacle."""
     rows = [["config", "native architecture", *EXPORTERS]]
     for name, config in configs.items():

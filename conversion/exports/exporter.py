@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
+from vanillaformer.configuration import BlockConfig
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.new_folder import check_free, new_folder
@@ -56,6 +57,8 @@ class Exporter:
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
         if model_class not in self.models:
+            if not isinstance(config, BlockConfig):
+                return ["the model is recurrent, but the engine computes Transformers"]
             if issubclass(model_class, IMAGE_CLASSIFIERS):
                 return ["the model reads images, but the engine takes tokens"]
             return [f"the model must be a {' or '.join(allowed.__name__ for allowed in self.models)}"]

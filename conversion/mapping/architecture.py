@@ -11,10 +11,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import (
     BlockConfig,
+    VanillaConfig,
     VanillaDecoderConfig,
     VanillaEncoderConfig,
     VanillaEncoderDecoderConfig,
     VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.modeling import (
     VanillaDecoderForCausalLM,
@@ -30,6 +32,8 @@ from vanillaformer.modeling import (
     VanillaImageEncoderForImageClassification,
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    VanillaRecurrentEncoderDecoderModel,
 )
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
@@ -37,7 +41,7 @@ from .fields import LABELS, Field, Values
 from .tensors import Table
 
 # Our classes by config and head
-OUR_CLASSES: dict[type[BlockConfig], dict[str, type[VanillaPreTrainedModel]]] = {
+OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] = {
     VanillaDecoderConfig: {
         "base": VanillaDecoderModel,
         "lm": VanillaDecoderForCausalLM,
@@ -59,11 +63,15 @@ OUR_CLASSES: dict[type[BlockConfig], dict[str, type[VanillaPreTrainedModel]]] = 
         "image": VanillaImageEncoderForImageClassification,
         "masked_image": VanillaImageEncoderForMaskedImageModeling,
     },
+    VanillaRecurrentEncoderDecoderConfig: {
+        "base": VanillaRecurrentEncoderDecoderModel,
+        "lm": VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    },
 }
 CLASSIFIERS = ("sequence", "token", "image")
 
 
-def main_head(config_class: type[BlockConfig]) -> str:
+def main_head(config_class: type[VanillaConfig]) -> str:
     """Return the head that a kind of model usually has: `lm`, or `image` for models of images."""
     return "lm" if "lm" in OUR_CLASSES[config_class] else "image"
 

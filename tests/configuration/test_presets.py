@@ -52,6 +52,7 @@ def parameters(model_class: type[PreTrainedModel], config) -> int:
 def test_the_names():
     assert set(PRESETS) == {
         "transformer-base", "transformer-big", "transformer-tiny", "marian", "bart", "t5", "t5-v1.1",
+        "gru-attention", "gru-tiny", "lstm-attention",
         "gpt", "gpt2", "nanogpt", "gpt-tiny", "opt", "gpt-neox", "bloom", "llama-tiny", "gemma2", "olmo2",
         "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini", "vit-tiny", "vit-base", "deit-tiny",
         "swin-tiny", "dinov2-small",

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer import PRESETS, VanillaImageEncoderConfig, VanillaImageEncoderForImageClassification, preset
+from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.modeling.counts import count_flops, count_parameters
 
-from .toys import KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config
+from .toys import ALL_KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config
 
-MODELS = dict(KINDS.values()) | {VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification}
+MODELS = dict(ALL_KINDS.values())
 
 
 @few_toys()
@@ -58,3 +58,14 @@ def test_the_operations_of_the_parts_by_formula():
     assert counts["attention scores"] == 6 * 4 * d * 2 * (7 * 7 + 5 * 5 + 5 * 7)
     assert counts["feed-forward"] == 6 * 4 * d * 2048 * (source + target)
     assert counts["head"] == 2 * d * 37000 * target
+
+
+def test_the_operations_of_a_recurrent_model_by_formula():
+    config = VanillaRecurrentEncoderDecoderConfig(vocab_size=90, hidden_size=32, cross_attention="general")
+    counts, d, (source, target) = count_flops(config, 2, 5, 7), 32, (2 * 7, 2 * 5)
+    # Three gates read the token and the state; the encoder has two directions of half the width; the bridge is last
+    gates = 3 * (source * 2 * (d * d // 2 + d * d // 4) + target * 2 * d * d)
+    assert counts["recurrence"] == 2 * gates + 2 * 2 * d * d
+    assert counts["attention projections"] == 2 * target * (d * d + 2 * d * d)
+    assert counts["attention scores"] == 2 * 2 * target * 7 * d
+    assert counts["head"] == 2 * target * d * 90

@@ -23,7 +23,7 @@ def profile_new_model(run: Run, trainer: RunTrainer) -> dict[str, float]:
     """
     model: Any = trainer.model
     loaded = run.checkpoint is not None or run.settings["model"]["model_name_or_path"] is not None
-    if loaded or model.config.initialization != "admin":
+    if loaded or getattr(model.config, "initialization", None) != "admin":
         return {}
     batch = first_batch(trainer)
     factors = profile_admin(model, **batch)
