@@ -6,7 +6,12 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig, layer_types
+from vanillaformer.configuration import (
+    BlockConfig,
+    VanillaEncoderDecoderConfig,
+    VanillaImageEncoderConfig,
+    layer_types,
+)
 from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.configuration.options import ACTIVATION_ALIASES
@@ -83,8 +88,10 @@ def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
         form["logit_scale"] = 1.0
     if "head_act" in form and config.head_act is None:
         form["head_act"] = config.hidden_act
-    if "image_size" in form:
-        form["image_size"] = image_sides(form["image_size"])
+    if isinstance(config, VanillaImageEncoderConfig):
+        form["image_size"] = image_sides(config.image_size)
+        form["depths"] = [stage.depth for stage in config.stages]
+        form["stage_heads"] = [stage.config.num_attention_heads for stage in config.stages]
     for name in ("hidden_act", "head_act", "classifier_act", "pooler_act"):
         if name in form:
             form[name] = ACTIVATION_ALIASES.get(form[name], form[name])

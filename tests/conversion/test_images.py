@@ -10,6 +10,7 @@ from vanillaformer import (
     VanillaImageEncoderConfig,
     VanillaImageEncoderForImageClassification,
     VanillaImageEncoderModel,
+    preset,
 )
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import convert_folder
@@ -118,6 +119,21 @@ def test_a_model_without_layer_scale_is_a_dinov2_with_factors_of_1():
     for name, expected in gradients.items():
         if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
             assert_close(parameters[name].grad, expected, name)
+
+
+@pytest.mark.parametrize("fields", [{"depths": [2, 1], "window_size": 2}, {"num_hidden_layers": 2, "window_size": 4}])
+def test_stages_whose_heads_double_are_a_swin(fields):
+    config = preset("swin-tiny", image_size=16, hidden_size=12, num_labels=3, **{"depths": None} | fields)
+    ours = VanillaImageEncoderForImageClassification(config).eval()
+    poison(ours)
+    assert native_architectures(config) == ["swin"]
+    native = to_native(ours)
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    assert_close(native(images).logits, ours(images).logits, "logits", 1e-6)
+
+
+def test_a_single_stage_is_a_vit():
+    assert "vit" in native_architectures(preset("vit-tiny", depths=[12]))
 
 
 def test_half_precision_and_labels_are_kept(native_folder):
