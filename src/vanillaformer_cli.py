@@ -18,6 +18,7 @@ PROGRAMS = {
     "train-classifier": "Train a text classifier, new or from a language model.",
     "train-image-classifier": "Train a classifier of images, or a masked image model.",
     "generate": "Use a trained model: translate, continue text, classify, chat.",
+    "compare": "Compare variants of a training, several seeds under one budget.",
     "serve": "Serve a language model by the OpenAI protocol.",
     "convert": "Convert a model to or from a native architecture.",
     "export": "Export a model to CTranslate2, ONNX or GGUF.",

@@ -1,4 +1,4 @@
-"""Imports go one way: scripts → inference → training, conversion → hub → modeling → configuration, never back."""
+"""Imports go one way: scripts → inference, comparison → training, conversion → hub → modeling → configuration, never back."""
 
 import ast
 
@@ -14,8 +14,13 @@ FOLDERS_BELOW = {
     "training": {"configuration", "modeling", "tokenization", "hub"},
     "conversion": {"configuration", "modeling", "tokenization", "hub"},
     "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
+    "comparison": {"", "modeling", "hub", "training"},
     "__main__": set(),
-    "scripts": {"", *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference")},
+    "scripts": {
+        "",
+        "comparison",
+        *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference"),
+    },
 }  # "" is the package root
 
 # The modules of `modeling`, lowest first; one imports from lower rows only, and parts from none of their own row.

@@ -87,7 +87,9 @@ def test_the_list_of_parts_has_an_example_that_runs(capsys):
     assert f"'embeddings': {37000 * 512}" in capsys.readouterr().out
 
 
-FOLDERS = "benchmarks|configuration|conversion|docs|hub|inference|modeling|scripts|tests|tokenization|training"
+FOLDERS = (
+    "benchmarks|comparison|configuration|conversion|docs|hub|inference|modeling|scripts|tests|tokenization|training"
+)
 
 
 def links_and_files() -> list[str]:

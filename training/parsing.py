@@ -110,7 +110,7 @@ def parse(
     parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
-        settings = _by_field(_settings(Path(words[0])), known, words[0])
+        settings = _by_field(read_settings(Path(words[0])), known, words[0])
         given |= settings.keys()
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
@@ -209,8 +209,12 @@ def _truth(word: Any) -> bool:
     return SWITCHES[word.lower()] if isinstance(word, str) and word.lower() in SWITCHES else string_to_bool(word)
 
 
-def _settings(path: Path) -> dict[str, Any]:
-    """Return what a settings file holds."""
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return what a settings file holds.
+
+    Raises:
+        ValueError: It is missing, not YAML or JSON, or not a mapping.
+    """
     if not path.is_file():
         raise ValueError(f"settings file {str(path)!r} does not exist or is not a file")
     try:

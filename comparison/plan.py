@@ -1,0 +1,199 @@
+"""The plan of a comparison: a training program, its arguments, the variants, the seeds and one budget for all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vanillaformer.training.metrics.scores import Score, ranking_score
+from vanillaformer.training.parsing import read_settings
+from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
+from vanillaformer.training.tasks import TaskName
+from vanillaformer.training.trainer.time_budget import LENGTHS
+
+Options = dict[str, Any]
+KEYS = ("program", "arguments", "variants", "seeds", "budget", "baseline", "score", "equal", "tune", "tuning_seeds")
+BUDGETS = {
+    "tokens": "tokens of the training data that are read",
+    "flops": "floating-point operations of training",
+    "seconds": "seconds, data and evaluations included",
+    "steps": "steps of the optimizer",
+}
+EQUAL = ("parameters", "flops")
+# What every run does: the last weights are scored, for the best ones are better the more often one looks
+FIXED: Options = {
+    "load_best_model_at_end": False,
+    "early_stopping_patience": 0,
+    "save_total_limit": 1,
+    "disable_tqdm": True,
+}
+RESERVED = ("output_dir", "seed", *LENGTHS, "max_time", *FIXED)
+SEEDS = (1, 2, 3)
+TUNING_SEEDS = (101,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compared.
+
+    Attributes:
+        program: The training program.
+        arguments: Its options in every run.
+        variants: The options that a variant adds, by its name.
+        budget: The unit of `BUDGETS` that all runs have equally much of.
+        amount: How much.
+        baseline: The variant that the others are tested against.
+        score: What decides.
+        seeds: Seeds of weights and order of the data; each variant is trained with each.
+        equal: What `intermediate_size` is adjusted for, to be as the baseline's: parameters, flops or nothing.
+        tune: Values of options that each variant is tuned over.
+        tuning_seeds: The seeds of the tuning.
+    """
+
+    program: str
+    arguments: Options
+    variants: dict[str, Options]
+    budget: str
+    amount: float
+    baseline: str
+    score: Score
+    seeds: tuple[int, ...] = SEEDS
+    equal: str | None = None
+    tune: dict[str, list[Any]] = field(default_factory=dict)
+    tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+
+    def options(self, variant: str, *more: Mapping[str, Any]) -> Options:
+        """Return the options of a variant's runs; later ones win, fields of the configuration one by one."""
+        found: Options = {}
+        for options in (self.arguments, self.variants[variant], *more, FIXED):
+            overrides = fields_of(found.get("overrides")) | fields_of(options.get("overrides"))
+            found |= options
+            if overrides:
+                found["overrides"] = overrides
+        return found
+
+
+def fields_of(overrides: Any) -> Options:
+    """Return fields of a configuration, given as a mapping or as a list of `name=value`."""
+    if overrides is None or isinstance(overrides, Mapping):
+        return dict(overrides or {})
+    words = [overrides] if isinstance(overrides, str) else overrides
+    return {word.partition("=")[0]: yaml.safe_load(word.partition("=")[2]) for word in words}
+
+
+def read_plan(path: Path, **given: Any) -> Plan:
+    """Return the plan of a file.
+
+    Args:
+        path: A YAML or JSON file with the keys `KEYS`.
+        **given: Keys with values that replace those of the file; None for none.
+
+    Raises:
+        ValueError: A key is missing, unknown or has a value that cannot be.
+    """
+    content = read_settings(path) | {name: value for name, value in given.items() if value is not None}
+    for key in content:
+        if key not in KEYS:
+            raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
+    program = one_of(path, "program", content.get("program"), ARGUMENTS)
+    variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in _variants(path, content)}
+    arguments = mapping(path, "arguments", content.get("arguments"))
+    for where, options in {"arguments": arguments, **variants}.items():
+        for name in options:
+            if name.replace("-", "_") in RESERVED:
+                raise ValueError(f"{path}: {where}: {name} is the comparison's to set (budget, seeds, folder)")
+    unit, amount = _budget(path, content.get("budget"))
+    equal = content.get("equal")
+    return Plan(
+        program=program,
+        arguments=arguments,
+        variants=variants,
+        budget=unit,
+        amount=amount,
+        baseline=one_of(path, "baseline", content.get("baseline", next(iter(variants))), variants),
+        score=_score(path, content.get("score", "loss"), program, arguments),
+        seeds=_seeds(path, "seeds", content.get("seeds", SEEDS)),
+        equal=None if equal is None else one_of(path, "equal", equal, EQUAL),
+        tune={
+            name: _values(path, name, values) for name, values in mapping(path, "tune", content.get("tune")).items()
+        },
+        tuning_seeds=_seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS)),
+    )
+
+
+def check_options(plan: Plan, variant: str, settings: Path) -> None:
+    """Read the settings of a variant as its program will.
+
+    Raises:
+        ValueError: An option is unknown or has a value that it cannot have.
+    """
+    try:
+        parse_arguments(plan.program, [str(settings)])
+    except SystemExit:
+        raise ValueError(f"variant {variant}: vanillaformer {plan.program} does not take its options") from None
+    except ValueError as error:
+        raise ValueError(f"variant {variant}: {error}") from error
+
+
+def one_of(path: Path, key: str, value: Any, allowed: Any) -> str:
+    """Return a value that is one of those allowed, or raise ValueError."""
+    if value not in allowed:
+        raise ValueError(f"{path}: {key}: {value!r}; choose from {', '.join(map(str, allowed))}")
+    return str(value)
+
+
+def mapping(path: Path, key: str, value: Any) -> Options:
+    """Return a mapping, empty for nothing, or raise ValueError."""
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{path}: {key}: it must be a mapping of options to values, not {value!r}")
+    return dict(value or {})
+
+
+def _variants(path: Path, content: Options) -> Any:
+    variants = mapping(path, "variants", content.get("variants"))
+    if len(variants) < 2:
+        raise ValueError(f"{path}: variants: {len(variants)} given; a comparison needs two or more")
+    for name in variants:
+        if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum():
+            raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
+    return variants.items()
+
+
+def _budget(path: Path, value: Any) -> tuple[str, float]:
+    budget = mapping(path, "budget", value)
+    if len(budget) != 1:
+        raise ValueError(f"{path}: budget: give one of {', '.join(BUDGETS)}, such as `budget: {{tokens: 2.0e+6}}`")
+    unit, amount = next(iter(budget.items()))
+    one_of(path, "budget", unit, BUDGETS)
+    try:
+        amount = float(amount)  # YAML takes 2e6 for a word
+    except (TypeError, ValueError):
+        amount = 0.0
+    if not 0 < amount < float("inf"):
+        raise ValueError(f"{path}: budget: {unit}: {next(iter(budget.values()))!r}; it must be a number above 0")
+    return unit, amount
+
+
+def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or not value or not all(isinstance(seed, int) and seed >= 0 for seed in value):
+        raise ValueError(f"{path}: {key}: {value!r}; it must be a list of whole numbers, 0 or more")
+    if len(set(value)) < len(value):
+        raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")
+    return tuple(value)
+
+
+def _values(path: Path, name: str, values: Any) -> list[Any]:
+    if not isinstance(values, list) or len(values) < 2:
+        raise ValueError(f"{path}: tune: {name}: {values!r}; it must be a list of two values or more")
+    return values
+
+
+def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:
+    tasks: tuple[TaskName, ...] = TASKS_OF[program]
+    task = arguments.get("objective", tasks[0])
+    try:
+        return ranking_score(str(name), task if task in tasks else tasks[0])
+    except ValueError as error:
+        raise ValueError(f"{path}: score: {str(error).removeprefix('--metric_for_best_model ')}") from None

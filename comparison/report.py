@@ -1,0 +1,157 @@
+"""The report of a comparison: a table, what can be told apart, figures, and how to run it again."""
+
+import base64
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vanillaformer import __version__
+from vanillaformer.hub.atomic_files import write_text
+
+from .charts import AXES, loss_figure, score_figure, tuning_figure
+from .comparing import Comparison
+from .results import VariantResult
+from .statistics import Test, against_baseline, interval, seed_correlation
+
+NOTHING = "-"
+ENGINE = Environment(
+    loader=PackageLoader("vanillaformer.comparison", "."),
+    undefined=StrictUndefined,
+    autoescape=lambda name: str(name).endswith(".html.jinja"),
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant in the table, as it is printed."""
+
+    name: str
+    is_baseline: bool
+    score: str
+    each: str
+    difference: str
+    p: str
+    found: bool
+    parameters: str
+    flops_per_token: str
+    tokens_per_second: str
+    memory: str
+    lost: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in the report."""
+
+    title: str
+    names: Sequence[str]
+    data: str
+
+
+def write_report(comparison: Comparison, folder: Path) -> str:
+    """Write report.html, report.md, and the figures with their numbers; return the table and what it says as text."""
+    figures = folder / "figures"
+    drawn = [("Scores", score_figure(comparison, figures))]
+    drawn += [(f"Loss over {AXES[axis][0]}", loss_figure(comparison, figures, axis)) for axis in AXES]
+    if comparison.tuning:
+        drawn.append(("Tuning", tuning_figure(comparison, figures)))
+    pictures = [Picture(title, names, embedded(figures / names[0])) for title, names in drawn]
+    content = facts(comparison)
+    for name in ("report.html", "report.md"):
+        text = ENGINE.get_template(f"{name}.jinja").render(pictures=pictures, **content)
+        write_text(folder / name, text.rstrip() + "\n")
+    return ENGINE.get_template("table.md.jinja").render(**content)
+
+
+def facts(comparison: Comparison) -> dict[str, Any]:
+    """Return what the templates print."""
+    plan = comparison.plan
+    tests = against_baseline({name: found.scores for name, found in comparison.variants.items()}, plan.baseline)
+    return {
+        "plan": plan,
+        "score": plan.score,
+        "rows": [row(found, tests.get(name), plan) for name, found in comparison.variants.items()],
+        "sentences": sentences(comparison, tests),
+        "differences": {name: differences(found, comparison) for name, found in comparison.variants.items()},
+        "tuning": comparison.tuning,
+        "version": __version__,
+        "command": shlex.join(["vanillaformer", plan.program, "settings/runs-VARIANT-SEED.yaml"]),
+    }
+
+
+def row(found: VariantResult, test: Test | None, plan: Any) -> Row:
+    """Return a variant's row of the table."""
+    half, size = interval(found.scores), found.size
+    center = f"{mean(found.scores):.4g}" if found.scores else NOTHING
+    states = [outcome.state for outcome in found.lost.values()]
+    return Row(
+        name=found.name,
+        is_baseline=found.name == plan.baseline,
+        score=f"{center} ± {half:.2g}" if half == half else center,
+        each=", ".join(f"{score:.4g}" for score in found.scores),
+        difference="" if test is None else f"{test.difference:+.3g} ({test.low:+.3g} to {test.high:+.3g})",
+        p="" if test is None else ("< 0.001" if test.p < 0.001 else f"{test.p:.3f}"),
+        found=test is not None and test.found,
+        parameters=f"{size.parameters:,}" if size else NOTHING,
+        flops_per_token=f"{size.flops / size.tokens:.3g}" if size else NOTHING,
+        tokens_per_second=f"{found.speed:,.0f}" if found.speed else NOTHING,
+        memory=f"{max(run.memory for run in found.runs):,.0f}" if found.runs else NOTHING,
+        lost=", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+    )
+
+
+def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
+    """Return what the table says, and what it cannot say."""
+    plan, found = comparison.plan, []
+    direction = 1 if plan.score.greater_is_better else -1
+    for title, sign in (("Better", 1), ("Worse", -1)):
+        names = [name for name, test in tests.items() if test.found and sign * direction * test.difference > 0]
+        found.append(f"{title} than {plan.baseline}: {', '.join(names) or 'none'}.")
+    rest = [name for name, test in tests.items() if not test.found]
+    if rest:
+        found.append(f"Not told apart from {plan.baseline}: {', '.join(rest)}.")
+    if tests:
+        widest = max(test.resolution for test in tests.values())
+        found.append(f"With these runs, differences below {widest:.2g} cannot be told from none (Dunnett, 95 %).")
+    for name, variant in comparison.variants.items():
+        if variant.lost:
+            total = len(variant.lost) + len(variant.runs)
+            found.append(f"{name}: {len(variant.lost)} of {total} runs did not finish and are in no mean.")
+    untested = [name for name in comparison.variants if name not in tests and name != plan.baseline]
+    if untested:
+        found.append(f"Not tested, for want of two finished runs on both sides: {', '.join(untested)}.")
+    by_seed = {name: {run.seed: run.score for run in found.runs} for name, found in comparison.variants.items()}
+    correlation = seed_correlation({name: scores for name, scores in by_seed.items() if scores})
+    if correlation == correlation:
+        found.append(f"Runs of the same seed correlate with {correlation:.2f}; the test does not use it.")
+    if len(plan.seeds) < 5:
+        found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")
+    found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
+    if not plan.tune:
+        found.append("Nothing was tuned: the common settings may suit one variant better than another (--tune).")
+    return found
+
+
+def differences(found: VariantResult, comparison: Comparison) -> str:
+    """Return a variant's options and in which fields its config differs from the baseline's."""
+    baseline, words = comparison.variants[comparison.plan.baseline], []
+    options = {name: value for name, value in found.options.items() if name != "overrides"}
+    words += [f"--{name} {value}" for name, value in options.items()]
+    configs = [variant.size.config if variant.size else {} for variant in (baseline, found)]
+    for name in sorted(configs[0].keys() | configs[1].keys()) if all(configs) else ():
+        old, new = (config.get(name, "default") for config in configs)
+        if old != new:
+            words.append(f"{name}: {old} → {new}")
+    return "; ".join(words) or ("the baseline" if found is baseline else "no difference")
+
+
+def embedded(picture: Path) -> str:
+    """Return a picture as the address of an image that needs no file."""
+    return "data:image/svg+xml;base64," + base64.b64encode(picture.read_bytes()).decode()
