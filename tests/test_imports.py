@@ -1,4 +1,4 @@
-"""Imports go one way: scripts → inference, comparison → training, conversion → hub → modeling → configuration, never back."""
+"""Imports go one way, from scripts to inference, training, hub, modeling and configuration, and never back."""
 
 import ast
 
