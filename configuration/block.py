@@ -104,6 +104,7 @@ class BlockFields(PreTrainedConfig):
     max_ngram = 1
     type_vocab_size = 0
     window_size = None
+    decoding = "autoregressive"
 
     hidden_size: int = positive(default=512)
     num_hidden_layers: int = positive(default=6)

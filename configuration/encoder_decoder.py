@@ -6,7 +6,14 @@ from huggingface_hub.dataclasses import strict
 
 from .base import BlockConfig, ConfigView
 from .fields import Derived, positive, projections
-from .options import NormPlacement, OutputDistribution, PositionEmbedding
+from .options import (
+    DECODING_CHOICES,
+    POSITION_CHOICES,
+    Decoding,
+    NormPlacement,
+    OutputDistribution,
+    PositionEmbedding,
+)
 
 
 @strict
@@ -25,11 +32,15 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         encoder_layer_types: Like `layer_types`, for the encoder. Default: the pattern of `layer_types`.
         scale_decoder_outputs: Divide the decoder's output by √D before a tied output layer (T5).
         output_distribution: `softmax`, or `pointer_generator`, which copies source tokens too.
+        decoding: `autoregressive`, or in parallel: `mask_predict` or `ctc`.
+        max_length_difference: Largest difference of the lengths of target and source that `mask_predict` predicts.
+        ctc_upsampling: Decoder positions per source token of `ctc`: no target can be longer.
         use_cache: Cache keys and values during generation.
         pad_token_id: Padding token of source and target.
         bos_token_id: First token of a text.
         eos_token_id: Last token of a text; generation stops there.
-        decoder_start_token_id: First token of the decoder: labels are shifted right after it.
+        decoder_start_token_id: First token of the decoder: labels are shifted right after it. For `mask_predict` it
+            stands for a hidden token.
 
     The fields of `BlockConfig` describe the blocks of both stacks.
     """
@@ -49,6 +60,9 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     encoder_intermediate_size: int | None = positive(default=None)
     scale_decoder_outputs: bool = False
     output_distribution: OutputDistribution = "softmax"
+    decoding: Decoding = "autoregressive"
+    max_length_difference: int = positive(default=128)
+    ctc_upsampling: int = positive(default=3)
     norm_placement: NormPlacement = "post"
     position_embedding_type: PositionEmbedding = "sinusoidal"
     scale_embedding: bool = True
@@ -86,8 +100,12 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     @property
     def decoder_side(self) -> BlockConfig:
-        """The config of the decoder's parts: with the target vocabulary."""
-        return cast(BlockConfig, ConfigView(self, vocab_size=self.target_vocab_size))
+        """The config of the decoder's parts: with the target vocabulary and the decoder's positions."""
+        positions = self.max_position_embeddings
+        if DECODING_CHOICES[self.decoding].upsamples:
+            positions *= self.ctc_upsampling
+        view = ConfigView(self, vocab_size=self.target_vocab_size, max_position_embeddings=positions)
+        return cast(BlockConfig, view)
 
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
         """Return DeepNorm's α and β (Wang et al. 2022, table 1), which differ between the two stacks."""
@@ -142,6 +160,25 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             raise ValueError(
                 f"share_encoder_decoder_embeddings=True needs one width, got encoder_hidden_size={self.encoder_width} "
                 f"and hidden_size={self.hidden_size}"
+            )
+
+    def validate_block_decoding(self) -> None:
+        """Parallel decoding knows where a text ends, and one hidden token from another by its position."""
+        choice = DECODING_CHOICES[self.decoding]
+        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id") if choice.is_parallel else ():
+            if getattr(self, name) is None:
+                raise ValueError(f"decoding={self.decoding!r} needs a {name}, got None")
+        scheme = self.position_embedding_type
+        if choice.needs_table and not POSITION_CHOICES[scheme].has_table:
+            allowed = [name for name, position in POSITION_CHOICES.items() if position.has_table]
+            raise ValueError(
+                f"decoding={self.decoding!r} starts from hidden tokens, which are all the same but for the positions "
+                f"added to them: position_embedding_type must be {' or '.join(map(repr, allowed))}, got {scheme!r}"
+            )
+        if choice.upsamples and not (self.share_encoder_decoder_embeddings or self.tie_word_embeddings):
+            raise ValueError(
+                f"decoding={self.decoding!r} reads no target tokens, so that nothing would train their embeddings: "
+                "share_encoder_decoder_embeddings or tie_word_embeddings must be True"
             )
 
     def validate_block_special_tokens(self) -> None:

@@ -163,6 +163,7 @@ FIELD_OWNERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         (
             "encoder_intermediate_size", "encoder_layer_types", "scale_decoder_outputs", "output_distribution",
+            "decoding", "max_length_difference", "ctc_upsampling",
         ),
         ("VanillaEncoderDecoderConfig",),
     ),

@@ -300,6 +300,41 @@ RECURRENT_INITIALIZATION_CHOICES: dict[str, Choice] = {
     "uniform": Choice("uniform by the width, as `torch.nn` draws", seen_in="the tutorials of PyTorch"),
 }
 
+
+@dataclass(frozen=True)
+class DecodingChoice(Choice):
+    """Description of the way from a decoder's outputs to a text.
+
+    Attributes:
+        is_parallel: Whether all positions are predicted at once.
+        needs_table: Whether decoder inputs differ only by the positions added to them.
+        upsamples: Whether the decoder has `ctc_upsampling` positions for each source token.
+    """
+
+    is_parallel: bool = False
+    needs_table: bool = False
+    upsamples: bool = False
+
+
+Decoding = Literal["autoregressive", "mask_predict", "ctc"]
+DECODING_CHOICES: dict[str, DecodingChoice] = {
+    "autoregressive": DecodingChoice("one token after the other"),
+    "mask_predict": DecodingChoice(
+        "all tokens at once, the least certain again and again; the length is predicted first",
+        papers=("ghazvininejad2019mask",),
+        fields=("max_length_difference",),
+        is_parallel=True,
+        needs_table=True,
+    ),
+    "ctc": DecodingChoice(
+        "all tokens at once, on more positions than needed; repetitions and blanks are dropped",
+        papers=("libovicky2018end", "graves2006connectionist"),
+        fields=("ctc_upsampling",),
+        is_parallel=True,
+        upsamples=True,
+    ),
+}
+
 OPTIONS: dict[str, Mapping[str, Choice]] = {
     "norm": NORM_CHOICES,
     "norm_placement": PLACEMENT_CHOICES,
@@ -317,6 +352,7 @@ OPTIONS: dict[str, Mapping[str, Choice]] = {
     "cell": CELL_CHOICES,
     "cross_attention": CROSS_ATTENTION_CHOICES,
     "recurrent_initialization": RECURRENT_INITIALIZATION_CHOICES,
+    "decoding": DECODING_CHOICES,
 }
 """The values of every option by the field that chooses one."""
 

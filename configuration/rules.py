@@ -53,7 +53,8 @@ LARGEST = {
     **dict.fromkeys(("relative_attention_num_buckets", "relative_attention_max_distance"), 2**30),
     **dict.fromkeys(("image_size", "patch_size"), 2**16),
     **dict.fromkeys(("num_channels", "num_register_tokens"), 2**12),
-    **dict.fromkeys(("max_ngram", "wide_max_ngram"), 2**8),
+    **dict.fromkeys(("max_ngram", "wide_max_ngram", "ctc_upsampling"), 2**8),
+    "max_length_difference": 2**16,
     "num_labels": 2**20,
 }
 LARGEST_POSITION_TABLE = 2**28  # entries of a table that is computed, not loaded

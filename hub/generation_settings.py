@@ -57,6 +57,8 @@ SETTINGS: dict[str, Setting] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"), NUMBER),
     **dict.fromkeys(("repetition_penalty", "encoder_repetition_penalty", "length_penalty"), NUMBER),
     **dict.fromkeys(("diversity_penalty", "penalty_alpha", "guidance_scale", "max_time"), NUMBER),
+    "refinement_steps": integer(1, LARGEST_LENGTH),
+    "length_scale": NUMBER,
     "top_k": integer(0, LARGEST_TOKEN),
     **dict.fromkeys(("pad_token_id", "bos_token_id"), TOKEN),
     **dict.fromkeys(("eos_token_id", "decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id"), TOKENS),

@@ -43,9 +43,10 @@ PARTS = {
         ("patch_embeddings", "cls_token", "distillation_token", "register_tokens", "mask_token", "merges"),
         "embeddings",
     ),
+    "upsample": "embeddings",
     **{"self_attn": "attention", "cross_attn": "attention", "mlp": "feed-forward"},
     **{"rnn": "recurrence", "bridge": "recurrence", "attention": "attention"},
-    **dict.fromkeys(("transform", "lm_head", "pointer", "pooler", "classifier"), "head"),
+    **dict.fromkeys(("transform", "lm_head", "pointer", "length_head", "pooler", "classifier"), "head"),
 }
 
 

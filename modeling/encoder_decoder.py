@@ -14,10 +14,11 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
+from .decoding import DECODINGS, DecoderInputs
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
-from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output, shift_right
-from .stack import CrossDecoderStack, EncoderStack, replace_windowed_cross_cache
+from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output
+from .stack import EncoderStack, replace_windowed_cross_cache
 
 
 @dataclass
@@ -46,7 +47,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     def __init__(self, config: VanillaEncoderDecoderConfig):
         super().__init__(config)
         self.encoder = ENCODERS[config.output_distribution](config, stack_config=config.encoder_side)
-        self.decoder = CrossDecoderStack(config, stack_config=config.decoder_side)
+        self.decoder = DECODINGS[config.decoding].decoder_class(config, stack_config=config.decoder_side)
         self.post_init()
 
     @can_return_tuple
@@ -69,7 +70,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
 
         Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
-        if decoder_input_ids is None and decoder_inputs_embeds is None:
+        if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
             decoder_input_ids = self.source_as_target(input_ids)
         if encoder_outputs is None:
             encoded = self.encoder(
@@ -105,7 +106,10 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
 
 
 class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqLM, GenerationMixin):
-    """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`."""
+    """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`.
+
+    `config.decoding` chooses another way to decode (table in `modeling/decoding`).
+    """
 
     _tp_plan = {"lm_head": "colwise_gather_output"}  # noqa: RUF012
     _fsdp_plan = {"lm_head": "keep_full_weight"}  # noqa: RUF012
@@ -117,11 +121,15 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         self.lm_head = nn.Linear(config.hidden_size, config.target_vocab_size, bias=config.lm_head_bias)
         self.logits_transform = build_logits_transform(config)
         self.pointer = POINTERS[config.output_distribution](config)
+        self.decoding = DECODINGS[config.decoding](config)
+        self.generation_config = self.decoding.with_options(self.generation_config)
         self.post_init()
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
+        if not self.model.decoder.has_cache:
+            return None
         prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
             generation_config, model_kwargs, *args, **kwargs
         )
@@ -132,6 +140,24 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
         return self.pointer.mix(super().logits(hidden_states), *pointers)
+
+    def _prepare_generation_config(self, *args: Any, **kwargs: Any) -> Any:
+        self.generation_config = self.decoding.with_options(self.generation_config)  # which may be the caller's
+        return super()._prepare_generation_config(*args, **kwargs)
+
+    def _validate_generation_mode(self, mode: Any, generation_config: Any, arguments: dict[str, Any]) -> None:
+        self.decoding.check_options(generation_config, arguments)
+        super()._validate_generation_mode(mode, generation_config, arguments)
+
+    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]  # called by keywords
+        return self.decoding.sample(self, input_ids, **kwargs)
+
+    def _beam_search(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]
+        return self.decoding.beam_search(self, input_ids, **kwargs)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder inputs for `labels` (B, T); data collators call this."""
+        return self.decoding.first_inputs(labels)
 
     @can_return_tuple
     def forward(
@@ -153,24 +179,27 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
     ) -> Seq2SeqLMOutput:
         """Return logits (B, T, V) and, given `labels` (B, T) with -100 on padding, the mean cross-entropy.
 
-        Decoder inputs default to the labels, shifted right after `decoder_start_token_id`.
+        Decoder inputs default to the labels, shifted right after `decoder_start_token_id`; for the other values of
+        `config.decoding`, inputs and loss are described in `modeling/decoding`.
         """
+        decoder_inputs: DecoderInputs = {
+            "decoder_input_ids": decoder_input_ids,
+            "decoder_attention_mask": decoder_attention_mask,
+            "decoder_inputs_embeds": decoder_inputs_embeds,
+        }
         if labels is not None:
             use_cache = False if use_cache is None else use_cache
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = shift_right(labels, self.config)
+            decoder_inputs = self.decoding.inputs_for(labels, decoder_inputs)
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
             position_ids=position_ids,
             decoder_position_ids=decoder_position_ids,
             encoder_outputs=encoder_outputs,
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            **decoder_inputs,
             **kwargs,
         )
         hidden_states = slice_logits_to_keep(outputs.last_hidden_state, logits_to_keep)
@@ -181,15 +210,10 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             input_ids if source_ids is None else source_ids,
             attention_mask,
         )
-        loss, logits = self.loss_and_logits(hidden_states, labels, *pointers, **kwargs)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
+        source = outputs.encoder_last_hidden_state, attention_mask
+        loss, logits = self.decoding.loss_and_logits(
+            self, hidden_states, labels, decoder_inputs, source, *pointers, **kwargs
         )
+        others = dict(outputs.items())
+        del others["last_hidden_state"]
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **others)

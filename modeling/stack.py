@@ -293,7 +293,9 @@ class CrossDecoderStack(TokenStack):
 
     is_causal = True
     has_cross_attention = True
-    mask_functions = CAUSAL_MASKS
+    has_cache = True
+    reads_tokens = True
+    mask_functions: dict[str, Callable] = CAUSAL_MASKS
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": CrossAttentionBlock,
         "attentions": OutputRecorder(Attention, index=1, layer_name="self_attn"),

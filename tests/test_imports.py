@@ -35,6 +35,11 @@ LAYERS = [
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
+    {"decoding.stacks", "decoding.base"},
+    {"decoding.parallel"},
+    {"decoding.mask_predict", "decoding.ctc"},
+    {"decoding.decodings"},
+    {"decoding"},
     {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin"},
     {"auto", "counts"},
 ]

@@ -16,7 +16,7 @@ from vanillaformer.tokenization import save_pair
 
 from .checks import check
 from .engine import Engine
-from .rules import CLASSIFIERS, GENERATORS, IMAGE_CLASSIFIERS, Rule, violations
+from .rules import CLASSIFIERS, GENERATORS, IMAGE_CLASSIFIERS, WRITES_STEP_BY_STEP, Rule, violations
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Exporter:
             if issubclass(model_class, IMAGE_CLASSIFIERS):
                 return ["the model reads images, but the engine takes tokens"]
             return [f"the model must be a {' or '.join(allowed.__name__ for allowed in self.models)}"]
-        return violations(self.rules, config)
+        return violations((WRITES_STEP_BY_STEP, *self.rules), config)
 
     def write(self, job: ExportJob) -> None:
         """Write the engine's files into an existing folder."""

@@ -41,6 +41,11 @@ def only(field: str, values: tuple[str, ...], subject: str) -> Rule:
     )
 
 
+WRITES_STEP_BY_STEP = Rule(
+    "decoding", lambda config: config.decoding != "autoregressive", "engines write one token after the other"
+)
+
+
 def violations(rules: Iterable[Rule], config: Any) -> list[str]:
     """Return the fields that rules forbid, each with its value and what there is instead."""
     return [

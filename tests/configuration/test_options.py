@@ -17,6 +17,7 @@ from vanillaformer import (
 )
 from vanillaformer.configuration import options
 from vanillaformer.modeling.block import BLOCKS
+from vanillaformer.modeling.decoding import DECODINGS
 from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS
 from vanillaformer.modeling.parts.feed_forward import FEED_FORWARDS
 from vanillaformer.modeling.parts.initialization import INITIALIZATIONS
@@ -51,6 +52,7 @@ CHOICES = {
     "Cell": options.CELL_CHOICES,
     "CrossAttention": options.CROSS_ATTENTION_CHOICES,
     "RecurrentInitialization": options.RECURRENT_INITIALIZATION_CHOICES,
+    "Decoding": options.DECODING_CHOICES,
 }
 PARTS = {
     "Norm": NORMS,
@@ -69,6 +71,7 @@ PARTS = {
     "Cell": CELLS,
     "CrossAttention": CROSS_ATTENTIONS,
     "RecurrentInitialization": RECURRENT_INITIALIZATIONS,
+    "Decoding": DECODINGS,
 }
 CONFIGS = (
     VanillaEncoderDecoderConfig,

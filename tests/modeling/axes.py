@@ -180,12 +180,14 @@ NEEDS: dict[tuple[str, Any], Value] = {
     },
 }
 
-# No axes: sizes that all toys share, what acts in training alone or on no layer, and what belongs to a classifier
+# No axes: sizes that all toys share, what acts in training alone or on no layer, and what belongs to a classifier or
+# to ways of decoding, which have tests of their own (`test_decoding.py`)
 APART = {
     "hidden_size", "num_hidden_layers", "intermediate_size", "max_position_embeddings", "vocab_size",
     "decoder_vocab_size", "relative_attention_max_distance", "dropout", "attention_dropout", "activation_dropout",
     "layer_drop", "drop_path_rate", "initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id",
-    "decoder_start_token_id", "classifier_pooling", "classifier_act", "classifier_norm", "classifier_dropout",
+    "decoder_start_token_id", "decoding", "max_length_difference", "ctc_upsampling",
+    "classifier_pooling", "classifier_act", "classifier_norm", "classifier_dropout",
 }  # fmt: skip
 
 

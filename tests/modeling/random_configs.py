@@ -13,6 +13,7 @@ from .axes import names_of, own_fields
 
 LENGTH, NEW = 6, 3  # tokens that are read, and that are written
 KEYWORDS = ("rope_parameters", "layer_types", "encoder_layer_types")  # and what else may be given, but is no field
+PARALLEL = {"decoding": "autoregressive", "max_length_difference": 128, "ctc_upsampling": 3}  # test_decoding.py
 RATES = (0, 0.0, 0.1, 0.5)
 
 
@@ -144,6 +145,7 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
         "activation_dropout": draw.choice(RATES),
         "layer_drop": draw.choice(RATES),
         "drop_path_rate": draw.choice(RATES),
+        **PARALLEL,
         "layer_scale_init_value": draw.choice((None, None, 1, draw.uniform(1e-3, 1))),
         "initializer_range": draw.uniform(0.001, 0.2),  # gated layers square what no norm keeps in range
         "logit_scale": draw.choice((None, draw.uniform(0.01, 4), 2)),

@@ -6,6 +6,7 @@ from vanillaformer.configuration import BlockConfig, VanillaConfig, layer_types
 from vanillaformer.configuration.options import (
     CELL_CHOICES,
     CROSS_ATTENTION_CHOICES,
+    DECODING_CHOICES,
     IMAGE_POOLING_CHOICES,
     LAYOUT_CHOICES,
     NORM_CHOICES,
@@ -41,6 +42,7 @@ def _block_rows(config: BlockConfig, classifies: bool) -> dict[str, str]:
         "feed-forward": _feed_forward(config),
         "embeddings": _embeddings(config, classifies) if hasattr(config, "vocab_size") else _patches(config),
         "output": _output(config),
+        "decoding": "" if config.decoding == "autoregressive" else DECODING_CHOICES[config.decoding].words,
         "dropout": _dropout(config),
         "initialization": f"`{config.initialization}`",
         "wide part": _wide_part(config) if classifies else "",

@@ -1,0 +1,87 @@
+"""One token after the other, and the hooks that all ways of decoding have.
+
+Shape letters: B batch, S length of the source, T of the target, D model width.
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers.generation import GenerationConfig, GenerationMixin
+
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
+
+from ..seq2seq import shift_right
+from ..stack import CrossDecoderStack
+
+DecoderInputs = dict[str, torch.Tensor | None]
+"""The arguments of the model's forward pass that begin with `decoder_`: ids or embeddings, and the mask."""
+
+
+class Autoregressive(nn.Module):
+    """One token after the other (Vaswani et al. 2017): `p(y | x) = Π p(y_t | y_<t, x)`, searched by transformers.
+
+    Also the base of the other ways: the hooks that the model calls.
+
+    Attributes:
+        decoder_class: The stack that fits.
+        generation_options: Options of `generate` that transformers does not have, with their defaults.
+    """
+
+    decoder_class: type[CrossDecoderStack] = CrossDecoderStack
+    generation_options: dict[str, Any] = {}  # noqa: RUF012 - read only
+
+    def __init__(self, config: VanillaEncoderDecoderConfig):
+        super().__init__()
+        self.config = config
+
+    def first_inputs(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return the decoder's input ids (B, T) for labels (B, T), which data collators ask for."""
+        return shift_right(labels, self.config)
+
+    def inputs_for(self, labels: torch.Tensor, given: DecoderInputs) -> DecoderInputs:
+        """Return the decoder's inputs of a pass with labels (B, T), those that are `given` among them."""
+        if given["decoder_input_ids"] is None and given["decoder_inputs_embeds"] is None:
+            return given | {"decoder_input_ids": self.first_inputs(labels)}
+        return given
+
+    def loss_and_logits(
+        self,
+        model: Any,
+        hidden_states: torch.Tensor,
+        labels: torch.Tensor | None,
+        inputs: DecoderInputs,
+        source: tuple[torch.Tensor, torch.Tensor | None],
+        *pointers: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Return the loss, `None` without labels (B, T), and the logits of the decoder's states.
+
+        Args:
+            model: The model, whose `loss_and_logits` describes the keyword arguments.
+            hidden_states: The decoder's states (B, T, D).
+            labels: Target ids, -100 on padding.
+            inputs: The decoder's inputs.
+            source: The encoder's states (B, S, D) and the mask of the source (B, S), `None` without padding.
+            *pointers: What the model's `loss_and_logits` takes beside the states.
+            **kwargs: Keyword arguments of the model's `loss_and_logits`.
+        """
+        return model.loss_and_logits(hidden_states, labels, *pointers, **kwargs)
+
+    def with_options(self, config: GenerationConfig) -> GenerationConfig:
+        """Return generation settings with `generation_options`: transformers refuses an option that they lack."""
+        missing = {
+            name: value for name, value in self.generation_options.items() if getattr(config, name, None) is None
+        }
+        return GenerationConfig(**config.to_dict() | missing | {"_from_model_config": False}) if missing else config
+
+    def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:
+        """Raise ValueError for options of `generate` that cannot be used."""
+
+    def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        """Return what `generate` returns where it does not search with several beams."""
+        return GenerationMixin._sample(model, cast(Any, input_ids), **kwargs)
+
+    def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        """Return what `generate` returns where it searches with several beams."""
+        return GenerationMixin._beam_search(model, cast(Any, input_ids), **kwargs)

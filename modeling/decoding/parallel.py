@@ -1,0 +1,101 @@
+"""What all ways of decoding in parallel share: a text that is there at once, and has no beginning to continue."""
+
+from typing import Any, cast
+
+import torch
+from transformers.generation import GenerationConfig
+from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+
+from .base import Autoregressive
+from .stacks import ParallelDecoderStack
+
+# Options of `generate` that need a text that grows token by token, or that draw tokens
+PREFIX_OPTIONS = (
+    "do_sample", "repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "penalty_alpha",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "sequence_bias", "suppress_tokens", "begin_suppress_tokens",
+    "forced_bos_token_id", "forced_eos_token_id", "exponential_decay_length_penalty", "min_length", "min_new_tokens",
+    "guidance_scale", "watermarking_config", "token_healing", "stop_strings", "max_time", "prompt_lookup_num_tokens",
+    "cache_implementation", "output_scores", "output_logits", "output_attentions", "output_hidden_states",
+)  # fmt: skip
+
+
+class ParallelDecoding(Autoregressive):
+    """Base of the ways that predict all tokens at once."""
+
+    decoder_class = ParallelDecoderStack
+
+    @property
+    def start_id(self) -> int:
+        """The token that texts start with; the config says that there is one."""
+        return cast(int, self.config.decoder_start_token_id)
+
+    @property
+    def pad_id(self) -> int:
+        """The token that fills texts up; the config says that there is one."""
+        return cast(int, self.config.pad_token_id)
+
+    @property
+    def end_ids(self) -> list[int]:
+        """The tokens that end a text; generated texts end with the first one."""
+        ends: Any = self.config.eos_token_id
+        return ends if isinstance(ends, list) else [ends]
+
+    def is_end(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return where tokens end a text."""
+        return torch.isin(tokens, torch.tensor(self.end_ids, device=tokens.device))
+
+    def token_log_probabilities(self, logits: torch.Tensor, *barred: int | None) -> torch.Tensor:
+        """Return log-probabilities (..., V) without the tokens that no text has."""
+        ids = [token for token in barred if token is not None]
+        return logits.float().index_fill(-1, torch.tensor(ids, device=logits.device), -torch.inf).log_softmax(-1)
+
+    def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:
+        defaults = config._get_default_generation_params()
+        given = {name: getattr(config, name, None) for name in PREFIX_OPTIONS} | {
+            name: arguments.get(name) for name in ("streamer", "assistant_model")
+        }
+        for name, value in given.items():
+            if value is not None and value != defaults.get(name) and value is not False:
+                shown = f"{name}={value!r}" if isinstance(value, int | float | str | list) else name
+                raise ValueError(
+                    f"{shown}: the model has decoding={self.config.decoding!r}, which predicts all tokens at once, so "
+                    "that there is no text that grows token by token"
+                )
+
+    def check_callables(self, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any) -> None:
+        """Raise ValueError for a beginning of the target, or for a caller's functions on one."""
+        expected = (MaxLengthCriteria, EosTokenCriteria)
+        found = [*logits_processor, *(entry for entry in stopping_criteria if not isinstance(entry, expected))]
+        names = [type(entry).__name__ for entry in found] + ["decoder_input_ids"] * (input_ids.shape[1] > 1)
+        if names:
+            raise ValueError(
+                f"{', '.join(names)}: the model has decoding={self.config.decoding!r}, which predicts all tokens at "
+                "once, and can neither continue a text nor change or stop one that grows token by token"
+            )
+
+    def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        self.check_callables(input_ids, kwargs.pop("logits_processor"), kwargs.pop("stopping_criteria"))
+        config, encoder_outputs = kwargs["generation_config"], kwargs["encoder_outputs"]
+        texts, scores = self.search(model, config, encoder_outputs, kwargs.get("attention_mask"))
+        start = texts.new_full((len(texts), 1), self.start_id)
+        sequences = torch.cat([start, texts], dim=1)
+        if config.return_dict_in_generate:
+            return GenerateBeamEncoderDecoderOutput(sequences=cast(Any, sequences), sequences_scores=scores)
+        return sequences
+
+    def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
+        return self.sample(model, input_ids, **kwargs)
+
+    def search(
+        self, model: Any, config: GenerationConfig, encoder_outputs: Any, attention_mask: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return texts (B, T) with an end token, filled up with padding, and the score of each (B).
+
+        Args:
+            model: The model.
+            config: The generation config, checked.
+            encoder_outputs: The encoder's output, each sentence as often as there are beams.
+            attention_mask: The mask of the source, likewise.
+        """
+        raise NotImplementedError

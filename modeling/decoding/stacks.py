@@ -1,0 +1,102 @@
+"""Decoders of all tokens at once.
+
+Shape letters: B batch, S length of the source, T of the target, K frames per source token, D model width.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document
+
+
+class ParallelDecoderStack(CrossDecoderStack):
+    """Bidirectional self-attention and cross-attention: a decoder of all tokens at once, without a cache."""
+
+    is_causal = False
+    has_cache = False
+    mask_functions = BIDIRECTIONAL_MASKS
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Return the states (B, T, D) of target tokens `input_ids` (B, T), some of them hidden."""
+        hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids)
+        and_mask = same_document(position_ids, attention_mask, hidden_states.shape[0])
+        hidden_states = self.run_layers(
+            hidden_states,
+            positions,
+            self.masks(hidden_states, attention_mask, and_mask_function=and_mask),
+            encoder_hidden_states,
+            encoder_attention_mask=create_bidirectional_mask(
+                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
+            ),
+            **kwargs,
+        )
+        return BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden_states)
+
+
+class UpsamplingDecoderStack(ParallelDecoderStack):
+    """The same on frames: `upsample` makes K vectors of each of the encoder's states (Libovický and Helcl 2018).
+
+    The frames of padding come last, wherever the source has its padding.
+    """
+
+    reads_tokens = False
+
+    def build_stem(self, config: Any) -> None:
+        super().build_stem(config)
+        self.upsample = nn.Linear(config.encoder_width, config.ctc_upsampling * config.hidden_size)
+
+    def forward(  # type: ignore[override]  # target tokens are not read
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Return the states (B, K · S, D) of the frames of the encoder's output (B, S, D)."""
+        if encoder_hidden_states is None:
+            raise ValueError("decoding='ctc' makes the decoder's input of the encoder's output: none was given")
+        mask = source_mask(encoder_hidden_states, encoder_attention_mask)
+        order = mask.int().argsort(dim=1, descending=True, stable=True)  # tokens first
+        states = encoder_hidden_states.gather(1, order[..., None].expand_as(encoder_hidden_states))
+        repeats = self.config.ctc_upsampling
+        frames = self.upsample(states).unflatten(-1, (repeats, -1)).flatten(1, 2)  # (B, K · S, D)
+        return super().forward(
+            inputs_embeds=frames / self.embeddings.scale,  # which the stem multiplies tokens by
+            attention_mask=mask.gather(1, order).repeat_interleave(repeats, dim=1),
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            **kwargs,
+        )
+
+
+def source_mask(states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+    """Return where the states (B, S, D) of a source are those of tokens, (B, S)."""
+    if attention_mask is None:
+        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return attention_mask.bool()

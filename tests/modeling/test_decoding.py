@@ -1,0 +1,422 @@
+"""Parallel decoding: mask-predict and CTC, against plain computations, and each sentence of a batch against itself."""
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM, LogitsProcessorList, MinLengthLogitsProcessor, StoppingCriteriaList
+from transformers.generation import MaxTimeCriteria, TextStreamer
+
+from vanillaformer import VanillaEncoderDecoderConfig, VanillaEncoderDecoderForConditionalGeneration
+from vanillaformer.modeling.decoding import MaskPredict
+from vanillaformer.modeling.decoding.mask_predict import ranks
+
+from .axes import PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
+from .toys import inputs_of, padding, tokens, toy
+
+START, END, NEW = 2, 3, 10
+PARALLEL = ("mask_predict", "ctc")
+every_parallel = pytest.mark.parametrize("decoding", PARALLEL)
+ADDED = {"position_embedding_type": "sinusoidal", "tie_word_embeddings": True}
+
+
+def parallel_toy(decoding: str, **overrides: Any) -> Any:
+    return toy("encoder_decoder", decoding=decoding, **(ADDED | overrides)).double()
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {decoding: parallel_toy(decoding).requires_grad_(False) for decoding in PARALLEL}
+
+
+def source(batch: int = 3, length: int = 7, side: str = "right") -> dict[str, torch.Tensor]:
+    inputs = inputs_of("encoder_decoder", batch, length, side)
+    del inputs["decoder_input_ids"]
+    return inputs
+
+
+def labels_of(batch: int = 3, length: int = 6) -> torch.Tensor:
+    """Targets with an end, each one token shorter than the one before."""
+    labels = tokens(batch, length, TARGET_VOCABULARY, seed=4)
+    mask = padding(batch, length)
+    ends = mask.sum(1, keepdim=True) - 1
+    return labels.scatter(1, ends, END).masked_fill(mask == 0, -100)
+
+
+def single(inputs: dict[str, torch.Tensor], row: int) -> dict[str, torch.Tensor]:
+    """A sentence of a batch without its padding."""
+    real = inputs["attention_mask"][row] == 1
+    return {name: value[row : row + 1, real] for name, value in inputs.items()}
+
+
+def text_of(row: torch.Tensor) -> list[int]:
+    return [token for token in row.tolist()[1:] if token != PAD]
+
+
+# ------------------------------------------------------------------------------------------------------------ both
+@pytest.mark.parametrize(
+    ("decoding", "options"),
+    [
+        ("mask_predict", {"refinement_steps": 1}),
+        ("mask_predict", {"refinement_steps": 4}),
+        ("mask_predict", {"refinement_steps": 3, "num_beams": 4, "num_return_sequences": 2}),
+        ("mask_predict", {"length_scale": 2.0}),
+        ("ctc", {}),
+    ],
+)
+def test_a_batch_is_its_sentences(models, decoding, options):
+    inputs, returned = source(), options.get("num_return_sequences", 1)
+    batch = models[decoding].generate(**inputs, max_new_tokens=NEW, **options)
+    assert (batch[:, 0] == START).all()
+    for row, text in enumerate(batch):
+        alone = models[decoding].generate(**single(inputs, row // returned), max_new_tokens=NEW, **options)
+        found = text_of(alone[row % returned])
+        assert text_of(text) == found
+        assert found[-1] == END
+        assert found.count(END) == 1
+        assert START not in found
+        assert len(found) <= NEW
+
+
+@every_parallel
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_of_the_source_changes_nothing(models, decoding, side):
+    inputs, labels = source(side=side), labels_of()
+    loss = models[decoding](**inputs, labels=labels).loss
+    counts = (labels != -100).sum(1)
+    losses = [models[decoding](**single(inputs, row), labels=labels[row : row + 1]).loss for row in range(3)]
+    torch.testing.assert_close(loss, (torch.stack(losses) * counts).sum() / counts.sum())
+
+
+COPYING = {"output_distribution": "pointer_generator", "share_encoder_decoder_embeddings": True}
+COPYING |= {"decoder_vocab_size": SOURCE_VOCABULARY}
+
+
+@every_parallel
+@pytest.mark.parametrize("fields", [{}, COPYING], ids=["softmax", "pointer_generator"])
+def test_every_weight_is_trained(decoding, fields):
+    model = parallel_toy(decoding, **fields).train()
+    torch.manual_seed(0)
+    model(**source(), labels=labels_of()).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, name
+    assert model.eval().generate(**source(), max_new_tokens=NEW).shape[0] == 3
+
+
+@every_parallel
+def test_a_pass_is_divided_by_the_targets_of_the_step(models, decoding):
+    inputs, labels = source(), labels_of()
+    whole = models[decoding](**inputs, labels=labels)
+    part = models[decoding](**inputs, labels=labels, num_items_in_batch=torch.tensor(40), return_logits=False)
+    torch.testing.assert_close(part.loss, whole.loss * (labels != -100).sum() / 40)
+    assert part.logits is None
+
+
+@every_parallel
+def test_a_row_without_labels_adds_nothing(models, decoding):
+    inputs, labels = source(), labels_of()
+    labels[2] = -100
+    first = models[decoding](**{name: value[:2] for name, value in inputs.items()}, labels=labels[:2])
+    torch.testing.assert_close(models[decoding](**inputs, labels=labels).loss, first.loss)
+
+
+@every_parallel
+def test_a_saved_model_generates_the_same(models, decoding, tmp_path):
+    model = models[decoding]
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert again.config.decoding == decoding
+    options = {"max_new_tokens": NEW}
+    assert torch.equal(again.generate(**source(), **options), model.generate(**source(), **options))
+
+
+@every_parallel
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("do_sample=True", {"do_sample": True}),
+        ("repetition_penalty=1.5", {"repetition_penalty": 1.5}),
+        ("no_repeat_ngram_size=2", {"no_repeat_ngram_size": 2}),
+        ("forced_bos_token_id=5", {"forced_bos_token_id": 5}),
+        ("min_new_tokens=3", {"min_new_tokens": 3}),
+        ("streamer", {"streamer": TextStreamer(None)}),
+        ("prompt_lookup_num_tokens=2", {"prompt_lookup_num_tokens": 2}),
+        ("cache_implementation='static'", {"cache_implementation": "static"}),
+        ("output_scores=True", {"output_scores": True, "return_dict_in_generate": True}),
+        ("decoder_input_ids", {"decoder_input_ids": torch.tensor([[START, 5]] * 3)}),
+        ("MinLength", {"logits_processor": LogitsProcessorList([MinLengthLogitsProcessor(3, END)])}),
+        ("PrefixConstrained", {"prefix_allowed_tokens_fn": lambda batch, ids: [4]}),
+        ("MaxTimeCriteria", {"stopping_criteria": StoppingCriteriaList([MaxTimeCriteria(1.0)])}),
+    ],
+)
+def test_options_that_need_a_prefix_are_refused_by_name(models, decoding, name, options):
+    with pytest.raises(ValueError, match=name) as info:
+        models[decoding].generate(**source(), max_new_tokens=NEW, **options)
+    assert f"decoding={decoding!r}" in str(info.value)
+
+
+def test_an_assistant_is_refused(models):
+    with pytest.raises(ValueError, match="assistant_model"):
+        models["mask_predict"].generate(**source(), assistant_model=models["mask_predict"])
+
+
+@pytest.mark.parametrize(
+    ("decoding", "options", "message"),
+    [
+        ("mask_predict", {"refinement_steps": 0}, "refinement_steps must be an integer of at least 1, got 0"),
+        ("mask_predict", {"length_scale": -1.0}, "length_scale must be a finite number greater than 0"),
+        ("ctc", {"num_beams": 2}, "num_beams=2: decoding='ctc' has a single candidate"),
+        ("ctc", {"length_scale": 2.0}, "length_scale"),
+    ],
+)
+def test_wrong_options_are_refused(models, decoding, options, message):
+    with pytest.raises(ValueError, match=message):
+        models[decoding].generate(**source(), **options)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"decoding": "mask_predict", "position_embedding_type": "rotary"}, "position_embedding_type must be"),
+        ({"decoding": "mask_predict", "eos_token_id": None}, "needs a eos_token_id"),
+        ({"decoding": "ctc", "pad_token_id": None}, "needs a pad_token_id"),
+        ({"decoding": "ctc", "share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "tie_word"),
+        ({"decoding": "mask_predict", "ctc_upsampling": 2}, "ctc_upsampling=2 only applies to decoding='ctc'"),
+        ({"max_length_difference": 5}, "max_length_difference=5 only applies to decoding='mask_predict'"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(fields, message):
+    with pytest.raises((ValueError, StrictDataclassError), match=message):
+        VanillaEncoderDecoderConfig(**fields)
+
+
+def test_the_autoregressive_model_has_no_new_weights():
+    config = VanillaEncoderDecoderConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    names = VanillaEncoderDecoderForConditionalGeneration(config).state_dict().keys()
+    assert not any("decoding" in name or "upsample" in name for name in names)
+
+
+# ---------------------------------------------------------------------------------------------------- mask-predict
+def test_the_first_position_sees_the_last(models):
+    ids = tokens(1, 5, TARGET_VOCABULARY)
+    other = ids.clone()
+    other[0, -1] = ids[0, -1] - 1
+    logits = [models["mask_predict"](**source(1), decoder_input_ids=entry).logits[0, 0] for entry in (ids, other)]
+    assert (logits[0] - logits[1]).abs().max() > 1e-3
+
+
+def test_one_step_is_the_argmax_of_a_pass_on_hidden_tokens(models):
+    model, inputs = models["mask_predict"], single(source(), 0)
+    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=1)
+    length = output.shape[1] - 2
+    hidden = torch.tensor([[START] * length + [END]])
+    logits = model(**inputs, decoder_input_ids=hidden).logits[0, :-1]
+    logits[:, [PAD, START, END]] = -torch.inf
+    assert output[0, 1:-1].tolist() == logits.argmax(-1).tolist()
+
+
+def test_refinement_hides_the_least_certain_tokens(models):
+    """The algorithm of the paper for one sentence, in plain Python."""
+    model, inputs, steps = models["mask_predict"], single(source(), 0), 3
+    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=steps, return_dict_in_generate=True)
+    length = output.sequences.shape[1] - 2
+    text, certainty = [START] * length, [0.0] * length
+    for step in range(1, steps + 1):
+        logits = model(**inputs, decoder_input_ids=torch.tensor([[*text, END]])).logits[0]
+        logits[:, [PAD, START, END]] = -torch.inf
+        best = logits.log_softmax(-1).max(-1)
+        for place in [place for place in range(length) if text[place] == START]:
+            text[place], certainty[place] = best.indices[place].item(), best.values[place].item()
+        for place in sorted(range(length), key=lambda place: certainty[place])[: length * (steps - step) // steps]:
+            text[place] = START
+    assert text_of(output.sequences[0]) == [*text, END]
+    assert output.sequences_scores.item() == pytest.approx(sum(certainty) / length, rel=1e-5)
+
+
+def test_candidates_are_the_likeliest_lengths_and_the_best_text_wins(models):
+    model, inputs = models["mask_predict"], single(source(), 0)
+    states = model.get_encoder()(**inputs).last_hidden_state
+    seen = inputs["attention_mask"].bool()
+    scores = model.decoding.length_logits(states, seen)[0]
+    lengths = [7 + place - 128 for place in scores.argsort(descending=True).tolist()]
+    likeliest = [length for length in lengths if 1 <= length <= NEW - 1][:3]
+    options = {"max_new_tokens": NEW, "return_dict_in_generate": True}
+    output = model.generate(**inputs, num_beams=3, num_return_sequences=3, **options)
+    assert {len(text_of(row)) - 1 for row in output.sequences} == set(likeliest)
+    assert output.sequences_scores.tolist() == sorted(output.sequences_scores.tolist(), reverse=True)
+    best = model.generate(**inputs, num_beams=3, **options)
+    assert text_of(best.sequences[0]) == text_of(output.sequences[0])
+
+
+def test_length_scale_is_a_factor_on_the_length(models):
+    model, inputs = models["mask_predict"], single(source(), 0)
+    length, *others = [
+        model.generate(**inputs, max_new_tokens=20, length_scale=scale).shape[1] - 2 for scale in (1.0, 0.5, 1.5)
+    ]
+    assert others == [round(0.5 * length), min(round(1.5 * length), 19)]
+
+
+def test_the_options_are_saved_with_the_generation_settings(tmp_path):
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = VanillaEncoderDecoderConfig(**sizes, decoding="mask_predict")
+    model = VanillaEncoderDecoderForConditionalGeneration(config)
+    model.generation_config.refinement_steps = 7
+    model.save_pretrained(tmp_path)
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.refinement_steps == 7
+
+
+def test_draws_hide_any_number_of_tokens_and_never_the_end():
+    content = (padding(2000, 6)[:2].repeat(1000, 1) == 1).clone()
+    content[0::2, 5] = False
+    content[1::2, 4] = False  # where the end is
+    torch.manual_seed(0)
+    hidden = MaskPredict.draw_hidden(content)
+    assert not (hidden & ~content).any()
+    for start, length in ((0, 5), (1, 4)):
+        numbers = hidden[start::2].sum(1)
+        assert numbers.bincount(minlength=length + 1)[1:].tolist() == pytest.approx([1000 / length] * length, rel=0.2)
+        share = (length + 1) / 2 / length
+        assert hidden[start::2].float().mean(0)[:length].tolist() == pytest.approx([share] * length, rel=0.1)
+
+
+def test_the_held_out_loss_is_the_likelihood_of_length_and_tokens(models):
+    model, inputs, labels = models["mask_predict"], single(source(), 0), labels_of(1)
+    length = labels.shape[1] - 1
+    hidden = torch.tensor([[START] * length + [END]])
+    logits = model(**inputs, decoder_input_ids=hidden).logits[0, :-1]
+    tokens_loss = nn.functional.cross_entropy(logits, labels[0, :-1], reduction="sum")
+    states = model.get_encoder()(**inputs).last_hidden_state
+    lengths = model.decoding.length_head(states.mean(1))
+    length_loss = nn.functional.cross_entropy(lengths, torch.tensor([length - 7 + 128]))
+    loss = model(**inputs, labels=labels).loss
+    torch.testing.assert_close(loss, (tokens_loss.float() + length_loss.float()) / (length + 1))
+    given = model.prepare_decoder_input_ids_from_labels(labels)
+    assert torch.equal(given, hidden)
+
+
+def test_ranks():
+    assert ranks(torch.tensor([[0.3, 0.1, 0.2, 0.1]])).tolist() == [[3, 0, 2, 1]]
+
+
+# -------------------------------------------------------------------------------------------------------------- CTC
+def collapsed(path: list[int]) -> list[int]:
+    """A path without repetitions and blanks, in plain Python."""
+    return [token for token, _ in itertools.groupby(path) if token != PAD]
+
+
+@pytest.mark.parametrize("longest", [8, 3])
+def test_paths_collapse_as_in_plain_python(models, longest):
+    generator = torch.Generator().manual_seed(0)
+    path = torch.randint(0, 6, (64, 9), generator=generator)
+    path[path == START] = 4
+    for row, text in zip(path.tolist(), models["ctc"].decoding.collapse(path, longest).tolist()):
+        found = collapsed(row)
+        until_end = found[: found.index(END)] if END in found else found
+        assert [token for token in text if token != PAD] == [*until_end[:longest], END]
+
+
+def test_the_loss_is_the_likelihood_of_all_paths():
+    model = parallel_toy("ctc", decoder_vocab_size=6, ctc_upsampling=2).requires_grad_(False)
+    inputs = {"input_ids": torch.tensor([[5, 6]])}
+    log_probabilities = model(**inputs).logits[0].log_softmax(-1)  # 4 frames
+    labels = torch.tensor([[4, 4, END]])
+    total = sum(
+        math.exp(sum(log_probabilities[frame, token].item() for frame, token in enumerate(path)))
+        for path in itertools.product(range(6), repeat=4)
+        if collapsed(list(path)) == [4, 4, END]
+    )
+    assert model(**inputs, labels=labels).loss.item() == pytest.approx(-math.log(total) / 3, rel=1e-5)
+
+
+def test_a_target_without_a_path_adds_nothing(models):
+    labels = torch.tensor([[4] * 12 + [END]])  # 12 equal tokens need 23 frames
+    assert models["ctc"](input_ids=torch.tensor([[5, 6, 3]]), labels=labels).loss == 0
+
+
+def test_smoothing_is_refused(models):
+    with pytest.raises(ValueError, match=r"label_smoothing=0.1: decoding='ctc'"):
+        models["ctc"](**source(), labels=labels_of(), label_smoothing=0.1)
+
+
+def test_there_are_frames_for_every_position_of_the_table():
+    model = parallel_toy("ctc", position_embedding_type="learned")
+    length = model.config.max_position_embeddings
+    assert model(input_ids=tokens(1, length, SOURCE_VOCABULARY)).logits.shape[1] == 3 * length
+    assert model.model.decoder.embeddings.positions.embed_positions.num_embeddings == 3 * length
+
+
+# --------------------------------------------------------------------------------------------------------- learning
+def trained(decoding: str, batch_of: Any, steps: int, vocab_size: int) -> Any:
+    config = VanillaEncoderDecoderConfig(
+        vocab_size=vocab_size, hidden_size=32, encoder_layers=2, num_hidden_layers=1, num_attention_heads=4,
+        norm_placement="pre", max_position_embeddings=16, dropout=0.0, decoding=decoding,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = VanillaEncoderDecoderForConditionalGeneration(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, step / 30) * (1 - step / steps))
+    for _ in range(steps):
+        model(**batch_of(32)).loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+def reversed_batch(size: int, words: int = 8) -> dict[str, torch.Tensor]:
+    """Sources of 4 to 6 words, and their words in the opposite order."""
+    lengths = torch.randint(4, 7, (size,))
+    mask = torch.arange(7) <= lengths[:, None]
+    texts = torch.randint(4, 4 + words, (size, 7)).scatter(1, lengths[:, None], END).masked_fill(~mask, PAD)
+    places = (lengths[:, None] - 1 - torch.arange(7)).clamp(min=0)
+    labels = texts.gather(1, places).scatter(1, lengths[:, None], END).masked_fill(~mask, -100)
+    return {"input_ids": texts, "attention_mask": mask.long(), "labels": labels}
+
+
+def ambiguous_batch(size: int) -> dict[str, torch.Tensor]:
+    """The same in one of two vocabularies, at random: two right answers for each source."""
+    batch = reversed_batch(size)
+    words = batch["labels"] >= 4
+    second = torch.rand(size, 1) < 0.5
+    return batch | {"labels": torch.where(words & second, batch["labels"] + 8, batch["labels"])}
+
+
+@torch.no_grad()
+def right_answers(model: Any, batch: dict[str, torch.Tensor], **options: Any) -> float:
+    labels = batch.pop("labels")
+    outputs = model.generate(**batch, max_new_tokens=9, **options)
+    found = 0
+    for output, label in zip(outputs, labels):
+        expected = [token for token in label.tolist() if token >= 4]
+        words = text_of(output)[:-1]
+        found += words == expected or words == [token + 8 for token in expected]
+    return found / len(labels)
+
+
+def other_words_batch(size: int) -> dict[str, torch.Tensor]:
+    """Sources, and another word for each of theirs."""
+    batch = reversed_batch(size)
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    return batch | {"labels": torch.where(labels >= 4, 15 - labels, labels)}
+
+
+def test_ctc_learns_other_words():
+    model = trained("ctc", other_words_batch, 100, vocab_size=12)
+    torch.manual_seed(1)
+    assert right_answers(model, other_words_batch(100)) >= 0.9
+
+
+def test_refinement_resolves_what_has_two_answers():
+    """Multi-modality: tokens chosen apart mix two answers, tokens chosen one after the other do not."""
+    model = trained("mask_predict", ambiguous_batch, 400, vocab_size=20)
+    torch.manual_seed(1)
+    batch = reversed_batch(100)
+    assert right_answers(model, dict(batch), refinement_steps=1) <= 0.5
+    assert right_answers(model, dict(batch), refinement_steps=8) >= 0.9
