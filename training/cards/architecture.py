@@ -3,6 +3,7 @@
 from typing import Any
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig, layer_types
+from vanillaformer.configuration.activations import activation_choice
 from vanillaformer.configuration.options import (
     CELL_CHOICES,
     CROSS_ATTENTION_CHOICES,
@@ -15,7 +16,6 @@ from vanillaformer.configuration.options import (
     PLACEMENT_CHOICES,
     POSITION_CHOICES,
     QUERY_KEY_NORM_CHOICES,
-    activation_choice,
 )
 from vanillaformer.modeling.counts import count_flops
 

@@ -7,7 +7,8 @@ from importlib.resources import files
 from typing import Any
 
 from vanillaformer.configuration import PRESETS, BlockConfig
-from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS, activation_choice
+from vanillaformer.configuration.activations import activation_choice
+from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS
 
 from ..metrics.scores import SCORES
 from .facts import CardFacts

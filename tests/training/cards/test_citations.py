@@ -7,6 +7,7 @@ import pytest
 
 from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
+from vanillaformer.configuration.activations import ACTIVATIONS
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.training.cards import citations as cite
 from vanillaformer.training.cards.techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
@@ -34,7 +35,7 @@ EVERYTHING_ON = {
 }
 TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True, "block_stride": 8})
 CHOICES = [choice for choices in options.OPTIONS.values() for choice in choices.values()]
-DESCRIBED = [*CHOICES, *options.ACTIVATIONS.values(), *PRESETS.values()]
+DESCRIBED = [*CHOICES, *ACTIVATIONS.values(), *PRESETS.values()]
 
 
 def field(entry: str, name: str) -> str | None:

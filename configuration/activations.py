@@ -1,0 +1,40 @@
+"""Activation functions of transformers that have a name of their own or a paper: cards and conversion read them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Description of an activation function of transformers.
+
+    Attributes:
+        gated: Name of the gated feed-forward layer that has it.
+        papers: Papers that introduced it, as keys of `training/cards/references.bib`.
+    """
+
+    gated: str | None = None
+    papers: tuple[str, ...] = ()
+
+
+# All others of transformers can be chosen too; they have no special name and no citation
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": Activation("ReGLU"),
+    "gelu": Activation("GEGLU", ("hendrycks2016gaussian",)),
+    "gelu_pytorch_tanh": Activation("GEGLU", ("hendrycks2016gaussian",)),
+    "silu": Activation("SwiGLU", ("elfwing2018sigmoid",)),
+    "relu2": Activation(papers=("so2021primer",)),
+    "linear": Activation("bilinear"),
+}
+ACTIVATION_ALIASES = {
+    "swish": "silu",
+    "gelu_new": "gelu_pytorch_tanh",
+    "gelu_fast": "gelu_pytorch_tanh",
+    "gelu_python": "gelu",
+    "gelu_python_tanh": "gelu_pytorch_tanh",
+}
+"""Other names that transformers has for the same function, equal but for rounding."""
+
+
+def activation_choice(name: str) -> Activation:
+    """Return the description of an activation, by any of its names."""
+    return ACTIVATIONS.get(ACTIVATION_ALIASES.get(name, name), Activation())
