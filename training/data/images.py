@@ -14,6 +14,7 @@ CHANNELS = 3
 """Every pipeline of transformers converts images to RGB."""
 LARGEST = 100_000_000
 """Pixels of the largest image that is decoded: 400 MB in memory."""
+TOO_LARGE = f"it has more than the {LARGEST // 1_000_000:,} million pixels that are allowed"
 FORMATS = {
     "BMP": (".bmp",),
     "GIF": (".gif",),
@@ -62,10 +63,10 @@ def read_image(source: bytes | str | os.PathLike[str]) -> Any:
             library.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=tuple(FORMATS)) as image,
         ):
             if image.width * image.height > LARGEST:
-                raise ValueError(_too_large(f"{image.width:,} by {image.height:,} pixels"))
+                raise ValueError(TOO_LARGE)
             return as_rgb(image)
     except library.DecompressionBombError:
-        raise ValueError(_too_large("far more pixels")) from None
+        raise ValueError(TOO_LARGE) from None
     except library.UnidentifiedImageError:
         names = ", ".join(FORMATS)
         raise ValueError(f"it is not an image ({names}), or its beginning is damaged") from None
@@ -102,12 +103,8 @@ def pixels(source: bytes | str | os.PathLike[str], size: int) -> bytes:
 
 
 def image_files(folder: Path) -> Iterator[Path]:
-    """Yield the images in a folder and in its folders, sorted; hidden files are left out."""
+    """Yield the images in a folder and in its folders, sorted; hidden files are left out, links to nothing are not."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in ENDINGS and path.is_file() and not hidden:
+        if path.suffix.lower() in ENDINGS and not path.is_dir() and not hidden:
             yield path
-
-
-def _too_large(what: str) -> str:
-    return f"it has {what}, more than the {LARGEST // 1_000_000:,} million that are allowed"

@@ -38,8 +38,8 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
     feature = train.rows.features["label"]
     names = feature.names if isinstance(feature, ClassLabel) else _sorted(filter(None, _names(train)[0]))
     if len(names) < 2:
-        found = f"one value only, {names[0]!r}" if names else "no label"
-        raise ValueError(f"column 'label' has {found}: nothing to classify")
+        found = f"all labels have one value only, {names[0]!r}" if names else "there is no label"
+        raise ValueError(f"{train.name}: {found}: nothing to classify")
     encoded = {split: with_labels(rows, names) for split, rows in {**splits, "train": train}.items()}
     for split, part in encoded.items():
         if not len(part.rows):

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_datasets
+from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
@@ -287,8 +288,10 @@ def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
 
     `Dataset.select` would hold the numbers in memory, and copy each row on its own whenever rows are read.
     """
+    if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
+        return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())
     ordered = bool((numbers[1:] > numbers[:-1]).all())
-    if not len(numbers) or not ordered or not rows.cache_files or rows._indices is not None:
+    if not ordered or not rows.cache_files or rows._indices is not None:
         return rows.select(numbers)
     if len(numbers) == 1 + numbers[-1] - numbers[0]:
         return rows.select(range(numbers[0], numbers[-1] + 1))

@@ -59,13 +59,17 @@ def hold_out(dataset: DatasetDict, column: str, data_args: DataArguments) -> Dat
     return DatasetDict({**dataset, **take(dataset["train"], column, fractions, data_args.split_seed)})
 
 
+def _distinct(count: int, column: str) -> str:
+    return f"{count} distinct {column}{'' if count == 1 else 's'}"
+
+
 def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: int) -> dict[str, Dataset]:
     number_of = text_numbers(rows, column)
     size = int(number_of.max(initial=-1)) + 1
     if size <= len(fractions):
         given = " or ".join(f"--{split}_file" for split in fractions)
         raise ValueError(
-            f"a {' and a '.join(fractions)} part cannot be split from {size} distinct {column}: give {given}"
+            f"a {' and a '.join(fractions)} part cannot be split from {_distinct(size, column)}: give {given}"
         )
     left, parts = np.arange(size), np.zeros(size, np.int8)  # the number of each text's split
     labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
@@ -79,8 +83,8 @@ def _at_random(rows: Dataset, column: str, fractions: dict[str, float], seed: in
             held_out = _drawn_by_class(left, number_of, labels, count, rng)
         if not len(held_out):
             raise ValueError(
-                f"a {split} part cannot be split from {len(left)} distinct {column} in which no class has two: give "
-                f"--{split}_file"
+                f"a {split} part cannot be split from {_distinct(len(left), column)} in which no class has two: "
+                f"give --{split}_file"
             )
         parts[held_out] = names.index(split)
         left = np.setdiff1d(left, held_out)

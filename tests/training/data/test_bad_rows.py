@@ -2,11 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
+from datasets import Dataset, concatenate_datasets
 
 from vanillaformer.training.data.arguments import DATA_ARGUMENTS
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
+from vanillaformer.training.data.rows import select_rows
 
 from .test_loading import classes, hub, load, write
 
@@ -123,7 +126,7 @@ def test_hub_labels_outside_the_classes(monkeypatch):
     ("task", "rows", "message"),
     [
         ("translation", [{"source": "", "target": "a"}], "a.jsonl has no rows"),
-        ("classification", [{"text": "a", "label": None}] * 2, "column 'label' has no label"),
+        ("classification", [{"text": "a", "label": None}] * 2, "there is no label: nothing to classify"),
         ("causal", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
     ],
 )
@@ -140,3 +143,11 @@ def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
     dataset, stats = skipping("causal", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["a", "b"]
     assert stats["train"] == {"blank texts left out": 1, "bad rows left out": 1}
+
+
+def test_a_batch_of_bad_rows_only_is_empty():
+    one, other = (Dataset.from_dict({name: list("abcde")}) for name in ("text", "name"))
+    for rows in (one.select([0, 2, 4]), concatenate_datasets([one, other], axis=1)):
+        none = select_rows(rows, np.array([], dtype=np.int64))
+        labeled = none.add_column("label", np.array([], dtype=np.int64))
+        assert (len(labeled), labeled.column_names) == (0, [*rows.column_names, "label"])

@@ -90,12 +90,13 @@ def test_a_bad_image_is_named_or_left_out(folder, capsys):
     whole = png(0, 64)
     (folder / "cat" / "x.png").write_bytes(whole[: len(whole) // 2])
     (folder / "dog" / "y.jpg").write_text("no image")
-    with pytest.raises(ValueError, match=r"photos, row 7: .*cat/x.png cannot be read: .*truncated.* \(2 such rows\)"):
+    (folder / "dog" / "z.png").symlink_to(folder / "nothing")
+    with pytest.raises(ValueError, match=r"photos, row 7: .*cat/x.png cannot be read: .*truncated.* \(3 such rows\)"):
         load(folder)
     data, _ = load(folder, bad_rows="skip")
     assert contents(data.splits) == expected()
-    assert data.stats["train"]["bad rows left out"] == 2
-    assert "2 of 14 rows are bad and left out" in capsys.readouterr().out
+    assert data.stats["train"]["bad rows left out"] == 3
+    assert "3 of 15 rows are bad and left out" in capsys.readouterr().out
 
 
 def test_a_row_without_an_image_is_named(tmp_path):
@@ -125,7 +126,7 @@ def test_folders_that_are_no_classes(folder, tmp_path):
 def test_one_image_and_one_class_are_too_few(tmp_path):
     (tmp_path / "a" / "cat").mkdir(parents=True)
     (tmp_path / "a" / "cat" / "1.png").write_bytes(png(1))
-    with pytest.raises(ValueError, match="one value only, 'cat': nothing to classify"):
+    with pytest.raises(ValueError, match="a: all labels have one value only, 'cat': nothing to classify"):
         load(tmp_path / "a")
     with pytest.raises(ValueError, match="cannot be split from 1 distinct image"):
         load(tmp_path / "a", "masked_image")

@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_said(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="32-bit numbers"):
         as_rgb(Image.fromarray(RAMP.astype(np.float32)))
     monkeypatch.setattr(images, "LARGEST", 1_000)
-    with pytest.raises(ValueError, match=r"64 by 64 pixels, more than"):
+    with pytest.raises(ValueError, match="it has more than"):
         pixels(whole, 8)
 
 
@@ -86,7 +86,7 @@ def test_a_decompression_bomb_takes_no_memory():
     for side in (12_000, 100_000):  # the second is refused by Pillow itself
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1_000)))
-        with pytest.raises(ValueError, match="pixels, more than the 100 million"):
+        with pytest.raises(ValueError, match="it has more than the 100 million pixels that are allowed"):
             read_image(bomb)
 
 

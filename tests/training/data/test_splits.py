@@ -144,7 +144,7 @@ def test_every_class_keeps_a_text_for_training(tmp_path, seed):
 
 def test_nothing_can_be_held_out_of_classes_of_one_text(tmp_path):
     rows = [{"text": f"t{n}", "label": n} for n in range(3)]
-    with pytest.raises(ValueError, match=r"a validation part cannot be split from 3 distinct text in which no class"):
+    with pytest.raises(ValueError, match=r"a validation part cannot be split from 3 distinct texts in which no class"):
         held_out(tmp_path, rows)
 
 
