@@ -39,28 +39,28 @@ def model_and_images(shape: str) -> tuple[nn.Module, torch.Tensor]:
     return model, pixels(3, height, width).double()
 
 
-def gradients(model: nn.Module, run: Any, images: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Gradients by `run`, a form of `model`."""
+def values(model: nn.Module, run: Any, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Logits and gradients by `run`, a form of `model`."""
     model.zero_grad()
-    run(images, labels=LABELS).loss.backward()
-    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    outputs = run(images, labels=LABELS)
+    outputs.loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return {"logits": outputs.logits} | gradients
 
 
-def assert_same_gradients(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    for name, gradient in expected.items():
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in expected.items():
         if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
-            assert_close(actual[name], gradient, name, 1e-12)
+            assert_close(actual[name], value, name, 1e-12)
 
 
 @every_shape
 def test_a_model_compiles_into_one_graph(shape):
     """`fullgraph` raises where Python would have to interrupt the graph."""
     model, images = model_and_images(shape)
-    expected, logits = gradients(model, model, images), model(images).logits
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, backend="eager")
-    assert_close(compiled(images).logits, logits, "logits", 1e-12)
-    assert_same_gradients(gradients(model, compiled, images), expected)
+    assert_same(values(model, compiled, images), values(model, model, images))
     torch.compiler.reset()
 
 
@@ -71,12 +71,12 @@ def test_gradient_checkpointing_changes_no_gradient(shape, reentrant):
     model.train()
     runs: list[int] = []
     model.model.layers[-1].mlp.register_forward_pre_hook(lambda *args: runs.append(1))
-    expected = gradients(model, model, images)
+    expected = values(model, model, images)
     assert len(runs) == 1
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
-    actual = gradients(model, model, images)
+    actual = values(model, model, images)
     assert len(runs) == 3, "nothing was recomputed"
-    assert_same_gradients(actual, expected)
+    assert_same(actual, expected)
 
 
 def test_parallel_plans_name_what_a_model_has():
