@@ -5,14 +5,16 @@ python benchmarks/complexity.py --lengths 256 512 1024 --widths 64 128 --no_flex
 
 Measured is what the table speaks of, from queries, keys and values to the output, without the projections around it:
 full self-attention through each implementation, and restricted self-attention (a window of r tokens) through a dense
-mask and through flex attention's block mask, which alone skips what lies outside the window. Recurrent and
-convolutional layers stand beside it as formulas. The exponents are slopes in the double-logarithmic plot.
+mask and through flex attention's block mask, which alone skips what lies outside the window. Of the recurrent layer, a
+whole layer of GRUs is measured; the convolutional one stands beside them as a formula. The exponents are slopes in the
+double-logarithmic plot.
 """
 
 import argparse
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import matplotlib
@@ -22,20 +24,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanillaformer import VanillaDecoderConfig
 from vanillaformer.modeling.parts.attention import Attention, eager_attention
-from vanillaformer.modeling.parts.positions import leave
+from vanillaformer.modeling.parts.positions import no_rotation
+from vanillaformer.modeling.parts.recurrence import CELLS
 from vanillaformer.modeling.stack import CAUSAL_MASKS
 
 matplotlib.use("Agg")
 
 HEAD = 64
-
-# Name: (attention implementation, restricted to the window)
-VARIANTS = {
-    "self-attention, eager": ("eager", False),
-    "self-attention, sdpa": ("sdpa", False),
-    "restricted, sdpa with a dense mask": ("sdpa", True),
-    "restricted, flex with a block mask": ("flex_attention", True),
-}
 
 # Vaswani et al. 2017, table 1: layer, operations, steps one after the other, longest path between two tokens
 TABLE = [
@@ -52,7 +47,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(arguments.threads)
     print_table(max(arguments.lengths), arguments.width, arguments.window)
-    variants = {name: how for name, how in VARIANTS.items() if not (arguments.no_flex and how[0] == "flex_attention")}
+    variants = {name: make for name, make in VARIANTS.items() if not (arguments.no_flex and "flex" in name)}
     results = {
         "length": sweep(variants, [(length, arguments.width) for length in arguments.lengths], arguments),
         "width": sweep(variants, [(arguments.length, width) for width in arguments.widths], arguments),
@@ -93,7 +88,7 @@ def attention_call(implementation: str, restricted: bool, n: int, d: int, r: int
     config = VanillaDecoderConfig(
         hidden_size=d, num_attention_heads=d // HEAD, num_hidden_layers=1, attn_implementation=implementation, **window
     )
-    module = Attention(config, 0, is_causal=True, rotate=leave).eval()
+    module = Attention(config, 0, is_causal=True, rotate=no_rotation).eval()
     query, key, value = (torch.randn(1, d // HEAD, n, HEAD, device=device) for _ in range(3))
     states = torch.empty(1, n, d, device=device)
     mask = CAUSAL_MASKS["sliding_attention" if restricted else "full_attention"](config, states, None, None)
@@ -101,14 +96,27 @@ def attention_call(implementation: str, restricted: bool, n: int, d: int, r: int
     return lambda: attend(module, query, key, value, mask, scaling=module.scaling)
 
 
+def recurrent_call(n: int, d: int, r: int, device: str) -> Callable[[], object]:
+    """Return a call of one layer of GRUs, (1, n, d) to the same."""
+    layer, x = CELLS["gru"](d, d, batch_first=True).to(device).eval(), torch.randn(1, n, d, device=device)
+    return lambda: layer.run(x)
+
+
+VARIANTS = {
+    "self-attention, eager": partial(attention_call, "eager", False),
+    "self-attention, sdpa": partial(attention_call, "sdpa", False),
+    "restricted, sdpa with a dense mask": partial(attention_call, "sdpa", True),
+    "restricted, flex with a block mask": partial(attention_call, "flex_attention", True),
+    "recurrent, GRU": recurrent_call,
+}
+"""What makes a call from n, d, r and the device, by name."""
+
+
 def sweep(variants: dict, points: list[tuple[int, int]], arguments: argparse.Namespace) -> list[dict]:
     """Return seconds and MiB of each variant at each (n, d)."""
     measured = []
     for n, d in points:
-        calls = {
-            name: attention_call(implementation, restricted, n, d, arguments.window, arguments.device)
-            for name, (implementation, restricted) in variants.items()
-        }
+        calls = {name: make(n, d, arguments.window, arguments.device) for name, make in variants.items()}
         with torch.no_grad():
             samples = measuring.measure(calls, arguments.repeats, 0.05, arguments.device, patience=1.0)
             memory = {name: measuring.peak_memory(call, arguments.device) for name, call in calls.items()}

@@ -66,7 +66,7 @@ def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) ->
     return native
 
 
-def native_architectures(config: BlockConfig, head: str | None = None) -> list[str]:
+def native_architectures(config: Any, head: str | None = None) -> list[str]:
     """Return the names of the architectures that a config fits with the fewest changes.
 
     These are the architectures that the config fits as it is. If there are none, they are those that it fits once

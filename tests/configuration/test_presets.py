@@ -168,6 +168,6 @@ def test_llama_tiny_has_no_bias_and_no_tied_or_position_table():
     assert parameters(VanillaDecoderForCausalLM, preset("llama-tiny")) == total
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-tiny")])
+@pytest.mark.parametrize("name", [name for name in PRESETS if name.endswith("-tiny") and name != "gru-tiny"])
 def test_a_tiny_preset_leaves_the_fused_attention_on(name):
     assert preset(name).attention_dropout == 0

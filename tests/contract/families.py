@@ -7,7 +7,6 @@ from harness import Family
 
 from vanillaformer import (
     PRESETS,
-    BlockConfig,
     VanillaDecoderConfig,
     VanillaDecoderForCausalLM,
     VanillaDecoderForSequenceClassification,
@@ -24,7 +23,11 @@ from vanillaformer import (
     VanillaImageEncoderForImageClassification,
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
+    VanillaRecurrentEncoderDecoderConfig,
+    VanillaRecurrentEncoderDecoderForConditionalGeneration,
+    VanillaRecurrentEncoderDecoderModel,
 )
+from vanillaformer.configuration import VanillaConfig
 
 TOY = {
     "vocab_size": 99,
@@ -63,13 +66,15 @@ SWIN = IMAGES | {
     "image_pooling": "mean",
 }
 
+RECURRENT_FIELDS = VanillaRecurrentEncoderDecoderConfig.keywords()
+
 
 def like(name: str, fields: dict) -> dict:
     """Return a preset's fields in toy size, without dropout."""
     return PRESETS[name].fields | dict.fromkeys(("dropout", "attention_dropout"), 0.0) | fields
 
 
-def family(name: str, reference: str, config_class: type[BlockConfig], fields: dict, **more: Any) -> Family:
+def family(name: str, reference: str, config_class: type[VanillaConfig], fields: dict, **more: Any) -> Family:
     """Return a family of the config's kind."""
     kind, auto_classes, pipelines, hidden_size = KINDS[config_class]
     return Family(
@@ -84,7 +89,16 @@ def family(name: str, reference: str, config_class: type[BlockConfig], fields: d
     )
 
 
-KINDS: dict[type[BlockConfig], tuple] = {
+KINDS: dict[type[VanillaConfig], tuple] = {
+    VanillaRecurrentEncoderDecoderConfig: (
+        "encoder_decoder",
+        {
+            "AutoModel": VanillaRecurrentEncoderDecoderModel,
+            "AutoModelForSeq2SeqLM": VanillaRecurrentEncoderDecoderForConditionalGeneration,
+        },
+        ("feature-extraction",),
+        64,
+    ),
     VanillaDecoderConfig: (
         "decoder",
         {
@@ -135,11 +149,38 @@ NO_OLD_NAMES = dict.fromkeys(
     ("test_can_load_from_already_mapped_keys", "test_reverse_loading_mapping"),
     "there are no checkpoints with older names of weights",
 )
+# What a model of states instead of keys and values does not have
+STATES = {
+    **dict.fromkeys(
+        (
+            "test_*sdpa*",
+            "test_attention_outputs",
+            "test_can_set_attention_dynamically",
+            "test_config_common_properties",
+        ),
+        "there is no self-attention, and there are no heads",
+    ),
+    **dict.fromkeys(("test_compile_backward", "test_compile_forward_fullgraph"), "Dynamo traces no torch.nn.RNNBase"),
+    "test_export_*": "padding is taken out of a batch, whose sizes then depend on the data",
+    **dict.fromkeys(("test_fsdp*", "test_hsdp*"), "there is no list of layers to wrap, and no plan"),
+    "test_capture_outputs_decorator": "the states of a side are its embeddings and its output",
+    "test_enable_input_require_grads_with_gradient_checkpointing": "there is no gradient checkpointing",
+}
 
 FAMILIES = [
     # The defaults
     family("decoder", "llama", VanillaDecoderConfig, DECODER),
     family("encoder_decoder", "bart", VanillaEncoderDecoderConfig, ENCODER_DECODER),
+    family(
+        "recurrent",
+        "bart",
+        VanillaRecurrentEncoderDecoderConfig,
+        # One layer: the hidden states of a side are its embeddings and its output
+        {key: value for key, value in ENCODER_DECODER.items() if key in RECURRENT_FIELDS}
+        | {"num_hidden_layers": 1, "encoder_layers": 1, "num_labels": 3},
+        attributes={"has_attentions": False},
+        not_applicable=STATES,
+    ),
     family("encoder", "bert", VanillaEncoderConfig, TOY | {"pad_token_id": 0}),
     family(
         "image_encoder",

@@ -128,6 +128,7 @@ def build_case(family: Family) -> type[unittest.TestCase]:
         # The year of a model is read from a copyright line that only transformers' own files have.
         "test_can_init_all_missing_weights_before_2023": True,
         "__module__": "test_contract",
+        **family.attributes,
     }
     case = type(family.name, (*mixins(family), FamilyCase), attributes)
     for test, excluded in family.skip_classes.items():

@@ -30,6 +30,7 @@ class Family:
         inputs: Makes the inputs in place of `token_inputs`.
         skip_classes: Test name to the classes that stay out of that test.
         not_applicable: Pattern of test names to the reason why they ask for something that these models do not have.
+        attributes: What the test class says about the models, such as `has_attentions`.
         tester: Attributes of the tester that follow neither from the kind nor from the config.
     """
 
@@ -43,6 +44,7 @@ class Family:
     inputs: Callable[["Family"], Inputs] | None = None
     skip_classes: dict[str, tuple[type[PreTrainedModel], ...]] = field(default_factory=dict)
     not_applicable: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, Any] = field(default_factory=dict)
     tester: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,7 +100,7 @@ class ModelTester:
         config = family.config()
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = config.num_hidden_layers
-        self.num_attention_heads = config.num_attention_heads
+        self.num_attention_heads = getattr(config, "num_attention_heads", 1)
         self.num_labels = config.num_labels
         if family.of_images:
             self.image_size, self.patch_size = config.image_size, config.patch_size
