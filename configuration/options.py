@@ -232,19 +232,49 @@ LAYER_TYPE_CHOICES: dict[str, Choice] = {
     ),
 }
 
+
+@dataclass(frozen=True)
+class InitializationChoice(Choice):
+    """Description of an initialization.
+
+    Attributes:
+        placement: The value of `norm_placement` that it needs.
+    """
+
+    placement: str | None = None
+
+
 Initialization = Literal[
-    "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "ds_init", "admin", "mimetic"
+    "normal", "gpt2", "xavier", "t5", "deepnorm", "t_fixup", "dt_fixup", "ds_init", "admin", "mimetic", "gradinit"
 ]  # fmt: skip
-INITIALIZATION_CHOICES: dict[str, Choice] = {
-    "normal": Choice("N(0, initializer_range²)", seen_in="BERT"),
-    "gpt2": Choice("as `normal`, the last maps smaller by depth", papers=("radford2019language",), seen_in="GPT-2"),
-    "xavier": Choice("uniform by fan in and fan out, embeddings N(0, 1/D)", papers=("glorot2010understanding",)),
-    "t5": Choice("N(0, 1/fan in), embeddings N(0, 1)", papers=("raffel2020exploring",), seen_in="T5"),
-    "deepnorm": Choice("as `xavier`, values smaller by depth", papers=("wang2022deepnet",)),
-    "t_fixup": Choice("as `xavier`, values and embeddings smaller by depth", papers=("huang2020improving",)),
-    "ds_init": Choice("as `xavier`, each layer smaller by its number", papers=("zhang2019improving",)),
-    "admin": Choice("as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",)),
-    "mimetic": Choice("as `normal`, attention like that of trained models", papers=("trockman2023mimetic",)),
+INITIALIZATION_CHOICES: dict[str, InitializationChoice] = {
+    "normal": InitializationChoice("N(0, initializer_range²)", seen_in="BERT"),
+    "gpt2": InitializationChoice(
+        "as `normal`, the last maps smaller by depth", papers=("radford2019language",), seen_in="GPT-2"
+    ),
+    "xavier": InitializationChoice(
+        "uniform by fan in and fan out, embeddings N(0, 1/D)", papers=("glorot2010understanding",)
+    ),
+    "t5": InitializationChoice("N(0, 1/fan in), embeddings N(0, 1)", papers=("raffel2020exploring",), seen_in="T5"),
+    "deepnorm": InitializationChoice("as `xavier`, values smaller by depth", papers=("wang2022deepnet",)),
+    "t_fixup": InitializationChoice(
+        "as `xavier`, values and embeddings smaller by depth", papers=("huang2020improving",)
+    ),
+    "dt_fixup": InitializationChoice(
+        "as `xavier`, values smaller by depth and by inputs measured on a batch",
+        papers=("xu2021optimizing",),
+        placement="no_norm",
+    ),
+    "ds_init": InitializationChoice("as `xavier`, each layer smaller by its number", papers=("zhang2019improving",)),
+    "admin": InitializationChoice(
+        "as `xavier`, residual factors measured on a batch", papers=("liu2020understanding",), placement="admin"
+    ),
+    "mimetic": InitializationChoice(
+        "as `normal`, attention like that of trained models", papers=("trockman2023mimetic",)
+    ),
+    "gradinit": InitializationChoice(
+        "as `xavier`, a scale of each tensor learned on 100 batches", papers=("zhu2021gradinit",)
+    ),
 }
 
 Pooling = Literal["first", "mean", "max", "last"]

@@ -7,7 +7,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from .block import BlockFields
 from .names import ROPE_PARTS
-from .options import FIELD_READERS, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
+from .options import FIELD_READERS, INITIALIZATION_CHOICES, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
 
 # Numbers in the parameters of scaled rotary positions
 ROPE_NUMBERS = (
@@ -267,10 +267,11 @@ class BlockRules(BlockFields):
         return self.num_key_value_heads * self.head_dim
 
     def validate_block_initialization(self) -> None:
-        """Admin's initialization sets a factor that only its placement has."""
-        if self.initialization == "admin" and self.norm_placement != "admin":
+        """Admin sets a factor that only its placement has; DT-Fixup is made for layers without norms."""
+        needed = INITIALIZATION_CHOICES[self.initialization].placement
+        if needed not in (None, self.norm_placement):
             raise ValueError(
-                "initialization='admin' sets the factors of norm_placement='admin', "
+                f"initialization={self.initialization!r} needs norm_placement={needed!r}, "
                 f"got norm_placement={self.norm_placement!r}"
             )
 

@@ -40,7 +40,16 @@ LAYERS = [
     {"decoding.mask_predict", "decoding.ctc"},
     {"decoding.decodings"},
     {"decoding"},
-    {"encoder_decoder", "decoder", "encoder", "image_encoder", "recurrent_encoder_decoder", "admin"},
+    {
+        "encoder_decoder",
+        "decoder",
+        "encoder",
+        "image_encoder",
+        "recurrent_encoder_decoder",
+        "admin",
+        "dt_fixup",
+        "gradinit",
+    },
     {"auto", "counts"},
 ]
 # The parts that are made of other parts, and of which.

@@ -42,11 +42,11 @@ from .run_folder.fingerprints import fingerprints
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
 from .tasks import TASKS, TaskName
-from .trainer.admin_profile import profile_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
 from .trainer.distillation import train_teachers
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
+from .trainer.measured_initialization import measure_new_model
 from .trainer.pushing import check_pushing
 from .trainer.time_budget import in_short, in_words
 from .trainer.trainer import RunTrainer
@@ -261,7 +261,7 @@ def add_callbacks(run: Run, trainer: RunTrainer) -> None:
 
 def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
-    profile_new_model(run, trainer)
+    measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
         if run.replaces:
             replace(run.folder)

@@ -169,6 +169,7 @@ NEEDS: dict[tuple[str, Any], Value] = {
     ("relative_attention_per_layer", True): {"position_embedding_type": "relative"},
     ("skip_first_norm", True): {"norm_placement": "pre"},
     ("initialization", "admin"): {"norm_placement": "admin"},
+    ("initialization", "dt_fixup"): {"norm_placement": "no_norm"},
     ("sinusoidal_layout", "halves"): {"position_embedding_type": "sinusoidal"},
     ("sinusoidal_layout", "tensor2tensor"): {"position_embedding_type": "sinusoidal"},
     ("use_cls_token", False): PATCHES_ONLY,

@@ -54,7 +54,9 @@ def sizes(draw: Random, kind: str) -> dict[str, Any]:
 def norms(draw: Random) -> dict[str, Any]:
     placement = draw.choice(get_args(options.NormPlacement))
     layout, weight = draw.choice(PLACEMENT_CHOICES[placement].layouts), draw.choice((True, False))
-    initializations = [name for name in get_args(options.Initialization) if name != "admin" or placement == "admin"]
+    initializations = [
+        name for name, choice in options.INITIALIZATION_CHOICES.items() if choice.placement in (None, placement)
+    ]
     skippable = placement == "pre" and layout != "parallel_shared_norm"
     return {
         "norm": draw.choice(get_args(options.Norm)),

@@ -28,8 +28,8 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def fresh(kind: str, initialization: str, **overrides) -> nn.Module:
     fields = WIDE | ({"decoder_vocab_size": 300} if kind == "encoder_decoder" else {})
-    if initialization == "admin":
-        fields = fields | {"norm_placement": "admin"}
+    if placement := options.INITIALIZATION_CHOICES[initialization].placement:
+        fields = fields | {"norm_placement": placement}
     return KINDS[kind][1](toy_config(kind, **(fields | {"initialization": initialization} | overrides)))
 
 
@@ -83,7 +83,7 @@ def is_embedding(model: nn.Module, name: str) -> bool:
 
 
 @every_kind
-@pytest.mark.parametrize("initialization", ["xavier", "admin"])
+@pytest.mark.parametrize("initialization", ["xavier", "admin", "dt_fixup", "gradinit"])
 def test_xavier(kind, initialization):
     model = fresh(kind, initialization, tie_word_embeddings=False)
     for name, parameter in weights(model).items():
@@ -199,7 +199,7 @@ def test_mimetic_leaves_all_else_normal(kind):
 @pytest.mark.parametrize("initialization", get_args(options.Initialization))
 @pytest.mark.parametrize("norm", get_args(options.Norm))
 def test_biases_start_at_zero_and_norms_at_the_identity(kind, initialization, norm):
-    model = fresh(kind, initialization, norm=norm)
+    model = fresh(kind, initialization, norm=norm, embedding_norm=True)
     drawn = weights(model)
     biases = norms = 0
     for name, parameter in model.named_parameters():

@@ -9,7 +9,7 @@ from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model
 from vanillaformer.training.preprocessing.collators import RowMasking
 from vanillaformer.training.run_folder.run import Run
-from vanillaformer.training.trainer.admin_profile import first_batch, profile_new_model
+from vanillaformer.training.trainer.measured_initialization import first_batches, measure_new_model
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import ClassifierTrainingArguments, LanguageModelTrainingArguments
 
@@ -41,7 +41,7 @@ def omegas(model) -> dict[str, torch.Tensor]:
 def test_a_new_admin_model_gets_the_factors_of_its_first_batch(encoder_tokenizer, tmp_path, capsys):
     trainer = trainer_of(encoder_tokenizer, tmp_path, "norm_placement=admin")
     states = torch.get_rng_state()
-    factors = profile_new_model(run_of(tmp_path), trainer)
+    factors = measure_new_model(run_of(tmp_path), trainer)
     assert torch.equal(torch.get_rng_state(), states), "later draws would be others than those of a resumed run"
     assert len(factors) == 4
     assert min(factors.values()) == 1
@@ -60,7 +60,7 @@ def test_a_new_admin_model_gets_the_factors_of_its_first_batch(encoder_tokenizer
 @pytest.mark.parametrize("strategy", ["random", "group_by_length", "sequential"])
 def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tmp_path):
     trainer = trainer_of(encoder_tokenizer, tmp_path, train_sampling_strategy=strategy)
-    batch = first_batch(trainer)
+    (batch,) = first_batches(trainer, 1)
     trained = next(iter(trainer.get_train_dataloader()))
     assert batch.keys() == trained.keys()
     assert all(torch.equal(batch[name], value) for name, value in trained.items())
@@ -79,7 +79,7 @@ def test_the_first_batch_is_that_of_the_training(strategy, encoder_tokenizer, tm
 def test_no_other_model_is_touched(overrides, run, encoder_tokenizer, tmp_path, capsys):
     trainer = trainer_of(encoder_tokenizer, tmp_path, *overrides)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    assert profile_new_model(run_of(tmp_path, **run), trainer) == {}
+    assert measure_new_model(run_of(tmp_path, **run), trainer) == {}
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
     assert "Admin" not in capsys.readouterr().out
 
@@ -88,4 +88,4 @@ def test_defaults_of_the_programs_leave_the_pass_alone(encoder_tokenizer, tmp_pa
     trainer = trainer_of(
         encoder_tokenizer, tmp_path, "norm_placement=admin", arguments=ClassifierTrainingArguments
     )  # rows grouped by length
-    assert max(profile_new_model(run_of(tmp_path), trainer).values()) > 1.2
+    assert max(measure_new_model(run_of(tmp_path), trainer).values()) > 1.2

@@ -1,0 +1,62 @@
+"""DT-Fixup (Xu et al. 2021): the weights of layers without norms, scaled by the length of their inputs."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from .base import VanillaPreTrainedModel
+from .parts.initialization import VALUE_MAPS
+from .stack import Stack
+
+
+@torch.no_grad()
+def scale_by_inputs(model: VanillaPreTrainedModel, batches: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, float]:
+    """Multiply the value, output and feed-forward maps of each stack by `(4 N μ²)^-½ = N^-½ / 2μ`.
+
+    N is the number of blocks and μ the length of the longest vector that a token enters a stack with (section 3.3).
+    4 are the two maps of each of a block's two sublayers; with cross-attention there are three, and 6. Call it once,
+    on a new model, before training.
+
+    Args:
+        model: A model with `initialization="dt_fixup"`.
+        batches: Keyword arguments of the model's forward, of the training data: the paper takes all of it.
+
+    Returns:
+        The factor of each map, by the parameter's name.
+
+    Raises:
+        ValueError: The model has another initialization.
+    """
+    if model.config.initialization != "dt_fixup":
+        raise ValueError(f"scaling needs initialization='dt_fixup', got {model.config.initialization!r}")
+    longest = max(longest_input(model, batch) for batch in batches)
+    factors = {}
+    for stack_name, stack in model.named_modules():
+        if isinstance(stack, Stack):
+            maps = 2 * stack.layers[0].sublayers * len(stack.layers)
+            for name, parameter in stack.layers.named_parameters(f"{stack_name}.layers".lstrip(".")):
+                if name.endswith(VALUE_MAPS):
+                    factors[name] = maps**-0.5 / longest
+                    parameter.mul_(factors[name])
+    return factors
+
+
+def longest_input(model: VanillaPreTrainedModel, batch: Mapping[str, torch.Tensor]) -> float:
+    """Return the largest norm of a vector in the input of a stack's first block."""
+    lengths: list[float] = []
+
+    def record(module: Any, inputs: tuple[Any, ...]) -> None:
+        lengths.append(inputs[0].norm(dim=-1).max().item())
+
+    stacks = [module for module in model.modules() if isinstance(module, Stack)]
+    handles = [stack.layers[0].register_forward_pre_hook(record) for stack in stacks]
+    was_training = model.training
+    model.eval()
+    try:
+        model(**batch)
+    finally:
+        model.train(was_training)
+        for handle in handles:
+            handle.remove()
+    return max(lengths)
