@@ -31,10 +31,11 @@ def scale_by_inputs(model: VanillaPreTrainedModel, batches: Iterable[Mapping[str
     if model.config.initialization != "dt_fixup":
         raise ValueError(f"scaling needs initialization='dt_fixup', got {model.config.initialization!r}")
     longest = max(longest_input(model, batch) for batch in batches)
-    factors = {}
+    factors: dict[str, float] = {}
     for stack_name, stack in model.named_modules():
         if isinstance(stack, Stack):
-            maps = 2 * stack.layers[0].sublayers * len(stack.layers)
+            first: Any = stack.layers[0]
+            maps = 2 * first.sublayers * len(stack.layers)
             for name, parameter in stack.layers.named_parameters(f"{stack_name}.layers".lstrip(".")):
                 if name.endswith(VALUE_MAPS):
                     factors[name] = maps**-0.5 / longest
