@@ -131,18 +131,18 @@ class RunDefaults(
         metadata={"help": "Logging interval in steps; below 1 a fraction", "group": LOGGING},
     )
     eval_strategy: str = field(
-        default="steps", metadata={"help": "Time of evaluation: steps, epoch or no", "group": EVALUATION}
+        default="steps", metadata={"help": "Evaluation time: steps, epoch or no", "group": EVALUATION}
     )
     eval_steps: float | None = field(
         default=None,
         metadata={
-            "help": "Evaluation interval in steps; below 1 a fraction of all steps (default: --save_steps, or 0.1)",
+            "help": "Evaluation interval; below 1 a fraction (default: --save_steps, 0.1)",
             "group": EVALUATION,
         },
     )
     save_strategy: str = field(
         default=AS_EVALUATION,
-        metadata={"help": f"Time of checkpoints: steps, epoch, best, no or {AS_EVALUATION}", "group": EVALUATION},
+        metadata={"help": "Checkpoint time: steps, epoch, best or no", "group": EVALUATION},
     )
     save_steps: float = field(
         default=0,
