@@ -9,7 +9,7 @@ TRANSFORMERS_HELP = {
     TRAINING: {
         "max_steps": "Number of optimizer steps (default: as many as --max_time allows)",
         "gradient_accumulation_steps": "Batches per optimizer step",
-        "seed": "Seed of weights, batches and dropout",
+        "seed": "Seed of weights, order, dropout",
     },
     LOSS: {
         "label_smoothing_factor": "Label smoothing",

@@ -84,7 +84,7 @@ class DataArguments:
         default=False,
         metadata={"help": "Read the data while training; not with --num_train_epochs"},
     )
-    streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows in the shuffle buffer"})
+    streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows to shuffle"})
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes for tokenization, threads for images (default: 1)"}
     )
@@ -165,7 +165,7 @@ class TextDataArguments(DataArguments):
 
     HELP_GROUP = "Data"
 
-    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: rows that train the tokenizer"})
+    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: tokenizer rows"})
     long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
 
 
@@ -176,7 +176,7 @@ class TranslationDataArguments(TextDataArguments):
     HELP_GROUP = "Data"
 
     train_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Target lines of a .txt --train_file, line by line"}
+        default=None, metadata={"help": "Target lines of a .txt --train_file"}
     )
     validation_target_file: list[str] | None = field(
         default=None, metadata={"help": "Target lines of a .txt --validation_file"}
