@@ -86,9 +86,7 @@ class ModelArguments:
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, flash_attention_2, ..."}
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(
-        default="float32", metadata={"help": "Data type of the weights"}
-    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Weights"})
 
     @cached_property
     def saved(self) -> Path | None:

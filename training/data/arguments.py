@@ -175,9 +175,7 @@ class TranslationDataArguments(TextDataArguments):
 
     HELP_GROUP = "Data"
 
-    train_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Target lines of a .txt --train_file"}
-    )
+    train_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a .txt --train_file"})
     validation_target_file: list[str] | None = field(
         default=None, metadata={"help": "Target lines of a .txt --validation_file"}
     )
