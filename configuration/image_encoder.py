@@ -216,7 +216,10 @@ class VanillaImageEncoderConfig(BlockConfig):
             width = self.head_dim * self.num_attention_heads * 2**number
             is_count = type(heads) is int and heads >= 1
             if not is_count or width % heads or heads * self.num_key_value_heads % self.num_attention_heads:
-                raise ValueError(f"stage_heads={self.stage_heads} must divide the stages' widths, {width} of {heads}")
+                raise ValueError(
+                    f"stage_heads={self.stage_heads} must be integers that divide the widths of their stages and keep "
+                    f"the number of heads per key/value head: {heads!r} does not fit a width of {width}"
+                )
         if self.num_stages > 1 and not POSITION_CHOICES[self.position_embedding_type].has_stages:
             allowed = [name for name, choice in POSITION_CHOICES.items() if choice.has_stages]
             raise ValueError(
