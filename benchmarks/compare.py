@@ -6,7 +6,9 @@
 First both sides must give the same logits. Then every repetition times both, in turns first and second, and the ratio
 of the two times is taken inside the repetition, so that whatever else the machine does meets both; repetitions that
 other processes disturbed are left out where 3 others remain. `speed` is their time through ours: above 1 we are
-faster; differences of a few per cent mean nothing. `MiB` is the peak over what the process held without a model.
+faster; differences of a few per cent mean nothing. `limit` is the time of the matrix products that our training step
+cannot do without, one after the other, through the time of our step. `MiB` is the peak over what the process held
+without a model.
 """
 
 import itertools
@@ -23,8 +25,9 @@ from typing import Any, NamedTuple
 import torch
 import transformers
 from measuring import Call, measure, peak_memory, undisturbed
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
-from weights import FIRST_WORD, PAD, PEERS, START, Size, pair
+from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pair
 
 Batch = dict[str, torch.Tensor]
 Models = dict[str, PreTrainedModel]
@@ -77,6 +80,12 @@ def labeled_sentences(batch: int, length: int, vocab: int) -> Batch:
     return sentences(batch, length, vocab) | {"labels": torch.randint(4, (batch,))}
 
 
+def labeled_images(batch: int, length: int, vocab: int) -> Batch:
+    """Return images of `length` patches at most."""
+    side = image_side(length)
+    return {"pixel_values": torch.randn(batch, 3, side, side), "labels": torch.randint(CLASSES, (batch,))}
+
+
 def training(model: PreTrainedModel, batch: Batch, task: Task) -> Call:
     """Return one step: forward, backward, AdamW."""
     model.train()
@@ -121,6 +130,8 @@ TASKS = {
     "translation_beam": Task(("marian",), sentences, generation, 8, 42, beams=5, new_tokens=24),
     "classifier_train": Task(("bert",), labeled_sentences, training, 32, 120),
     "classifier_forward": Task(("bert",), labeled_sentences, forward, 32, 120),
+    "image_train": Task(("vit",), labeled_images, training, 64, 64),
+    "image_forward": Task(("vit",), labeled_images, forward, 64, 64),
 }
 
 
@@ -186,10 +197,57 @@ def check_equal(models: Models, batch: Batch, tolerance: float = 1e-4) -> float:
 def prepare(task: Task, model: PreTrainedModel, options: Options) -> Call:
     """Return what is timed: the task's work of `model` on the task's batch."""
     torch.manual_seed(1)
-    inputs = task.inputs(task.batch, task.length, model.config.vocab_size)
+    inputs = task.inputs(task.batch, task.length, options.vocab)
     batch = {key: value.to(options.device) for key, value in inputs.items()}
-    model.config.use_cache = False
+    if hasattr(model.config, "use_cache"):
+        model.config.use_cache = False
     return task.work(model.to(options.device, getattr(torch, options.dtype)), batch, task)
+
+
+class MatrixProducts(TorchDispatchMode):
+    """Records the shapes of the matrix products that a step cannot do without, as pairs for `torch.bmm`.
+
+    Attention is two products, and four in the backward pass, without the scores that fused kernels compute again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            left, right = args[-2:] if name in ("mm", "bmm") else args[1:3]
+            self.shapes.append((tuple(left.shape), tuple(right.shape)))
+        elif name.startswith("_scaled_dot_product"):
+            backward = "backward" in name
+            query, key = args[1:3] if backward else args[:2]
+            scores, states = (query.shape[-2], query.shape[-1], key.shape[-2]), query.shape[:-2].numel()
+            rows, width, columns = scores
+            one = (
+                ((states, rows, width), (states, width, columns)),
+                ((states, rows, columns), (states, columns, width)),
+            )
+            self.shapes += one * (1 + backward)
+        elif name in ("convolution", "convolution_backward"):  # patches: none of the images' gradient is needed
+            pixels, weight = args[1:3] if name.endswith("backward") else args[:2]
+            patches = pixels.numel() // weight[0].numel()
+            self.shapes.append(((patches, weight[0].numel()), (weight[0].numel(), len(weight))))
+        return func(*args, **(kwargs or {}))
+
+
+def matrix_products(step: Call, options: Options) -> Call:
+    """Return the bare matrix products of a step, of tensors of the same shapes."""
+    with MatrixProducts() as products:
+        step()
+    like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}
+    made = {shape: torch.randn(shape, **like) for pair in products.shapes for shape in pair}
+
+    def call() -> None:
+        for left, right in products.shapes:
+            torch.matmul(made[left], made[right])
+
+    return call
 
 
 def weigh(name: str, peer: str, side: str, options: Options) -> float | None:
@@ -216,10 +274,14 @@ def compare(name: str, peer: str, options: Options, processes: ProcessPoolExecut
     models = pair(peer, options.size(task))
     error = check_equal(models, task.inputs(4, task.length, options.vocab))
     calls = {side: prepare(task, model, options) for side, model in models.items()}
+    if task.work is training:
+        calls["limit"] = matrix_products(calls["ours"], options)
     samples = measure(calls, options.repeats, options.seconds, options.device, options.wait_idle)
     quiet = undisturbed(samples)
     counted = quiet if len(quiet) >= 3 else samples
-    speeds = [theirs.seconds / ours.seconds for ours, theirs in counted]
+    speeds = [theirs.seconds / ours.seconds for ours, theirs, *_ in counted]
+    clock = "cpu" if options.device == "cpu" else "seconds"
+    limits = [getattr(limit, clock) / getattr(ours, clock) for ours, _, *bare in counted for limit in bare]
     ms = [1e3 * statistics.median(one.seconds for one in side) for side in zip(*counted)]
     mib = [processes.submit(weigh, name, peer, side, options).result() if options.memory else None for side in models]
     return {
@@ -228,7 +290,8 @@ def compare(name: str, peer: str, options: Options, processes: ProcessPoolExecut
         "error": error,
         "ms": dict(zip(models, ms)),
         "speed": {"median": statistics.median(speeds), "min": min(speeds), "max": max(speeds)},
-        "cpu_speed": statistics.median(theirs.cpu / ours.cpu for ours, theirs in counted),
+        "cpu_speed": statistics.median(theirs.cpu / ours.cpu for ours, theirs, *_ in counted),
+        "limit": statistics.median(limits) if limits else None,
         "memory": dict(zip(models, mib)),
         "undisturbed": len(quiet),
         "same_tokens": bool((calls["ours"]() == calls["theirs"]()).all()) if task.new_tokens else None,
@@ -237,15 +300,17 @@ def compare(name: str, peer: str, options: Options, processes: ProcessPoolExecut
 
 
 HEADER = """\
-| task | peer | ours ms | theirs ms | speed | [min, max] | by CPU time | ours MiB | theirs MiB | quiet | same tokens |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+| task | peer | ours ms | theirs ms | speed | [min, max] | by CPU time | limit | ours MiB | theirs MiB | quiet \
+| same tokens |
+|---|---|---|---|---|---|---|---|---|---|---|---|"""
 
 
 def table_row(row: dict[str, Any]) -> str:
     speed, same = row["speed"], row["same_tokens"]
     mib = ["-" if value is None else f"{value:.0f}" for value in row["memory"].values()]
     cells = [row["task"], row["peer"], *(f"{value:.1f}" for value in row["ms"].values()), f"{speed['median']:.2f}"]
-    cells += [f"[{speed['min']:.2f}, {speed['max']:.2f}]", f"{row['cpu_speed']:.2f}", *mib]
+    cells += [f"[{speed['min']:.2f}, {speed['max']:.2f}]", f"{row['cpu_speed']:.2f}"]
+    cells += ["-" if row["limit"] is None else f"{row['limit']:.0%}", *mib]
     cells += [f"{row['undisturbed']}/{len(row['samples'])}", "-" if same is None else "yes" if same else "no"]
     return f"| {' | '.join(cells)} |"
 

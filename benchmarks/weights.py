@@ -4,6 +4,7 @@ A line of `Peer.names` is a regular expression for the names of transformers' pa
 Every weight goes by such a line, and every parameter of ours gets a value: `pair` raises otherwise.
 """
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +21,20 @@ from transformers import (
     MarianConfig,
     MarianMTModel,
     PreTrainedModel,
+    ViTConfig,
+    ViTForImageClassification,
 )
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForSequenceClassification,
+    VanillaImageEncoderForImageClassification,
     preset,
 )
+from vanillaformer.conversion import from_native
 
+PATCH, CLASSES = 4, 10  # of images
 PAD, START, END, FIRST_WORD = 0, 2, 3, 4
 SPECIAL = {"pad_token_id": PAD, "bos_token_id": START, "eos_token_id": END}
 
@@ -75,7 +81,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Peer:
-    """How to build both models of a pair, and which name of theirs is which of ours."""
+    """How to build both models of a pair, and which name of theirs is which of ours; without names, by conversion."""
 
     ours: Callable[[Size], PreTrainedModel]
     theirs: Callable[[Size], PreTrainedModel]
@@ -141,6 +147,28 @@ def marian(size: Size) -> PreTrainedModel:
     return MarianMTModel(config)
 
 
+def our_vit(size: Size) -> PreTrainedModel:
+    fields = {
+        name: value for name, value in size.ours().items() if name not in ("vocab_size", "max_position_embeddings")
+    }
+    sides = {"image_size": image_side(size.max_length), "patch_size": PATCH}
+    config = preset("vit-base", **fields, **sides, intermediate_size=4 * size.width, num_labels=CLASSES)
+    return VanillaImageEncoderForImageClassification(config)
+
+
+def vit(size: Size) -> PreTrainedModel:
+    fields = {name: value for name, value in size.theirs().items() if name.startswith(("hidden", "num", "attn"))}
+    dropout = {"hidden_dropout_prob": size.dropout, "attention_probs_dropout_prob": size.attention_dropout}
+    sides = {"image_size": image_side(size.max_length), "patch_size": PATCH}
+    config = ViTConfig(**fields, **dropout, **sides, intermediate_size=4 * size.width, num_labels=CLASSES)
+    return ViTForImageClassification(config)
+
+
+def image_side(patches: int) -> int:
+    """Return the side in pixels of a square image of so many patches, at most."""
+    return PATCH * math.isqrt(patches)
+
+
 PEERS: dict[str, Peer] = {
     "gpt2": Peer(
         our_gpt2,
@@ -199,6 +227,7 @@ PEERS: dict[str, Peer] = {
         },
         skip=r"embed_positions|final_logits_bias|model\.shared",
     ),
+    "vit": Peer(our_vit, vit, names={}),
 }
 
 
@@ -230,5 +259,8 @@ def pair(name: str, size: Size, seed: int = 0) -> dict[str, PreTrainedModel]:
     for path, parameter in theirs.named_parameters():
         if not re.search(PEERS[name].skip, path) or "shared" in path:
             parameter.add_(torch.randn_like(parameter) * size.width**-0.5)
-    ours.load_state_dict(our_weights(PEERS[name], theirs))
+    if not PEERS[name].names:
+        ours.load_state_dict(from_native(theirs).state_dict())
+    else:
+        ours.load_state_dict(our_weights(PEERS[name], theirs))
     return {"ours": ours, "theirs": theirs}
