@@ -197,7 +197,7 @@ def check_equal(models: Models, batch: Batch, tolerance: float = 1e-4) -> float:
 def prepare(task: Task, model: PreTrainedModel, options: Options) -> Call:
     """Return what is timed: the task's work of `model` on the task's batch."""
     torch.manual_seed(1)
-    inputs = task.inputs(task.batch, task.length, options.vocab)
+    inputs = task.inputs(task.batch, task.length, getattr(model.config, "vocab_size", 0))
     batch = {key: value.to(options.device) for key, value in inputs.items()}
     if hasattr(model.config, "use_cache"):
         model.config.use_cache = False
