@@ -323,10 +323,7 @@ CROSS_ATTENTION_CHOICES: dict[str, Choice] = {
 
 RecurrentInitialization = Literal["orthogonal", "uniform"]
 RECURRENT_INITIALIZATION_CHOICES: dict[str, Choice] = {
-    "orthogonal": Choice(
-        "recurrent matrices orthogonal, others uniform by fan in and fan out, forget gates open",
-        papers=("saxe2014exact", "jozefowicz2015empirical"),
-    ),
+    "orthogonal": Choice("recurrent matrices orthogonal", papers=("saxe2014exact", "jozefowicz2015empirical")),
     "uniform": Choice("uniform by the width, as `torch.nn` draws", seen_in="the tutorials of PyTorch"),
 }
 
