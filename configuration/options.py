@@ -336,11 +336,15 @@ class DecodingChoice(Choice):
         is_parallel: Whether all positions are predicted at once.
         needs_table: Whether decoder inputs differ only by the positions added to them.
         upsamples: Whether the decoder has `ctc_upsampling` positions for each source token.
+        excludes: Options of a training program that need a prefix of the target, or a label for each position.
+        options: Options of `generate` that only such models have.
     """
 
     is_parallel: bool = False
     needs_table: bool = False
     upsamples: bool = False
+    excludes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
 
 Decoding = Literal["autoregressive", "mask_predict", "ctc"]
@@ -352,6 +356,8 @@ DECODING_CHOICES: dict[str, DecodingChoice] = {
         fields=("max_length_difference",),
         is_parallel=True,
         needs_table=True,
+        excludes=("r_drop", "scheduled_sampling"),
+        options=("refinement_steps", "length_scale"),
     ),
     "ctc": DecodingChoice(
         "all tokens at once, on more positions than needed; repetitions and blanks are dropped",
@@ -359,6 +365,7 @@ DECODING_CHOICES: dict[str, DecodingChoice] = {
         fields=("ctc_upsampling",),
         is_parallel=True,
         upsamples=True,
+        excludes=("r_drop", "scheduled_sampling", "guided_attention", "label_smoothing_factor", "num_beams"),
     ),
 }
 

@@ -18,7 +18,8 @@ from .text_files import check_output, check_text
 
 LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("batch_size", "num_beams", "max_new_tokens", "max_history", "candidates"), POSITIVE_INT),
-    **dict.fromkeys(("temperature", "repetition_penalty"), POSITIVE),
+    "refinement_steps": POSITIVE_INT,
+    **dict.fromkeys(("temperature", "repetition_penalty", "length_scale"), POSITIVE),
     "length_penalty": FINITE,
     "top_k": NOT_NEGATIVE,
     "top_p": SHARE,
@@ -95,6 +96,12 @@ class GenerateArguments:
         default=None,
         metadata={"help": "Beam search: stop as soon as --num_beams outputs are complete", "group": SEARCH},
     )
+    refinement_steps: int | None = field(
+        default=None, metadata={"help": "Mask-predict: number of passes over an output", "group": SEARCH}
+    )
+    length_scale: float | None = field(
+        default=None, metadata={"help": "Mask-predict: factor on the predicted length", "group": SEARCH}
+    )
     repetition_penalty: float | None = field(
         default=None, metadata={"help": "Penalty of tokens that occurred already; above 1", "group": SEARCH}
     )
@@ -125,7 +132,7 @@ class GenerateArguments:
         """Return the arguments of `model.generate` that were given."""
         names = (
             *("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens"),
-            "repetition_penalty",
+            *("repetition_penalty", "refinement_steps", "length_scale"),
         )
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if self.do_sample or given.keys() & set(SAMPLING) or (self.chat and self.num_beams is None):

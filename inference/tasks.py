@@ -12,6 +12,8 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
+from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
@@ -158,6 +160,13 @@ def check_options(
     if options and not generates and not arguments.chat:
         names = ", ".join(f"--{name}" for name in options if getattr(arguments, name))
         raise ValueError(f"{names}: {architecture} generates nothing")
+    decodings = {config.decoding} if isinstance(config, VanillaEncoderDecoderConfig) else set()
+    for decoding, choice in DECODING_CHOICES.items():
+        given = [name for name in choice.options if getattr(arguments, name) is not None]
+        if given and decoding not in decodings:
+            raise ValueError(
+                f"--{given[0]} {getattr(arguments, given[0])}: only models with decoding={decoding} have it"
+            )
     if arguments.reject_below is not None and function is not classify:
         raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
     new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)

@@ -81,7 +81,7 @@ def count_flops(
     by_module, counts = counter.get_flop_counts(), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.RNNBase):
-            counts[part_of(name)] += sum(by_module[f"{type(model).__name__}.{name}"].values())
+            counts[part_of(name)] += sum(by_module.get(f"{type(model).__name__}.{name}", {}).values())
     projections = counts.pop("attention")
     scores = counter.get_total_flops() - projections - counts.total()
     return {"attention projections": projections, "attention scores": scores, **counts}

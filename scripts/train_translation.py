@@ -17,7 +17,7 @@ from vanillaformer.scripts.console import program
 from vanillaformer.training.arrow_files import TextColumn
 from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
-from vanillaformer.training.models import set_generation
+from vanillaformer.training.models import fit_decoding, set_generation
 from vanillaformer.training.preprocessing.encoding import encode_pairs
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import translation_rows
@@ -73,6 +73,7 @@ def _train(run: Run, args: Arguments) -> Run:
     model = new_model(run, "translation", args, source, target, length=max(lengths))
     if training_args.guided_attention and not run.finished:
         attend_eagerly(model)
+    fit_decoding(model.config, training_args)
     set_generation(model, "translation", length=lengths[1], **training_args.search())
     scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
     if training_args.predict_with_generate:

@@ -16,14 +16,18 @@ from transformers import (
 )
 
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
+from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.hub.loading import one_line, open_config, open_model
 
 from .arguments import ModelArguments
 from .machine import warn_of_emulation
+from .parsing import was_given
 from .tasks import KINDS, TASKS, TaskName
 
 Fields = dict[str, Any]
 
+SWITCHED_OFF = {"scheduled_sampling": "none", "num_beams": 1}
+"""The values of options that are not 0 without an effect."""
 SAMPLING = {"do_sample": True, "temperature": 0.8, "top_p": 0.95}
 """How a new language model generates."""
 
@@ -117,6 +121,22 @@ def build_model(
     _check_sizes(config, *tokenizers)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return description.auto_class.from_config(config, **common)
+
+
+def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:
+    """Switch options off that the way of decoding excludes, where they were not given.
+
+    Raises:
+        ValueError: One of them was given.
+    """
+    decoding = getattr(config, "decoding", "autoregressive")
+    for name in DECODING_CHOICES[decoding].excludes:
+        value, off = getattr(training_args, name), SWITCHED_OFF.get(name, 0.0)
+        if value != off and was_given(training_args, name):
+            raise ValueError(
+                f"--{name} {value}: the model has decoding={decoding!r}, which predicts all tokens at once"
+            )
+        setattr(training_args, name, off)
 
 
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
