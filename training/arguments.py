@@ -26,7 +26,7 @@ class TokenizerArguments:
     )
     tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
     tokenizer_min_frequency: int | None = field(
-        default=None, metadata={"help": "Minimum frequency of a piece (default: the algorithm's)"}
+        default=None, metadata={"help": "Minimum count of a piece (default: algorithm's)"}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lowercase the text"})
     split_digits: bool = field(default=False, metadata={"help": "Make each digit a token of its own"})

@@ -81,14 +81,15 @@ class UpsamplingDecoderStack(ParallelDecoderStack):
         """Return the states (B, K · S, D) of the frames of the encoder's output (B, S, D)."""
         if encoder_hidden_states is None:
             raise ValueError("decoding='ctc' makes the decoder's input of the encoder's output: none was given")
-        mask = source_mask(encoder_hidden_states, encoder_attention_mask)
-        order = mask.int().argsort(dim=1, descending=True, stable=True)  # tokens first
-        states = encoder_hidden_states.gather(1, order[..., None].expand_as(encoder_hidden_states))
-        repeats = self.config.ctc_upsampling
+        repeats, states, mask = self.config.ctc_upsampling, encoder_hidden_states, encoder_attention_mask
+        if mask is not None:
+            order = mask.int().argsort(dim=1, descending=True, stable=True)  # tokens first
+            states = states.gather(1, order[..., None].expand_as(states))
+            mask = mask.gather(1, order).repeat_interleave(repeats, dim=1)
         frames = self.upsample(states).unflatten(-1, (repeats, -1)).flatten(1, 2)  # (B, K · S, D)
         return super().forward(
             inputs_embeds=frames / self.embeddings.scale,  # which the stem multiplies tokens by
-            attention_mask=mask.gather(1, order).repeat_interleave(repeats, dim=1),
+            attention_mask=mask,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             **kwargs,

@@ -1,9 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
+from vanillaformer.configuration import preset
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.models import build_model, check_preset, set_generation
+from vanillaformer.training.models import build_model, check_preset, fit_decoding, set_generation
 
 SMALL = ["hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2"]
 
@@ -124,3 +127,23 @@ def test_a_saved_model_takes_another_position_scheme_and_can_be_saved(scheme, de
     again = build("causal", decoder_tokenizer, model_name_or_path=str(tmp_path / "b"))
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(again.eval()(ids).logits, model.eval()(ids).logits)
+
+
+@pytest.mark.parametrize(
+    ("decoding", "excluded"),
+    [
+        ("autoregressive", {}),
+        ("mask_predict", {"r_drop": 0.0}),
+        ("ctc", {"r_drop": 0.0, "label_smoothing_factor": 0.0, "num_beams": 1}),
+    ],
+)
+def test_a_way_of_decoding_switches_off_what_it_excludes(decoding, excluded) -> None:
+    options = {"r_drop": 1.0, "label_smoothing_factor": 0.1, "num_beams": 4, "guided_attention": 0.0}
+    config = preset("transformer-tiny", decoding=decoding)
+    chosen = SimpleNamespace(**options, scheduled_sampling="none", given=())
+    fit_decoding(config, chosen)
+    assert {name: getattr(chosen, name) for name in options} == options | excluded
+    for name in excluded:
+        given = SimpleNamespace(**options, scheduled_sampling="none", given=(name,))
+        with pytest.raises(ValueError, match=f"--{name} .* decoding='{decoding}'"):
+            fit_decoding(config, given)

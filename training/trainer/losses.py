@@ -46,7 +46,7 @@ class LossArguments:
 
     r_drop: float = field(
         default=0.0,
-        metadata={"help": "R-Drop: weight of the divergence of two passes; needs dropout"},
+        metadata={"help": "R-Drop (with dropout): weight of the divergence"},
     )
 
     def check(self) -> None:
@@ -110,7 +110,7 @@ class TokenDropoutArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    token_dropout: float = field(default=0.0, metadata={"help": "Probability of hiding an input token (word dropout)"})
+    token_dropout: float = field(default=0.0, metadata={"help": "Probability of hiding a token (word dropout)"})
 
 
 @dataclass
