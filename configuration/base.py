@@ -10,8 +10,8 @@ from huggingface_hub.dataclasses import strict
 from .checkpoint import RemoteCodeMixin, check_version
 from .derived import DERIVED, without_stale_parts
 from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, suggest_field
-from .options import FIELD_READERS, SIZE_READERS
 from .plans import TENSOR_PARALLEL_PLAN
+from .readers import FIELD_READERS, SIZE_READERS
 from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
 
 

@@ -17,6 +17,7 @@ from vanillaformer import (
 )
 from vanillaformer.configuration import options
 from vanillaformer.configuration.activations import ACTIVATION_ALIASES, ACTIVATIONS
+from vanillaformer.configuration.readers import FIELD_READERS, SIZE_READERS
 from vanillaformer.modeling.block import BLOCKS
 from vanillaformer.modeling.decoding import DECODINGS
 from vanillaformer.modeling.parts.attention import QUERY_KEY_NORMS
@@ -112,7 +113,7 @@ def test_what_entries_say_of_each_other_exists():
         assert {*choice.layouts} <= options.LAYOUT_CHOICES.keys()
         assert choice.initialization in (None, *options.INITIALIZATION_CHOICES)
     names = set().union(*(config.keywords() for config in CONFIGS))
-    assert {*options.FIELD_READERS, *options.SIZE_READERS} <= names
+    assert {*FIELD_READERS, *SIZE_READERS} <= names
     assert {*ACTIVATIONS, *ACTIVATION_ALIASES, *ACTIVATION_ALIASES.values()} <= {*ACT2FN}
 
 

@@ -27,7 +27,7 @@ from vanillaformer import (
     VanillaEncoderForTokenClassification,
 )
 from vanillaformer.configuration.names import FIELD_OWNERS
-from vanillaformer.configuration.options import FIELD_READERS
+from vanillaformer.configuration.readers import FIELD_READERS
 
 from .axes import CONFIGS, names_of, own_fields
 from .random_configs import KEYWORDS, LENGTH, NEW, random_fields
