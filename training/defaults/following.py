@@ -122,12 +122,14 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
     columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]
     pairs = len(data.splits["train"]) if data.stream is None else STREAMED_PAIRS
     facts = pair_facts(*columns, pairs=pairs)
-    limit = args.model_args.config_overrides().get("max_position_embeddings", LONGEST)
+    overrides = args.model_args.config_overrides()
+    limit = overrides.get("max_position_embeddings", LONGEST)
     lengths = [
         getattr(given, name) if was_given(given, name) else min(limit, length)
         for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
     ]
-    found = translator_defaults(facts, machine(args.training_args), *lengths)
+    decoding = str(overrides.get("decoding"))
+    found = translator_defaults(facts, machine(args.training_args), *lengths, decoding)
     return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
+from vanillaformer.configuration.options import DECODING_CHOICES
+
 from .choices import Default, Machine
 
 SAMPLE = 20_000
@@ -42,7 +44,9 @@ def pair_facts(source: Iterable[str], target: Iterable[str], *, pairs: int) -> P
     return PairFacts(pairs, seen * pairs // len(columns[0]), *lengths)
 
 
-def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, target_length: int) -> list[Default]:
+def translator_defaults(
+    facts: PairFacts, machine: Machine, source_length: int, target_length: int, decoding: str = "autoregressive"
+) -> list[Default]:
     """Return the defaults of a new translator; docs/training.md has them as a table.
 
     Args:
@@ -50,7 +54,9 @@ def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, 
         machine: What there is to compute with.
         source_length: Tokens of a source.
         target_length: Tokens of a target.
+        decoding: How the model writes; one that is unknown counts as the usual one.
     """
+    way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
     width, layers = [model[:2] for model in MODELS if machine.core_seconds >= model[2] and facts.pairs >= model[3]][-1]
     dropout = next(rate for rate, most in DROPOUT if facts.pairs <= most)
     pairs = f"{facts.pairs:,} pairs, {facts.size / 1e6:.1f} MB of text"
@@ -61,7 +67,7 @@ def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, 
         "num_attention_heads": width // HEAD,
         "intermediate_size": 4 * width,
         "norm_placement": "pre",
-        "position_embedding_type": "rotary",
+        "position_embedding_type": "sinusoidal" if way.needs_table else "rotary",
         "dropout": dropout,
         "max_position_embeddings": max(source_length, target_length),
     }
@@ -82,7 +88,7 @@ def translator_defaults(facts: PairFacts, machine: Machine, source_length: int, 
     ]
     if machine.bfloat16:
         found.append(Default("bf16", True, "the device multiplies bfloat16 faster than float32"))
-    return found
+    return [default for default in found if default.option not in way.excludes]
 
 
 def vocabulary_size(size: int) -> int:

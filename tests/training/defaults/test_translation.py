@@ -50,3 +50,11 @@ def test_every_choice_makes_a_model_with_room_for_its_rows(pairs: int, seconds: 
     assert config(options).max_position_embeddings == 200
     names = {name for group in OPTIONS.values() for name in group} | {"overrides"}
     assert options.keys() <= names
+
+
+@pytest.mark.parametrize("decoding", ["mask_predict", "ctc"])
+def test_a_way_of_decoding_gets_what_it_takes(decoding: str) -> None:
+    found = {entry.option: entry.value for entry in translator_defaults(FACTS, Machine(600, 2), 80, 90, decoding)}
+    changes = ModelArguments(overrides=[*found["overrides"], f"decoding={decoding}"]).config_overrides()
+    assert preset(TASKS["translation"].preset, **changes).decoding == decoding
+    assert ("label_smoothing_factor" in found) is (decoding == "mask_predict")
