@@ -14,9 +14,9 @@ from .stack import Stack
 def scale_by_inputs(model: VanillaPreTrainedModel, batches: Iterable[Mapping[str, torch.Tensor]]) -> dict[str, float]:
     """Multiply the value, output and feed-forward maps of each stack by `(4 N μ²)^-½ = N^-½ / 2μ`.
 
-    N is the number of blocks and μ the length of the longest vector that a token enters a stack with (section 3.3).
-    4 are the two maps of each of a block's two sublayers; with cross-attention there are three, and 6. Call it once,
-    on a new model, before training.
+    N is the number of blocks, μ the largest norm of a vector in a stack's input, and 4 the number of a block's maps:
+    two in each of two sublayers. The paper has no decoders with cross-attention: their three sublayers make it 6 here.
+    Call it once, on a new model, before training.
 
     Args:
         model: A model with `initialization="dt_fixup"`.

@@ -45,15 +45,15 @@ def learn_scales(
     model.eval()
     try:
         for batch in batches:
-            here, next_ = overlapping(batch)
+            first, second = overlapping(batch)
             scaled = {name: scales[name].to(weight.dtype) * weight for name, weight in weights.items()}
-            gradients = gradients_of(loss_of(model, scaled, here), scaled)
+            gradients = gradients_of(loss_of(model, scaled, first), scaled)
             norm = torch.stack([gradient.abs().sum() for gradient in gradients.values()]).sum()
             if norm > max_gradient:
                 optimizer, objective = for_norm, norm
             else:
                 stepped = {name: scaled[name] - step_size * gradients[name].detach().sign() for name in scaled}
-                optimizer, objective = for_loss, loss_of(model, stepped, next_)
+                optimizer, objective = for_loss, loss_of(model, stepped, second)
             optimizer.zero_grad()
             objective.backward()
             optimizer.step()

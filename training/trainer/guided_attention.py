@@ -23,8 +23,16 @@ def guided_attention_loss(
         labels: Target tokens (B, T), -100 for none.
         source_mask: 0 on the source's padding (B, S).
         sigma: σ, the width of the diagonal as a part of the sentence.
+
+    Raises:
+        ValueError: The decoder's positions are not those of the labels (`decoding="ctc"`).
     """
     attention = torch.stack([layer.mean(dim=1) for layer in attentions]).mean(dim=0)  # (B, T, S)
+    if attention.shape[1] != labels.shape[1]:
+        raise ValueError(
+            f"guided attention needs a target at each position of the decoder, got {attention.shape[1]} positions "
+            f"for {labels.shape[1]} targets"
+        )
     attention = attention.to(torch.promote_types(attention.dtype, torch.float32))
     targets, sources = (mask.to(attention) for mask in (labels != IGNORE_INDEX, source_mask))
     distance = relative_positions(targets).unsqueeze(2) - relative_positions(sources).unsqueeze(1)
