@@ -129,7 +129,7 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
         for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
     ]
     decoding = str(overrides.get("decoding"))
-    found = translator_defaults(facts, machine(args.training_args), *lengths, decoding)
+    found = translator_defaults(facts, machine(args.training_args), *lengths, decoding=decoding)
     return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 
