@@ -124,12 +124,12 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
     facts = pair_facts(*columns, pairs=pairs)
     overrides = args.model_args.config_overrides()
     limit = overrides.get("max_position_embeddings", LONGEST)
-    lengths = [
+    source, target = (
         getattr(given, name) if was_given(given, name) else min(limit, length)
         for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
-    ]
+    )
     decoding = str(overrides.get("decoding"))
-    found = translator_defaults(facts, machine(args.training_args), *lengths, decoding=decoding)
+    found = translator_defaults(facts, machine(args.training_args), source, target, decoding)
     return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 
