@@ -18,11 +18,13 @@ COLUMNS = {
 WIDTH_AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("embed_tokens", "embed_token_types", "embed_ngrams"), (1,)),
     **dict.fromkeys(("q_proj", "k_proj", "v_proj", "up_proj", "gate_proj"), (1,)),
-    **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship"), (1,)),
+    **dict.fromkeys(("lm_head", "classifier", "score", "seq_relationship", "gate"), (1,)),
     **dict.fromkeys(("o_proj", "down_proj", "norm", "out_norm", "omega", "layer_scale"), (0,)),
     **dict.fromkeys(("q_norm", "k_norm", "alpha", "ngram_logits"), ()),
     **dict.fromkeys(("dense", "query"), (0, 1)),
 }
+SIDE_BY_SIDE = {"gate": 2}
+"""How many vectors of the model's width a module reads side by side, if more than one."""
 
 
 def order(layout: str, new_layout: str, width: int) -> torch.Tensor:
@@ -50,5 +52,7 @@ def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> 
         )
     for axis in WIDTH_AXES[module]:
         if axis < tensor.ndim:
-            tensor = tensor.index_select(axis, order(layout, new_layout, tensor.shape[axis]).to(tensor.device))
+            parts = tensor.chunk(SIDE_BY_SIDE.get(module, 1), dim=axis)
+            places = order(layout, new_layout, parts[0].shape[axis]).to(tensor.device)
+            tensor = torch.cat([part.index_select(axis, places) for part in parts], dim=axis)
     return tensor
