@@ -1,4 +1,4 @@
-"""The report of a comparison: a table, what can be told apart, figures, and how to run it again."""
+"""The report of a comparison: a table, what differs, figures, and how to run it again."""
 
 import base64
 import shlex
@@ -116,10 +116,10 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
         found.append(f"{title} than {plan.baseline}: {', '.join(names) or 'none'}.")
     rest = [name for name, test in tests.items() if not test.found]
     if rest:
-        found.append(f"Not told apart from {plan.baseline}: {', '.join(rest)}.")
+        found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
     if tests:
         widest = max(test.resolution for test in tests.values())
-        found.append(f"With these runs, differences below {widest:.2g} cannot be told from none (Dunnett, 95 %).")
+        found.append(f"With these runs, differences below {widest:.2g} cannot be detected (Dunnett, 95 %).")
     for name, variant in comparison.variants.items():
         if variant.lost:
             total = len(variant.lost) + len(variant.runs)

@@ -69,7 +69,7 @@ class VariantResult:
 def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result | Outcome:
     """Return the result of a run; how it ended, if it diverged or failed.
 
-    A run diverged whose score is no number, or whose last training loss is above its first.
+    A run diverged if its score is not a number or its last training loss is above its first.
     """
     if outcome.state != "finished":
         return outcome

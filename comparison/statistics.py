@@ -32,12 +32,12 @@ class Test:
 
     @property
     def resolution(self) -> float:
-        """The difference below which nothing can be told apart: half of the interval."""
+        """The smallest difference that can be detected: half of the interval."""
         return (self.high - self.low) / 2
 
     @property
     def found(self) -> bool:
-        """Whether the difference is told from none."""
+        """Whether there is a difference."""
         return self.p < 1 - CONFIDENCE
 
 

@@ -115,7 +115,7 @@ def test_report_says_what_was_found(tmp_path, pretended):
     found = compare(read_plan(plan_file(tmp_path)), tmp_path)
     text = write_report(found, tmp_path)
     assert "- Worse than pre: post." in text
-    assert "- Not told apart from pre: gated." in text
+    assert "- No detectable difference from pre: gated." in text
     page = (tmp_path / "report.html").read_text()
     assert "norm_placement" in page
     assert page.count("data:image/svg+xml;base64,") == 4
