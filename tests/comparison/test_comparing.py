@@ -190,7 +190,7 @@ def test_an_option_that_cannot_be_is_refused_before_anything_runs(options, tmp_p
 
 
 def test_real_trainings(tmp_path, monkeypatch, capsys):
-    """Three variants and two seeds: one is better, one goes out of bounds."""
+    """Two variants and two seeds, one variant better; what diverges, the pretended ones show."""
     (tmp_path / "texts.txt").write_text("".join(f"the cat {i} sat on the mat number {i * i}\n" for i in range(80)))
     plan = {
         "program": "train-language-model",
@@ -208,7 +208,6 @@ def test_real_trainings(tmp_path, monkeypatch, capsys):
         "variants": {
             "slow": {"learning_rate": 1e-4},
             "fast": {"learning_rate": 2e-2},
-            "wild": {"learning_rate": 1e20, "optim": "sgd", "max_grad_norm": 0.0},
         },
     }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
@@ -217,10 +216,9 @@ def test_real_trainings(tmp_path, monkeypatch, capsys):
     program.main(["plan.yaml", "--jobs", "2"])
     said = capsys.readouterr().out
     assert "- Better than slow: fast." in said
-    assert "| 2 diverged |" in said
     for name in ("slow-1", "fast-2"):
         assert (
             json.loads((tmp_path / "runs" / "plan" / "runs" / name / "run.json").read_text())["details"]["steps"] == 6
         )
     program.main(["plan.yaml"])
-    assert "6 of 6 trainings have ended before." in capsys.readouterr().out
+    assert "4 of 4 trainings have ended before." in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Gradients, checkpointing, compilation, accumulation, adapters and other vocabularies, as training needs them."""
 
 import copy
+import zlib
 from typing import Any, get_args
 
 import pytest
@@ -25,7 +26,6 @@ from .toys import (
     inputs_of,
     labels_of,
     over,
-    relative_error,
     shared_toy,
     some_toys,
     tokens,
@@ -61,15 +61,15 @@ def test_gradient_checkpointing_changes_no_gradient_and_every_parameter_has_one(
         # what is added to all keys moves all scores of a query alike: its gradient is rounding, unless keys are turned
         moves_nothing = name.endswith(SAME_FOR_ALL_KEYS) and gradient.norm() < 1e-12 * largest
         assert gradient.norm() > 0 or moves_nothing, f"{name} has no gradient"
-    for reentrant in (False, True):
-        runs.clear()
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
-        actual = gradients(model, kind)
-        assert len(runs) == 2, "nothing was recomputed"
-        for name, gradient in expected.items():
-            # of terms that cancel each other, much of what is left is their rounding
-            if not name.endswith(SAME_FOR_ALL_KEYS) or gradient.norm() > 1e-3 * largest:
-                assert relative_error(actual[name], gradient) <= 1e-5, f"{name}, reentrant={reentrant}"
+    reentrant = zlib.crc32(str(overrides).encode()) % 2 == 0  # one of the ways for each of hundreds of configs
+    runs.clear()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    actual = gradients(model, kind)
+    assert len(runs) == 2, "nothing was recomputed"
+    for name, gradient in expected.items():
+        # of terms that cancel each other, much of what is left is their rounding
+        if not name.endswith(SAME_FOR_ALL_KEYS) or gradient.norm() > 1e-3 * largest:
+            assert_close(actual[name], gradient, f"{name}, reentrant={reentrant}")
 
 
 COMPILED = [{"position_embedding_type": scheme} for scheme in get_args(options.PositionEmbedding)]
