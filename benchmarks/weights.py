@@ -81,7 +81,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Peer:
-    """How to build both models of a pair, and which name of theirs is which of ours; without names, by conversion."""
+    """How to build both models of a pair: by a map from their names to ours, or by conversion."""
 
     ours: Callable[[Size], PreTrainedModel]
     theirs: Callable[[Size], PreTrainedModel]
@@ -165,7 +165,7 @@ def vit(size: Size) -> PreTrainedModel:
 
 
 def image_side(patches: int) -> int:
-    """Return the side in pixels of a square image of so many patches, at most."""
+    """Return the side in pixels of the largest square image with at most this many patches."""
     return PATCH * math.isqrt(patches)
 
 

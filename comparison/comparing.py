@@ -174,5 +174,5 @@ class Work:
         """Return the options that end a run, and its schedule, with the budget."""
         if self.plan.budget == "seconds":
             return {"max_time": f"{self.plan.amount:g}s"}
-        cost = {"tokens": "tokens", "flops": "flops"}.get(self.plan.budget)
-        return {"max_steps": max(1, round(self.plan.amount / (getattr(self.sizes[variant], cost) if cost else 1)))}
+        cost = 1.0 if self.plan.budget == "steps" else getattr(self.sizes[variant], self.plan.budget)
+        return {"max_steps": max(1, round(self.plan.amount / cost))}

@@ -1,13 +1,14 @@
 """What the runs of a comparison came to, read from their folders."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from .plan import Plan
-from .running import Outcome, is_number
+from .running import Outcome
 from .sizes import Size
 
 
@@ -23,7 +24,6 @@ class Result:
         whole: Whether it was trained in one go, so that the seconds are those of all steps.
         memory: The most memory in MiB.
         losses: Steps and validation losses.
-        training_losses: Steps and training losses.
     """
 
     seed: int
@@ -33,7 +33,6 @@ class Result:
     whole: bool
     memory: float
     losses: list[tuple[int, float]]
-    training_losses: list[tuple[int, float]]
 
 
 @dataclass
@@ -77,7 +76,7 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
     history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     score = record["metrics"].get(f"eval_{plan.score.name}")
     training, held_out = curve(history, "loss"), curve(history, "eval_loss")
-    if not is_number(score) or (len(training) > 1 and not training[-1][1] <= training[0][1]):
+    if score is None or not math.isfinite(score) or (len(training) > 1 and not training[-1][1] <= training[0][1]):
         return Outcome("diverged", "its loss is above where it began", outcome.seconds, outcome.memory)
     return Result(
         seed=seed,
@@ -87,7 +86,6 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
         whole=record["details"]["training"].get("resumed") is None,
         memory=outcome.memory,
         losses=held_out,
-        training_losses=training,
     )
 
 

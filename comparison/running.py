@@ -1,7 +1,6 @@
 """Running trainings, each in a process and a folder of its own: finished ones are skipped, others resumed."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -194,8 +193,3 @@ def interleaved(variants: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple
     for seed in seeds:
         for variant in variants:
             yield variant, seed
-
-
-def is_number(value: Any) -> bool:
-    """Tell whether a score is one."""
-    return isinstance(value, int | float) and math.isfinite(value)

@@ -26,7 +26,7 @@ class Recurrence(nn.RNNBase):
         Args:
             x: Inputs (B, T, E).
             states: The states before the first token. Default: zeros.
-            mask: (B, T), 0 on padding, which may be anywhere: outputs there are 0, and states pass by.
+            mask: (B, T), 0 on padding, which may be anywhere: it leaves states unchanged, and outputs are 0.
         """
         before = None if states is None else tuple(state.to(x.dtype).transpose(0, 1).contiguous() for state in states)
         if mask is None:
@@ -82,7 +82,7 @@ def build_recurrence(
     cell: str, input_size: int, hidden_size: int, layers: int, dropout: float, bidirectional: bool = False
 ) -> Recurrence:
     """Return recurrent layers, with dropout between them."""
-    between = float(dropout) if layers > 1 else 0.0  # which torch warns of where there is no between
+    between = float(dropout) if layers > 1 else 0.0  # torch warns of dropout in a single layer
     sizes: Any = (input_size, hidden_size, layers)
     return CELLS[cell](*sizes, batch_first=True, dropout=between, bidirectional=bidirectional)
 
