@@ -3,11 +3,12 @@
 from typing import Any
 
 from datasets import Dataset
-from transformers import AutoImageProcessor, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import preset
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
-from vanillaformer.hub.loading import one_line, open_config
+from vanillaformer.hub.image_processors import open_image_processor
+from vanillaformer.hub.loading import open_config
 
 from .arguments import ModelArguments
 from .data.image_rows import usual_patch
@@ -59,8 +60,5 @@ def prepare_processor(model_args: ModelArguments, rows: Dataset, size: int) -> A
     saved = model_args.saved
     if saved is None or not (saved / IMAGE_PROCESSOR).is_file():
         return new_processor(rows, size)
-    try:
-        found = AutoImageProcessor.from_pretrained(saved, trust_remote_code=False)
-        return image_processor(size, list(found.image_mean), list(found.image_std))
-    except Exception as error:  # whatever a stranger's file makes transformers stumble over
-        raise ValueError(f"--model_name_or_path {model_args.model_name_or_path}: {one_line(error)}") from error
+    found = open_image_processor(saved, f"--model_name_or_path {model_args.model_name_or_path}")
+    return image_processor(size, list(found.image_mean), list(found.image_std))

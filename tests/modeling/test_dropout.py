@@ -74,7 +74,8 @@ def test_no_dropout() -> None:
 def test_compiled() -> None:
     torch.manual_seed(0)
     x = torch.ones(2**16)
-    share = (torch.compile(Dropout(0.3), fullgraph=True)(x) != 0).double().mean()
+    # aot_eager: writing and compiling C++ takes half a minute
+    share = (torch.compile(Dropout(0.3), fullgraph=True, backend="aot_eager")(x) != 0).double().mean()
     assert abs(share - 0.7) < 5 * math.sqrt(0.21 / 2**16)
 
 
