@@ -1,6 +1,5 @@
 """The figures of a comparison, each with its numbers: readable in print, and without telling red from green."""
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,27 +8,19 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vanillaformer.training.evaluation.plots import save_figure
+from vanillaformer.training.evaluation.plots import save, style
 
 from .comparing import Comparison
 from .results import Result
 from .sizes import Size
 from .statistics import interval
 
-# Okabe and Ito's colors, then the same with other lines
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", ":", "-.")
 AXES: dict[str, tuple[str, Callable[[Size, Result, int], float]]] = {
     "tokens": ("training tokens", lambda size, run, step: step * size.tokens),
     "flops": ("floating-point operations", lambda size, run, step: step * size.flops),
     "seconds": ("seconds of training, evaluations included", lambda size, run, step: step / run.steps * run.seconds),
 }
 """What a loss is drawn over."""
-
-
-def style(number: int) -> dict[str, Any]:
-    """Return the color and the line of a variant by its number."""
-    return {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number // len(COLORS) % len(LINES)]}
 
 
 def score_figure(comparison: Comparison, folder: Path) -> list[str]:
@@ -99,12 +90,3 @@ def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", frameon=False, fontsize=8)
     return save(figure, folder / "tuning", ("variant", *comparison.plan.tune, label), rows)
-
-
-def save(figure: Figure, path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Write a figure as SVG and PNG and its numbers as CSV; return the names of the pictures."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures = [save_figure(figure, path.with_suffix(ending)).name for ending in (".svg", ".png")]
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-    return pictures

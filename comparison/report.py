@@ -1,6 +1,5 @@
 """The report of a comparison: a table, what differs, figures, and how to run it again."""
 
-import base64
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import write_text
+from vanillaformer.training.evaluation.plots import embedded
 
 from .charts import AXES, loss_figure, score_figure, tuning_figure
 from .comparing import Comparison
@@ -150,8 +150,3 @@ def differences(found: VariantResult, comparison: Comparison) -> str:
         if old != new:
             words.append(f"{name}: {old} → {new}")
     return "; ".join(words) or ("the baseline" if found is baseline else "no difference")
-
-
-def embedded(picture: Path) -> str:
-    """Return a picture as the address of an image that needs no file."""
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.read_bytes()).decode()

@@ -19,6 +19,7 @@ PROGRAMS = {
     "train-image-classifier": "Train a classifier of images, or a masked image model.",
     "generate": "Use a trained model: translate, continue text, classify, chat.",
     "compare": "Compare variants of a training, several seeds under one budget.",
+    "explore": "Show what a trained model does inside, as figures on a page.",
     "serve": "Serve a language model by the OpenAI protocol.",
     "convert": "Convert a model to or from a native architecture.",
     "export": "Export a model to CTranslate2, ONNX or GGUF.",

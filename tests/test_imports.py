@@ -15,10 +15,12 @@ FOLDERS_BELOW = {
     "conversion": {"configuration", "modeling", "tokenization", "hub"},
     "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
     "comparison": {"", "modeling", "hub", "training"},
+    "exploration": {"", "configuration", "modeling", "tokenization", "hub", "training", "inference"},
     "__main__": set(),
     "scripts": {
         "",
         "comparison",
+        "exploration",
         *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference"),
     },
 }  # "" is the package root

@@ -88,7 +88,8 @@ def test_the_list_of_parts_has_an_example_that_runs(capsys):
 
 
 FOLDERS = (
-    "benchmarks|comparison|configuration|conversion|docs|hub|inference|modeling|scripts|tests|tokenization|training"
+    "benchmarks|comparison|configuration|conversion|docs|exploration|hub|inference|modeling|scripts|tests|tokenization"
+    "|training"
 )
 
 

@@ -1,7 +1,9 @@
-"""Pictures of a run: learning curves, confusion matrix, cross-attention."""
+"""Pictures of a run: learning curves, confusion matrix, cross-attention; how all pictures look and are written."""
 
+import base64
+import csv
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -14,6 +16,15 @@ from transformers import PreTrainedTokenizerBase
 
 from ..metrics.scores import ENTRIES
 from .confusion import NUMBERED
+
+# Okabe and Ito's colors, which nobody confuses, then the same with other lines
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":", "-.")
+
+
+def style(number: int) -> dict[str, Any]:
+    """Return the color and the line of a curve by its number."""
+    return {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number // len(COLORS) % len(LINES)]}
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -124,16 +135,16 @@ def attention_map(
         axes.set_axis_on()
         axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
         axes.set_title(name, fontsize=9)
-        axes.set_xticks(range(len(source)), [_visible(token) for token in source], rotation=90, fontsize=7)
-        axes.set_yticks(range(len(target)), [_visible(token) for token in target], fontsize=7)
+        axes.set_xticks(range(len(source)), [visible(token) for token in source], rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), [visible(token) for token in target], fontsize=7)
     figure.suptitle(title, fontsize=10)
     figure.supxlabel("source", fontsize=9)
     figure.supylabel("target", fontsize=9)
     return save_figure(figure, path)
 
 
-def _visible(token: str) -> str:
-    # A dollar sign would start mathematical text
+def visible(token: str) -> str:
+    """Return a token with its spaces made visible, for a label (a dollar sign would start mathematical text)."""
     return token.replace(" ", "␣").replace("$", "\\$") or "␣"
 
 
@@ -154,6 +165,27 @@ def save_figure(figure: Figure, path: Path) -> Path:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(path, dpi=150)
     return path
+
+
+def save(
+    figure: Figure,
+    path: Path,
+    header: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    endings: Sequence[str] = (".svg", ".png"),
+) -> list[str]:
+    """Write a picture in the formats of these endings, and its numbers as CSV; return the names of the pictures."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pictures = [save_figure(figure, path.with_suffix(ending)).name for ending in endings]
+    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+    return pictures
+
+
+def embedded(picture: Path) -> str:
+    """Return a picture as the address of an image that needs no file."""
+    kind = "svg+xml" if picture.suffix == ".svg" else picture.suffix.removeprefix(".")
+    return f"data:image/{kind};base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -3,12 +3,13 @@
 Shape letters: B batch, L layers, H heads, T tokens, N patches, D model width.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+from .recording import eager
 
 
 def attention_rollout(attentions: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -50,25 +51,12 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
     for name, one in (("window_size", config.window_size), ("depths", len(config.depths or [0]) > 1)):
         if one:
             raise ValueError(f"{name}={getattr(config, name)}: roll-out needs layers in which all patches meet")
-    with recording(base):
+    with eager(base):
         rollout = attention_rollout(base(pixel_values, output_attentions=True, **options).attentions)
     first = config.num_prefix_tokens
     rows = rollout[:, :1] if "first" in config.image_pooling else rollout[:, first:]
     height, width = (side // config.patch_size for side in pixel_values.shape[-2:])
     return rows.mean(dim=1)[:, first:].unflatten(1, (height, width))
-
-
-@contextmanager
-def recording(model: Any) -> Iterator[None]:
-    """Let a model return its attention probabilities: by eager attention, without dropout."""
-    implementation, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation("eager")
-    model.eval()
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(implementation)
-        model.train(training)
 
 
 @torch.no_grad()

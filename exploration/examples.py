@@ -1,0 +1,197 @@
+"""An input of a model, with everything that the figures show: tokens, right answers, the recording.
+
+Shape letters: B batch, T length, S length of the source.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.hub.tokenizers import tokenizer_errors
+from vanillaformer.inference.tasks import Loaded, classify, continue_prompts, fill_masks, task_of, translate
+from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.training.data.images import read_image
+
+from .recording import Recording, record, stacks
+
+CONTINUATION = 20  # tokens that a language model adds to the text, for the page only
+
+
+@dataclass
+class Example:
+    """A model with one input, recorded.
+
+    Args:
+        recording: What happened inside of the model; `recording.model` is the model.
+        tokens: Names of the tokens by stack, "encoder" and "decoder".
+        text: The input as it was given; the name of an image.
+        output: What the model makes of it, in words.
+        targets: The right token at each position of the last stack (T), -100 where there is none; `None` of models
+            that do not predict tokens.
+        answers: Returns the name of a column of the logits: a token, or a class.
+        image: The image (a PIL image), of image models.
+        rows: Batches of held-out rows, model inputs with labels, for the figures of the loss.
+        notes: Sentences that the page begins with, such as what was cut.
+    """
+
+    recording: Recording
+    tokens: dict[str, list[str]]
+    text: str
+    output: str = ""
+    targets: torch.Tensor | None = None
+    answers: Callable[[int], str] = str
+    image: Any = None
+    rows: Sequence[dict[str, Any]] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def model(self) -> Any:
+        """The model."""
+        return self.recording.model
+
+    @property
+    def predicted(self) -> list[str]:
+        """Names of the right tokens, which the positions of the last stack predict; empty where there is none."""
+        ids = [] if self.targets is None else self.targets.tolist()
+        return ["" if token == IGNORE_INDEX else self.answers(token) for token in ids]
+
+
+def text_example(loaded: Loaded, text: str, target: str | None = None) -> Example:
+    """Run a model on a text and return the example.
+
+    An encoder-decoder reads the target, or else the output of its own `generate`, in one pass.
+
+    Args:
+        loaded: The model with its tokenizers (`vanillaformer.inference.tasks.load`).
+        text: The text.
+        target: The right output of an encoder-decoder.
+
+    Raises:
+        ValueError: The text has no tokens or too many, or there is a target for a model that reads none.
+    """
+    function = task_of(loaded.architecture, "")[1]
+    if target is not None and function is not translate:
+        raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")
+    inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
+    if function is translate:
+        return translation_example(loaded, inputs, text, target)
+    return ENCODED[function](loaded, inputs, text)
+
+
+def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: str) -> dict[str, torch.Tensor]:
+    """Return a text as a batch of one.
+
+    Raises:
+        ValueError: It has no tokens, or more than the model handles.
+    """
+    if not text.strip():
+        raise ValueError(f"{option} {text!r} is empty")
+    with tokenizer_errors(f"{option}: the model's tokenizer cannot encode the text"):
+        batch = tokenizer([text], return_tensors="pt")
+    length, limit = batch["input_ids"].shape[1], getattr(model.config, "max_position_embeddings", None)
+    if limit is not None and length > limit:
+        raise ValueError(f"{option}: the text has {length:,} tokens, the model handles no more than {limit:,}")
+    return dict(batch.to(model.device))
+
+
+def token_names(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor) -> list[str]:
+    """Return the text of each token (T)."""
+    return [name_of(tokenizer, token) for token in ids.tolist()]
+
+
+def name_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
+    """Return the text of a token."""
+    return str(tokenizer.decode([token]))
+
+
+def translation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str, target: str | None) -> Example:
+    """Return the example of an encoder-decoder."""
+    model, tokenizer = loaded.model, loaded.target_tokenizer
+    labels = model.generate(**inputs)[:, 1:]
+    output = str(tokenizer.decode(labels[0], skip_special_tokens=True))
+    if target is not None:
+        labels = encoded(model, tokenizer, target, "--target")["input_ids"]
+    decoding, notes = getattr(model.config, "decoding", "autoregressive"), []
+    read = model.prepare_decoder_input_ids_from_labels(labels)
+    recording = record(model, inputs if decoding == "ctc" else inputs | {"decoder_input_ids": read})
+    if decoding == "mask_predict":
+        read = labels
+        notes.append("All tokens of the output are hidden from the decoder, as in the first of the model's steps.")
+    if decoding == "ctc":
+        if target is not None:
+            raise ValueError(f"--target {target!r}: the decoder of a model with decoding=ctc reads no target")
+        assert recording.logits is not None  # it has a head
+        read = labels = recording.logits.argmax(dim=-1)
+        notes.append("The tokens of the decoder are frames, each with the token or blank that it predicts.")
+    tokens = {"encoder": token_names(loaded.tokenizer, inputs["input_ids"][0])}
+    tokens["decoder"] = token_names(tokenizer, read[0])
+    return Example(recording, tokens, text, output, labels[0], partial(name_of, tokenizer), notes=notes)
+
+
+def continuation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+    """Return the example of a causal language model."""
+    model, tokenizer, ids = loaded.model, loaded.tokenizer, inputs["input_ids"][0]
+    limit = getattr(model.config, "max_position_embeddings", None)
+    room = CONTINUATION if limit is None else min(CONTINUATION, limit - len(ids))
+    output = model.generate(**inputs, max_new_tokens=room)[0, len(ids) :] if room else ids[:0]
+    targets = torch.cat([ids[1:], ids.new_full((1,), IGNORE_INDEX)])
+    return Example(
+        record(model, inputs),
+        {"decoder": token_names(tokenizer, ids)},
+        text,
+        str(tokenizer.decode(output, skip_special_tokens=True)),
+        targets,
+        partial(name_of, tokenizer),
+    )
+
+
+def masked_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+    """Return the example of a masked language model; the right token in place of a mask is the one it fills in."""
+    tokenizer, recording, ids = loaded.tokenizer, record(loaded.model, inputs), inputs["input_ids"][0]
+    assert recording.logits is not None  # it has a head
+    targets = torch.where(ids == tokenizer.mask_token_id, recording.logits[0].argmax(dim=-1), ids)
+    output = str(tokenizer.decode(targets, skip_special_tokens=True))
+    names = {"encoder": token_names(tokenizer, ids)}
+    return Example(recording, names, text, output, targets, partial(name_of, tokenizer))
+
+
+def classification_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+    """Return the example of a classifier of texts."""
+    recording, names = record(loaded.model, inputs), loaded.model.config.id2label
+    tokens = {name: token_names(loaded.tokenizer, inputs["input_ids"][0]) for name in stacks(loaded.model)}
+    return Example(recording, tokens, text, likeliest(recording, names), answers=names.__getitem__)
+
+
+def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
+    """Return the likeliest class with its probability, in words."""
+    assert recording.logits is not None  # it has a head
+    best = recording.logits[0].float().softmax(dim=-1).max(dim=-1)
+    return f"{names[int(best.indices)]} ({float(best.values):.1%})"
+
+
+ENCODED: dict[Any, Callable[[Loaded, dict[str, torch.Tensor], str], Example]] = {
+    continue_prompts: continuation_example,
+    fill_masks: masked_example,
+    classify: classification_example,
+}
+"""How the example of a text is made, by what the model does with texts."""
+
+
+def image_example(model: Any, processor: Any, path: Path) -> Example:
+    """Run a classifier of images on an image and return the example.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    image = read_image(path)
+    pixels = processor([image], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+    recording, config, names = record(model, {"pixel_values": pixels}), model.config, model.config.id2label
+    patches = [f"{row + 1},{column + 1}" for row in range(config.grid[0]) for column in range(config.grid[1])]
+    tokens = {"encoder": [f"[{number}]" for number in range(config.num_prefix_tokens)] + patches}
+    answer = likeliest(recording, names)
+    return Example(recording, tokens, path.name, answer, answers=names.__getitem__, image=image)

@@ -1,0 +1,186 @@
+"""One forward pass of a model with everything that is computed on the way.
+
+Shape letters: B batch, T query length, S key length, D model width, H heads, L layers.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from vanillaformer.modeling.parts.attention import Attention, CrossAttention
+from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
+from vanillaformer.modeling.stack import Stack
+
+# What a placement keeps of the stream and adds to it, where that is not x and the branch
+KEPT: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    DeepNorm: lambda residual, x: residual.alpha * x,
+    AdminResidual: lambda residual, x: residual.omega * x,
+    NoResidual: lambda residual, x: torch.zeros_like(x),
+}
+ADDED: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    ReZero: lambda residual, branch: residual.alpha * branch,
+}
+
+
+def unchanged(residual: Residual, x: torch.Tensor) -> torch.Tensor:
+    """Return x: what most placements keep and add."""
+    return x
+
+
+@dataclass
+class Sublayer:
+    """What one sublayer does with the stream, all (B, T, D).
+
+    The stream after it is `kept + added`, in the placements that end with a norm its norm.
+
+    Args:
+        layer: Index of the layer in its stack.
+        name: self_attn, cross_attn or mlp.
+        x: The stream before it.
+        out: What attention or the feed-forward layer gives.
+        kept: What remains of x: x itself, in DeepNorm `α x`, in Admin `ω ⊙ x`.
+        added: What out contributes after norms and factors of the placement (sandwich, layer scale, ReZero's α).
+    """
+
+    layer: int
+    name: str
+    x: torch.Tensor
+    out: torch.Tensor
+    kept: torch.Tensor
+    added: torch.Tensor
+
+
+@dataclass
+class Recording:
+    """What `record` keeps of one forward pass.
+
+    Args:
+        model: The model.
+        inputs: What it was called with.
+        attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross". In models with
+            windows they are (B · windows, H, S, S).
+        hidden_states: The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder",
+            "decoder". All are before the stack's final norm.
+        sublayers: The sublayers in the order in which they ran, by stack.
+        logits: What the model answers, `None` of a model without a head.
+    """
+
+    model: Any
+    inputs: dict[str, Any]
+    attentions: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    hidden_states: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)
+    logits: torch.Tensor | None = None
+
+
+def stacks(model: Any) -> dict[str, Stack]:
+    """Return the stacks of a model, "encoder" before "decoder"; a recurrent model has none.
+
+    Raises:
+        ValueError: The model is not one of this package.
+    """
+    base = model.base_model
+    if isinstance(base, Stack):
+        return {"decoder" if base.is_causal else "encoder": base}
+    if not model.config.model_type.startswith("vanilla_"):
+        raise ValueError(
+            f"{type(model).__name__} is not a model of this package: convert it first (vanillaformer convert)"
+        )
+    sides = {name: getattr(base, name) for name in ("encoder", "decoder")}
+    return {name: side for name, side in sides.items() if isinstance(side, Stack)}
+
+
+@contextmanager
+def eager(model: Any) -> Iterator[None]:
+    """Let a model attend eagerly, which gives the probabilities, and without dropout."""
+    implementation, training = model.config._attn_implementation, model.training
+    if implementation is not None:
+        model.set_attn_implementation("eager")
+    model.eval()
+    try:
+        yield
+    finally:
+        if implementation is not None:
+            model.set_attn_implementation(implementation)
+        model.train(training)
+
+
+@torch.no_grad()
+def record(model: Any, inputs: dict[str, Any]) -> Recording:
+    """Run a model once, in evaluation mode and with eager attention, and return what happens inside of it.
+
+    Args:
+        model: A model of this package, with a head or without.
+        inputs: The arguments of its `forward`; an encoder-decoder needs the target too, as `decoder_input_ids`.
+
+    Raises:
+        ValueError: The model is not one of this package.
+    """
+    found, sides = Recording(model, inputs), stacks(model)
+    with eager(model), ExitStack() as hooks:
+        for name, stack in sides.items():
+            hooks.enter_context(listening(stack, name, found))
+        options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
+        outputs = model(**inputs, **options)
+    if not sides and outputs.cross_attentions is not None:
+        found.attentions["cross"] = outputs.cross_attentions
+    logits = (outputs.get(name) for name in ("logits", "prediction_logits"))
+    found.logits = next((each for each in logits if each is not None), None)
+    return found
+
+
+@contextmanager
+def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
+    """Add what one stack computes to a recording."""
+    probabilities: dict[str, list[torch.Tensor]] = {name: []}
+    states: list[torch.Tensor] = []
+    sublayers = found.sublayers[name] = []
+    found.attentions[name] = found.hidden_states[name] = ()  # in the order of the stacks, though they end in reverse
+    handles = [stack.layers[0].register_forward_pre_hook(lambda module, args: states.append(args[0]))]
+    residuals = []
+    for index, layer in enumerate(stack.layers):
+        handles.append(layer.register_forward_hook(lambda module, args, out: states.append(out)))
+        for part, module in layer.named_children():
+            if isinstance(module, Attention):
+                kept = probabilities.setdefault("cross" if isinstance(module, CrossAttention) else name, [])
+                handles.append(module.register_forward_hook(partial(keep_probabilities, kept)))
+            elif isinstance(module, Residual):
+                residuals.append(module)
+                replace_after(module, index, part.removesuffix("_residual"), sublayers)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for residual in residuals:
+            for method in ("after", "branch"):
+                delattr(residual, method)
+    found.attentions |= {kind: tuple(each) for kind, each in probabilities.items()}
+    found.hidden_states[name] = tuple(states)
+
+
+def keep_probabilities(kept: list[torch.Tensor], module: nn.Module, args: Any, outputs: Any) -> None:
+    """Keep the probabilities of an attention layer (a forward hook)."""
+    kept.append(outputs[1])
+
+
+def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:
+    """Let a residual connection add a `Sublayer` to the list whenever it runs, until the two methods are deleted."""
+    after, branch, branches = residual.after, residual.branch, []
+    keep, add = KEPT.get(type(residual), unchanged), ADDED.get(type(residual), unchanged)
+
+    def branch_kept(out: torch.Tensor) -> torch.Tensor:
+        branches.append(branch(out))
+        return branches[-1]
+
+    def after_kept(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        result = after(x, out)
+        sublayers.append(Sublayer(layer, name, x, out, keep(residual, x), add(residual, branches.pop())))
+        return result
+
+    residual.after, residual.branch = after_kept, branch_kept  # type: ignore[method-assign]

@@ -1,0 +1,82 @@
+"""Show what a trained model does inside, for one text or image: attention, stream, predictions, positions.
+
+The figures are written as one page, index.html, and each as PNG with its numbers as CSV. docs/exploring.md says
+what they show. An encoder-decoder reads its own output, or --target.
+
+Examples:
+  vanillaformer explore runs/translation --text 'May 6, 2031'
+  vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures attention
+  vanillaformer explore runs/image_classification --image photo.png --output_dir look
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.exploration.examples import Example, image_example, text_example
+from vanillaformer.exploration.figures import FIGURES, chosen, draw_all
+from vanillaformer.exploration.page import write_page
+from vanillaformer.hub.loading import saved_folder
+from vanillaformer.hub.reporting import report
+from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.inference.images import load_classifier
+from vanillaformer.inference.tasks import load
+from vanillaformer.inference.text_files import check_text
+from vanillaformer.scripts.console import CommandParser, program
+from vanillaformer.training.machine import configure_cpu
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the program's arguments."""
+    parser = CommandParser(__doc__ or "", "MODEL (--text TEXT | --image FILE) [--option value ...]")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("model", help="model (folder or Hub id)")
+    parser.add_argument("--revision", help="branch, tag or commit of the model on the Hub")
+    source = parser.add_argument_group("Input").add_mutually_exclusive_group(required=True)
+    source.add_argument("--text", help="text to look at")
+    source.add_argument("--image", type=Path, help="image to look at (file)")
+    parser.add_argument("--target", help="right output of an encoder-decoder (default: its own)")
+    output = parser.add_argument_group("Output")
+    output.add_argument(
+        "--figures", nargs="+", help=f"figures: {', '.join(each.name for each in FIGURES)} (default: all)"
+    )
+    output.add_argument(
+        "--output_dir", type=Path, default=Path("explore"), help="folder to write to (default: explore)"
+    )
+    parser.add_argument("--device", help="device: cpu, cuda, ... (default: a GPU if there is one)")
+    return parser
+
+
+def open_example(args: argparse.Namespace) -> Example:
+    """Return the model with its input, recorded."""
+    saved_folder(args.model, args.revision, "MODEL")  # whose message on an exported model says what opens it
+    options = GenerateArguments(model_name_or_path=args.model, revision=args.revision, device=args.device)
+    if args.image:
+        if not args.image.is_file():
+            raise ValueError(f"--image {args.image} does not exist or is not a file")
+        return image_example(*load_classifier(options), args.image)
+    with torch.inference_mode():
+        return text_example(load(options)[0], args.text, args.target)
+
+
+@program
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the program."""
+    args = build_parser().parse_args(argv)
+    chosen(args.figures)
+    check_text("--text", [args.text or ""])
+    configure_cpu()
+    example = open_example(args)
+    drawn, missing = draw_all(example, args.figures)
+    page = write_page(example, drawn, missing, args.output_dir, args.model)
+    report(f"output: {example.output}")
+    for name, reason in missing.items():
+        report(f"without {name}: {reason}")
+    report(f"The page is {page}; its pictures and their numbers are in {args.output_dir / 'figures'}.")
+
+
+if __name__ == "__main__":
+    main()
