@@ -1,5 +1,6 @@
 """The loss on held-out data: the mean over all targets, however they are batched."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +11,18 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 TARGETS = ("labels", "bool_masked_pos")
 """What the loss needs: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
+
+
+def targets_name(inputs: Mapping[str, Any]) -> str | None:
+    """Return which entry of a batch has the targets, `None` if there is none."""
+    return next((name for name in TARGETS if name in inputs), None)
+
+
+def count_targets(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Return the number of targets that a model's loss is the mean over: hidden patches, rows or tokens."""
+    if labels.dtype == torch.bool:
+        return labels.sum()
+    return ((model.targets(labels) if labels.ndim > 1 else labels) != IGNORE_INDEX).sum()
 
 
 class HeldOutLossTrainer(Trainer):
@@ -32,7 +45,7 @@ class HeldOutLossTrainer(Trainer):
         return output
 
     def prediction_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
-        name = next((name for name in TARGETS if name in inputs), None)
+        name = targets_name(inputs)
         if name is None or inputs[name].is_floating_point() or "next_sentence_label" in inputs:
             # With pairs of segments the loss is the sum of two means
             return super().prediction_step(model, inputs, *arguments, **keywords)
@@ -53,14 +66,7 @@ class HeldOutLossTrainer(Trainer):
 
     def _add(self, loss: torch.Tensor, labels: torch.Tensor) -> None:
         """Add the sums of a batch, all processes' together."""
-        count = self._count(labels).to(loss.device)
+        count = count_targets(self.model, labels).to(loss.device)
         total = torch.where(count > 0, loss.detach().float() * count, 0.0)  # the mean of none is nan
         sums: Any = self.accelerator.gather(torch.stack([total, count.float(), torch.ones_like(total)])[None])
         self._sums += sums.sum(dim=0).cpu()
-
-    def _count(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return the number of targets: hidden patches, rows or tokens."""
-        if labels.dtype == torch.bool:
-            return labels.sum()
-        model: Any = self.model
-        return ((model.targets(labels) if labels.ndim > 1 else labels) != IGNORE_INDEX).sum()

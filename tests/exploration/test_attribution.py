@@ -1,0 +1,100 @@
+"""Attributions: they are complete, captum's own on native models, and where nothing is read they are 0."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from captum.attr import LayerIntegratedGradients
+from modeling.toys import SOURCE_VOCABULARY, tokens, toy
+
+from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.conversion import to_native
+from vanillaformer.exploration.attribution import (
+    class_attributions,
+    mask_attributions,
+    neutral_ids,
+    next_token_attributions,
+    target_attributions,
+)
+
+IDS = tokens(1, 6)
+NEUTRAL = torch.zeros_like(IDS)
+GPT2 = {"num_key_value_heads": 4, "head_dim": 6, "attention_bias": True, "position_embedding_type": "learned"}
+
+
+def difference(model, inputs, position, token):
+    """How far the logit is from that of the neutral text."""
+    with torch.no_grad():
+        both = [model(**{**inputs, "input_ids": ids}).logits[0] for ids in (IDS, NEUTRAL)]
+    one, other = (logits[position, token] if logits.ndim == 2 else logits[token] for logits in both)
+    return float(one - other)
+
+
+def check_complete(model, inputs, found):
+    for row, (position, token) in enumerate(zip(found.positions, found.tokens)):
+        expected = difference(model, inputs, position, token)
+        assert found.values[row].sum() - expected == pytest.approx(found.deltas[row], abs=1e-9)
+        assert abs(found.deltas[row]) < 0.02 * np.abs(found.values[row]).sum()
+
+
+@pytest.mark.parametrize("overrides", [{}, {"max_ngram": 2, "ngram_buckets": 11}], ids=["tokens", "n-grams"])
+def test_of_a_class(overrides):
+    model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **overrides).double()
+    found = class_attributions(model, {"input_ids": IDS}, NEUTRAL)
+    assert found.values.shape == (1, 6)
+    assert found.tokens == [int(model(input_ids=IDS).logits.argmax())]
+    check_complete(model, {"input_ids": IDS}, found)
+
+
+def test_of_the_next_tokens_and_of_none_before():
+    model = toy("decoder").double()
+    found = next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=3)
+    assert (found.positions, found.tokens) == ([2, 3, 4], IDS[0, 3:].tolist())
+    assert (found.values[:, -1] == 0).all() and (found.values[0, 3:] == 0).all()
+    check_complete(model, {"input_ids": IDS}, found)
+    with pytest.raises(ValueError, match="first=0: of 6 tokens those from 1 to 5"):
+        next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=0)
+
+
+@pytest.mark.parametrize("overrides", [{}, {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": None}])
+@pytest.mark.parametrize("kind", ["encoder_decoder", "recurrent_encoder_decoder"])
+def test_of_every_target_token(kind, overrides):
+    model = toy(kind, **overrides).double()
+    inputs = {"input_ids": IDS, "decoder_input_ids": tokens(1, 4, 29, seed=3)}
+    found = target_attributions(model, inputs, NEUTRAL, steps=150)
+    assert found.values.shape == (3, 6)
+    check_complete(model, inputs, found)
+    with pytest.raises(ValueError, match="decoding='mask_predict'"):
+        target_attributions(toy("encoder_decoder", decoding="mask_predict"), inputs, NEUTRAL)
+
+
+def test_of_masked_tokens():
+    model = toy("encoder").double()
+    found = mask_attributions(model, {"input_ids": IDS}, NEUTRAL, mask_id=int(IDS[0, 2]), steps=150)
+    assert found.positions == (IDS[0] == IDS[0, 2]).nonzero().flatten().tolist()
+    check_complete(model, {"input_ids": IDS}, found)
+    with pytest.raises(ValueError, match="no mask token"):
+        mask_attributions(model, {"input_ids": IDS}, NEUTRAL, mask_id=SOURCE_VOCABULARY)
+
+
+def test_they_are_those_of_captum_for_the_same_model_of_transformers():
+    model = toy("decoder", **GPT2).double()
+    native = to_native(model, "gpt2").double().eval()
+    layer = LayerIntegratedGradients(lambda ids: native(ids).logits[:, -2], native.transformer.wte)
+    expected = layer.attribute(IDS, baselines=NEUTRAL, target=int(IDS[0, -1]), n_steps=50).sum(dim=-1)
+    for each in (model, native):
+        found = next_token_attributions(each, {"input_ids": IDS}, NEUTRAL)
+        np.testing.assert_allclose(found.values, expected.detach().numpy(), rtol=1e-6, atol=1e-9)
+
+
+def test_a_neutral_text_keeps_special_tokens():
+    tokenizer = SimpleNamespace(pad_token_id=None, unk_token_id=1, eos_token_id=3, all_special_ids=[3, 2])
+    assert neutral_ids(torch.tensor([[2, 7, 8, 3]]), tokenizer).tolist() == [[2, 1, 1, 3]]
+
+
+def test_without_captum_the_error_names_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "captum.attr", None)
+    with pytest.raises(ImportError, match=r"attributions need captum: pip install 'vanillaformer\[explore\]'"):
+        next_token_attributions(toy("decoder"), {"input_ids": IDS}, NEUTRAL)
