@@ -37,9 +37,10 @@ def attention_layers(model: Any) -> dict[str, list[Attention]]:
     """
     found: dict[str, list[Attention]] = {}
     for name, stack in stacks(model).items():
-        found[name] = [layer.self_attn for layer in stack.layers]
+        layers: Any = stack.layers
+        found[name] = [layer.self_attn for layer in layers]
         if stack.has_cross_attention:
-            found["cross"] = [layer.cross_attn for layer in stack.layers]
+            found["cross"] = [layer.cross_attn for layer in layers]
     if not found:
         raise ValueError(f"{type(model).__name__} has no attention heads")
     return found
@@ -95,9 +96,7 @@ def head_ablation(
     return differences
 
 
-def sublayer_ablation(
-    model: Any, batches: Sequence[Batch], advance: Advance = lambda: None
-) -> dict[str, np.ndarray]:
+def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = lambda: None) -> dict[str, np.ndarray]:
     """Return by how much the loss grows without each sublayer, and without each whole layer.
 
     Without a sublayer its residual connection adds 0, or without a residual connection is 0: nothing of it remains,

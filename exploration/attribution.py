@@ -151,7 +151,8 @@ def attributions(
         return found[torch.arange(len(found), device=found.device), chosen[:, 0], chosen[:, 1]]
 
     ends = [token_vectors(model, {**inputs, "input_ids": ids}) for ids in (inputs["input_ids"], baseline_ids)]
-    values, deltas = [], []
+    values: Any = []
+    deltas: Any = []
     for part in chosen.split(max(1, ROWS // steps)):
         x, baseline = (end.expand(len(part), -1, -1) for end in ends)
         contributions, delta = IntegratedGradients(logits).attribute(
@@ -164,13 +165,14 @@ def attributions(
         )
         values.append(contributions.sum(dim=-1))
         deltas.append(delta)
-    arrays = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))
-    return Attributions(*arrays, list(positions), list(tokens))
+    values, deltas = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))
+    return Attributions(values, deltas, list(positions), list(tokens))
 
 
 def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
     """Return a text that says nothing: the same special tokens (1, T), and padding in place of all others."""
-    padding = next(i for i in (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id, 0) if i is not None)
+    ids = (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id, 0)
+    padding = next(each for each in ids if each is not None)
     special = torch.tensor(sorted(tokenizer.all_special_ids), device=input_ids.device)
     return torch.where(torch.isin(input_ids, special), input_ids, padding)
 

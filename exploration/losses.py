@@ -27,7 +27,8 @@ def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
     """
     total, targets = 0.0, 0
     for batch in batches:
-        count = int(count_targets(model, batch[targets_name(batch)]))
+        name = targets_name(batch)
+        count = 0 if name is None else int(count_targets(model, batch[name]))
         if count:  # the mean over none is not a number
             total += model(**batch).loss.item() * count
             targets += count

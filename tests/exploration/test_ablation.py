@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from modeling.toys import attending, inputs_of, labels_of, padding, pixels, tokens, toy
 from torch import nn
 
 from vanillaformer import VanillaEncoderForSequenceClassification, VanillaImageEncoderForMaskedImageModeling
@@ -17,8 +18,6 @@ from vanillaformer.exploration.ablation import (
     without_part,
 )
 from vanillaformer.exploration.losses import held_out_loss
-
-from modeling.toys import attending, inputs_of, labels_of, padding, pixels, tokens, toy
 
 KINDS = ("encoder_decoder", "decoder", "encoder", "image_encoder")
 WINDOWS = {"window_size": 2, "depths": [1, 1], "use_cls_token": False, "image_pooling": "mean"}
@@ -60,7 +59,8 @@ def test_a_head_is_replaced_as_if_its_columns_of_the_output_projection_were_0(ki
 
 
 @pytest.mark.parametrize(
-    ("kind", "overrides"), [*((kind, {}) for kind in KINDS), ("image_encoder", WINDOWS), ("decoder", {"num_key_value_heads": 1})]
+    ("kind", "overrides"),
+    [*((kind, {}) for kind in KINDS), ("image_encoder", WINDOWS), ("decoder", {"num_key_value_heads": 1})],
 )
 def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind, overrides):
     model, rows = toy(kind, **overrides).double(), double(rows_of(kind))
@@ -137,7 +137,9 @@ def test_the_mean_of_a_head_leaves_padding_out():
     for kind, seen in (("encoder", mask), ("decoder", labels != -100), ("cross", labels != -100)):
         attention = attention_layers(model)[kind][0]
         outputs = []
-        handle = attention.o_proj.register_forward_pre_hook(lambda module, args, outputs=outputs: outputs.append(args[0]))
+        handle = attention.o_proj.register_forward_pre_hook(
+            lambda module, args, outputs=outputs: outputs.append(args[0])
+        )
         means = mean_outputs(model, [batch])[attention]
         handle.remove()
         torch.testing.assert_close(means.flatten(), outputs[0][seen.bool()].mean(dim=0))
@@ -150,7 +152,8 @@ def test_classifiers_and_masked_images_are_ablated_by_their_own_losses():
     images = [{"pixel_values": pixels(3), "bool_masked_pos": torch.tensor([[1, 0, 1, 0, 0, 1]] * 3).bool()}]
     for model, batches in ((classifier, rows), (masked, images)):
         (found,) = head_ablation(model, batches).values()
-        assert np.isfinite(found).all() and np.abs(found).max() > 1e-4
+        assert np.isfinite(found).all()
+        assert np.abs(found).max() > 1e-4
 
 
 def test_what_cannot_be_ablated_is_said():

@@ -52,7 +52,8 @@ def test_of_the_next_tokens_and_of_none_before():
     model = toy("decoder").double()
     found = next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=3)
     assert (found.positions, found.tokens) == ([2, 3, 4], IDS[0, 3:].tolist())
-    assert (found.values[:, -1] == 0).all() and (found.values[0, 3:] == 0).all()
+    assert (found.values[:, -1] == 0).all()
+    assert (found.values[0, 3:] == 0).all()
     check_complete(model, {"input_ids": IDS}, found)
     with pytest.raises(ValueError, match="first=0: of 6 tokens those from 1 to 5"):
         next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=0)

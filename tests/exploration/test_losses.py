@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from modeling.toys import ALL_KINDS, inputs_of, toy
 
 from vanillaformer import VanillaEncoderForPreTraining, VanillaEncoderForSequenceClassification
 from vanillaformer.exploration.losses import held_out_loss, loss_by_position
 
-from modeling.toys import ALL_KINDS, inputs_of, toy
 from .test_ablation import rows_of
 
 
