@@ -1,6 +1,7 @@
 """Texts in, results out: what `vanillaformer generate` does with a model."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,15 +33,21 @@ def read_texts(generate_args: GenerateArguments) -> list[str]:
     return texts
 
 
-def generate_texts(generate_args: GenerateArguments) -> None:
-    r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
-    texts = read_texts(generate_args)
-    loaded, function, _ = load(generate_args)
+def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
+    """Return the options that the function of a model's task is called with."""
     options = generate_args.options()
     if "max_new_tokens" in options:
         options["max_length"] = None  # saved with the model; of both, transformers warns at every batch
     if generate_args.reject_below is not None:
         options["reject_below"] = generate_args.reject_below
+    return options
+
+
+def generate_texts(generate_args: GenerateArguments) -> None:
+    r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
+    texts = read_texts(generate_args)
+    loaded, function, _ = load(generate_args)
+    options = call_options(generate_args)
     if generate_args.engine == AUTO:
         from .fastest import fastest
 

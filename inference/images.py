@@ -70,6 +70,12 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     return model.to(device).eval(), processor
 
 
+def image_probabilities(model: Any, processor: Any, images: list[Any]) -> torch.Tensor:
+    """Return the probability of each class for each image, a `PIL.Image.Image` in RGB (images, classes)."""
+    pixels = processor(images, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
+    return model(pixels).logits.float().softmax(dim=-1)
+
+
 def classified(
     model: Any, processor: Any, paths: list[Path], batch_size: int, reject_below: float
 ) -> Iterator[dict[str, Any]]:
@@ -83,8 +89,7 @@ def classified(
             except ValueError as error:
                 part[-1]["error"] = str(error)
         if images:
-            pixels = processor(images, return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
-            best = model(pixels).logits.float().softmax(dim=-1).max(dim=-1)
+            best = image_probabilities(model, processor, images).max(dim=-1)
             answers = zip(best.indices.tolist(), best.values.tolist())
             for record, (label, value) in zip((each for each in part if "error" not in each), answers):
                 name = model.config.id2label[label] if value >= reject_below else UNCERTAIN

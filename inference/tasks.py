@@ -77,13 +77,17 @@ def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[s
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
+def class_probabilities(loaded: Loaded, texts: list[str]) -> torch.Tensor:
+    """Return the probability of each class for each text (texts, classes)."""
+    return loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
+
+
 def classify(loaded: Loaded, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
     """Return the likeliest label of each text and its probability, separated by a tab.
 
     Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
     """
-    probabilities = loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
-    best = probabilities.max(dim=-1)
+    best = class_probabilities(loaded, texts).max(dim=-1)
     names = loaded.model.config.id2label
     return [
         f"{names[label] if value >= reject_below else UNCERTAIN}\t{value:.4f}"

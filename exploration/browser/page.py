@@ -1,0 +1,159 @@
+"""The page: an input, the answer, and one figure at a time of what happens inside."""
+
+import tempfile
+import traceback
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vanillaformer.training.evaluation.plots import embedded, save_figure
+
+from ..figures import FIGURES
+from ..pictures import Drawing, NotApplicable
+from .answers import LARGEST_TEXT, OPTIONS, Answers, ImageAnswers, sentence
+
+WAITING = 16
+"""Requests that may wait for their turn."""
+ONE_AT_A_TIME = {"concurrency_id": "model", "concurrency_limit": 1}
+CLASSES = 5
+"""Classes that are shown, the likeliest."""
+BUTTONS = {"translation": "Translate", "text-generation": "Continue", "fill-mask": "Fill in"}
+"""By the pipeline of the task; the others classify."""
+FAILED = "The model failed at this input. The output of the server says why."
+HOURS = 3600  # seconds
+STYLE = """
+.gradio-container { max-width: 60rem !important; }
+.figures figure { margin: 0 0 1.5rem; overflow-x: auto; }
+.figures img { max-width: 100%; height: auto; background: white; }
+.figures figcaption { max-width: 45rem; }
+[role=alert] { padding: 0.6rem 0.8rem; border-left: 4px solid #d55e00; background: #d55e0018; }
+"""
+
+
+def library() -> Any:
+    """Return the module `gradio`.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        import gradio
+    except ImportError as error:
+        raise ImportError("the page needs gradio: pip install 'vanillaformer[explore]'") from error
+    return gradio
+
+
+def build_page(answers: Answers | ImageAnswers) -> Any:
+    """Return the page of a model, a `gradio.Blocks`."""
+    gradio = library()
+    with gradio.Blocks(title=answers.name, analytics_enabled=False, delete_cache=(HOURS, HOURS)) as page:
+        gradio.Markdown(f"# {answers.name}\n\n{answers.introduction()}")
+        given = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
+        options = option_fields(gradio, answers.options())
+        button = gradio.Button(BUTTONS.get(answers.task.pipeline_tag, "Classify"), variant="primary")
+        message = gradio.HTML()
+        if answers.classifies:
+            answer = gradio.Label(label="Answer", num_top_classes=CLASSES)
+        else:
+            answer = gradio.Textbox(label="Answer", interactive=False, lines=2, max_lines=20, buttons=["copy"])
+
+        figure = gradio.Radio([(each.title, each.name) for each in FIGURES], value=FIGURES[0].name, label="Inside")
+        pictures = gradio.HTML(elem_classes="figures")
+        asked = gradio.State()
+
+        def ask(question: Any, *values: float | None) -> tuple[Any, str, Any]:
+            try:
+                result = answers.answer(question, dict(zip(options, values)))
+            except Exception as error:
+                return None, alert(error), None
+            return result, "", (question, result)
+
+        def look(name: str, question: Any) -> str:
+            try:
+                return shown(answers, name, *question) if question else ""
+            except Exception as error:
+                return alert(error)
+
+        asking = gradio.on(
+            [button.click, given.upload if isinstance(answers, ImageAnswers) else given.submit],
+            ask,
+            [given, *options.values()],
+            [answer, message, asked],
+            api_name="answer",
+            preprocess=not isinstance(answers, ImageAnswers),  # which would open a file that is no picture
+            **ONE_AT_A_TIME,
+        )
+        asking.then(look, [figure, asked], pictures, api_name="figure", **ONE_AT_A_TIME)
+        figure.change(look, [figure, asked], pictures, api_visibility="private", **ONE_AT_A_TIME)
+    page.queue(max_size=WAITING, api_open=False)
+    return page
+
+
+def text_field(gradio: Any, answers: Answers) -> Any:
+    """Add the field of the text, with examples."""
+    field = gradio.Textbox(
+        label="Text",
+        lines=1 if answers.task.whole_texts else 3,
+        max_lines=12,
+        max_length=LARGEST_TEXT,
+        autofocus=True,
+        info=answers.hint(),
+    )
+    if examples := answers.examples():
+        gradio.Examples([[text] for text in examples], [field], label="Examples", cache_examples=False)
+    return field
+
+
+def image_field(gradio: Any) -> Any:
+    """Add the field of the picture."""
+    return gradio.Image(label="Picture", type="filepath", sources=["upload", "clipboard"], height=280, buttons=[])
+
+
+def option_fields(gradio: Any, names: list[str]) -> dict[str, Any]:
+    """Add the fields of the options, by their names."""
+    if not names:
+        return {}
+    with gradio.Accordion("Options", open=False), gradio.Row():
+        return {
+            name: gradio.Number(
+                label=option.label,
+                info=option.info,
+                placeholder="as the model has it",
+                precision=0 if option.whole else None,
+                step=1 if option.whole else 0.1,
+                min_width=200,
+            )
+            for name, option in OPTIONS.items()
+            if name in names
+        }
+
+
+def shown(answers: Answers | ImageAnswers, name: str, question: Any, answer: Any) -> str:
+    """Return a figure of an answer as HTML, with what it shows; of one that does not apply the reason."""
+    figure = next(each for each in FIGURES if each.name == name)
+    with torch.inference_mode():
+        example = answers.example(question, answer)
+        try:
+            drawings = figure.function(example)
+        except NotApplicable as reason:
+            return f"<p>{escape(sentence(str(reason)))}</p>"
+    texts = [*example.notes, figure.explanation]
+    return "".join([*(f"<p>{escape(text)}</p>" for text in texts), *(framed(figure.title, each) for each in drawings)])
+
+
+def framed(title: str, drawing: Drawing) -> str:
+    """Return a picture with its caption as HTML, which needs no file."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = embedded(save_figure(drawing.figure, Path(folder) / "figure.png"))
+    caption = escape(drawing.caption)
+    words = escape(f"{title}: {drawing.caption}", quote=True)
+    return f'<figure><img src="{address}" alt="{words}"><figcaption>{caption}</figcaption></figure>'
+
+
+def alert(error: Exception) -> str:
+    """Return an error as a sentence of the page; one that no input should cause is written out on the server."""
+    if not isinstance(error, ValueError):
+        traceback.print_exception(error)
+    return f"<p role='alert'>{escape(sentence(str(error)) if isinstance(error, ValueError) else FAILED)}</p>"
