@@ -35,7 +35,9 @@ from vanillaformer.training.machine import configure_cpu
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
-    parser = CommandParser(__doc__ or "", "MODEL (--text TEXT | --image FILE | --serve | --space FOLDER) [--option value ...]")
+    parser = CommandParser(
+        __doc__ or "", "MODEL (--text TEXT | --image FILE | --serve | --space FOLDER) [--option value ...]"
+    )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="model (folder or Hub id)")
     parser.add_argument("--revision", help="branch, tag or commit of the model on the Hub")

@@ -2,7 +2,9 @@
 
 import tempfile
 import traceback
+from collections.abc import Callable, Iterable
 from html import escape
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from ..figures import FIGURES
 from ..pictures import Drawing, NotApplicable
 from .answers import LARGEST_TEXT, OPTIONS, Answers, ImageAnswers, sentence
 
+GRADIO_NEEDED = "the page needs gradio: pip install 'vanillaformer[explore]'"
 WAITING = 16
 """Requests that may wait for their turn."""
 ONE_AT_A_TIME = {"concurrency_id": "model", "concurrency_limit": 1}
@@ -26,8 +29,9 @@ HOURS = 3600  # seconds
 STYLE = """
 .gradio-container { max-width: 60rem !important; }
 .figures figure { margin: 0 0 1.5rem; overflow-x: auto; }
-.figures img { max-width: 100%; height: auto; background: white; }
-.figures figcaption { max-width: 45rem; }
+.figures img { max-width: 100%; min-width: 28rem; height: auto; background: white; }
+.figures p { margin-bottom: 1rem; }
+.message:not(:has(p)) { display: none; }
 [role=alert] { padding: 0.6rem 0.8rem; border-left: 4px solid #d55e00; background: #d55e0018; }
 """
 
@@ -41,7 +45,7 @@ def library() -> Any:
     try:
         import gradio
     except ImportError as error:
-        raise ImportError("the page needs gradio: pip install 'vanillaformer[explore]'") from error
+        raise ImportError(GRADIO_NEEDED) from error
     return gradio
 
 
@@ -53,13 +57,15 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
         given = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
         options = option_fields(gradio, answers.options())
         button = gradio.Button(BUTTONS.get(answers.task.pipeline_tag, "Classify"), variant="primary")
-        message = gradio.HTML()
+        message = gradio.HTML(elem_classes="message")
         if answers.classifies:
             answer = gradio.Label(label="Answer", num_top_classes=CLASSES)
         else:
             answer = gradio.Textbox(label="Answer", interactive=False, lines=2, max_lines=20, buttons=["copy"])
 
-        figure = gradio.Radio([(each.title, each.name) for each in FIGURES], value=FIGURES[0].name, label="Inside")
+        figure = gradio.Radio(
+            [(each.title, each.name) for each in FIGURES], value=FIGURES[0].name, label="Inside the model"
+        )
         pictures = gradio.HTML(elem_classes="figures")
         asked = gradio.State()
 
@@ -69,6 +75,8 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
             except Exception as error:
                 return None, alert(error), None
             return result, "", (question, result)
+
+        ask.__signature__ = signature_of(ask, options)  # type: ignore[attr-defined]
 
         def look(name: str, question: Any) -> str:
             try:
@@ -89,6 +97,13 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
         figure.change(look, [figure, asked], pictures, api_visibility="private", **ONE_AT_A_TIME)
     page.queue(max_size=WAITING, api_open=False)
     return page
+
+
+def signature_of(function: Callable[..., Any], options: Iterable[str]) -> Signature:
+    """Return the signature of a function of a question and options, which names them for clients of the API."""
+    question, _ = signature(function).parameters.values()
+    named = (Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in options)
+    return Signature([question, *named])
 
 
 def text_field(gradio: Any, answers: Answers) -> Any:

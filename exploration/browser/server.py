@@ -32,7 +32,7 @@ LARGEST_BODY = 2**18  # bytes of a request, but for uploads
 LARGEST_UPLOAD = "20mb"
 POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'"
 """The browser loads nothing from other places either."""
-SECONDS_TO_END = 2
+SECONDS_TO_END = 1
 
 
 class Gate:
@@ -180,6 +180,7 @@ def listen(host: str, port: int) -> socket.socket:
         if os.name != "nt":  # where it would take the port away from another program
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"--host {host} --port {port} cannot be used: {str(reason).lower()}") from error
@@ -187,10 +188,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def server_of(app: Any) -> Any:
-    """Return the server of an app, which ends within `SECONDS_TO_END` although browsers stay connected."""
+    """Return the server of a page, a `uvicorn.Server` that ends although browsers stay connected."""
     import uvicorn
 
-    return uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_END))
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for route in app.routes:
+                if page := getattr(route, "app", None):
+                    page.stop_event.set()  # of Gradio's, which ends the stream that it keeps open to every browser
+            await super().shutdown(sockets)
+
+    return Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_END))
 
 
 def serve(arguments: GenerateArguments, host: str = HOST, port: int = PORT) -> None:

@@ -1,7 +1,7 @@
 """A folder that runs as a Space of the Hugging Face Hub: the page of a model, the package, and what both need."""
 
 import shutil
-from importlib.metadata import distribution, requires, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 
 import yaml
@@ -14,7 +14,7 @@ from vanillaformer.hub.pushing import files_to_push
 from vanillaformer.inference.arguments import GenerateArguments
 
 from .answers import open_answers
-from .page import library
+from .page import GRADIO_NEEDED
 from .server import PORT
 
 PACKAGE, EXTRA = "vanillaformer", "explore"
@@ -73,7 +73,7 @@ def write_space(arguments: GenerateArguments, folder: Path) -> list[str]:
         ImportError: Gradio is not installed.
         ValueError: The model cannot be used, or the folder is not empty.
     """
-    gradio, given = library(), arguments.model_name_or_path
+    given, gradio = arguments.model_name_or_path, installed_gradio()
     name = open_answers(arguments).name  # a model that cannot be used is an error here, not on the Hub
     local = Path(given)
     with new_folder(folder) as partial:
@@ -87,7 +87,7 @@ def write_space(arguments: GenerateArguments, folder: Path) -> list[str]:
         (partial / "requirements.txt").write_text(REQUIREMENTS.format(lines=lines), encoding="utf-8")
         header = {
             **{"title": name, "emoji": "🔎", "colorFrom": "blue", "colorTo": "gray", "sdk": "gradio"},
-            **{"sdk_version": gradio.__version__, "python_version": PYTHON, "app_file": "app.py", "pinned": False},
+            **{"sdk_version": gradio, "python_version": PYTHON, "app_file": "app.py", "pinned": False},
             **({} if local.is_dir() else {"models": [given]}),
         }
         readme = README.format(
@@ -99,6 +99,18 @@ def write_space(arguments: GenerateArguments, folder: Path) -> list[str]:
         )
         (partial / "README.md").write_text(readme, encoding="utf-8")
         return sorted(f"{path.name}/" if path.is_dir() else path.name for path in partial.iterdir())
+
+
+def installed_gradio() -> str:
+    """Return the version of Gradio.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    try:
+        return version("gradio")
+    except PackageNotFoundError as error:
+        raise ImportError(GRADIO_NEEDED) from error
 
 
 def copy_model(source: Path, folder: Path) -> None:

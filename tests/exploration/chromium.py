@@ -8,7 +8,7 @@ import subprocess
 import time
 from contextlib import contextmanager
 from urllib.error import HTTPError
-from urllib.request import Request, build_opener, ProxyHandler
+from urllib.request import ProxyHandler, Request, build_opener
 
 DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -1,0 +1,284 @@
+"""The page in the browser: answers of `generate`, sentences for wrong input, nothing of the machine, and the Space."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from modeling.toys import toy
+
+pytest.importorskip("gradio_client", reason="pip install 'vanillaformer[explore]'")
+from gradio_client import Client, handle_file
+from transformers import ViTImageProcessorPil
+
+from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.exploration.browser import page
+from vanillaformer.exploration.browser.server import LARGEST_BODY
+from vanillaformer.exploration.browser.space import write_space
+from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.scripts import explore, generate
+from vanillaformer.tokenization import train
+
+from .chromium import KEYS, MISSING, chromium
+
+TEXTS = ["a small model translates a line", "another line of words", "the page shows what it does"] * 4
+TEXT = "a line of words"
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+NO_PROXY = {"httpx_kwargs": {"trust_env": False}}
+
+
+def save_translator(folder: Path) -> None:
+    tokenizer = train(TEXTS, kind="encoder_decoder", algorithm="bpe", vocab_size=60)
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    model = toy(
+        "encoder_decoder",
+        **TINY,
+        **special,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        vocab_size=len(tokenizer),
+        decoder_vocab_size=len(tokenizer),
+        max_position_embeddings=32,
+    )
+    model.generation_config.update(max_length=12, num_beams=2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "README.md").write_text("`vanillaformer generate --model runs/x --text 'another line'`\n")
+
+
+def save_classifier(folder: Path) -> None:
+    tokenizer = train(TEXTS, kind="encoder", algorithm="bpe", vocab_size=60)
+    size = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "max_position_embeddings": 32}
+    names = {"id2label": {0: "short", 1: "long", 2: "odd"}, "label2id": {"short": 0, "long": 1, "odd": 2}}
+    toy("encoder", VanillaEncoderForSequenceClassification, **TINY, **size, **names).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def save_image_classifier(folder: Path) -> None:
+    names = {"id2label": {0: "dark", 1: "bright"}, "label2id": {"dark": 0, "bright": 1}}
+    toy("image_encoder", **TINY, **names, image_size=8, patch_size=4, num_channels=3).save_pretrained(folder)
+    size = {"height": 8, "width": 8}
+    ViTImageProcessorPil(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3).save_pretrained(folder)
+
+
+SAVERS = {"classifier": save_classifier, "images": save_image_classifier, "translator": save_translator}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders of toys, saved once."""
+    root = tmp_path_factory.mktemp("models")
+    for name, save in SAVERS.items():
+        save(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def space(models, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("spaces") / "space"
+    explore.main([str(models / "translator"), "--space", str(folder)])
+    return folder
+
+
+SERVE = """
+import contextlib, runpy, sys, threading
+from vanillaformer.exploration.browser.server import build_app, listen, private_gradio, server_of
+from vanillaformer.inference.arguments import GenerateArguments
+
+with contextlib.ExitStack() as stack:
+    for model in sys.argv[1:]:
+        folder, listener = stack.enter_context(private_gradio()), listen("127.0.0.1", 0)
+        app = build_app(GenerateArguments(model, device="cpu"), folder, "127.0.0.1")
+        threading.Thread(target=server_of(app).run, kwargs={"sockets": [listener]}, daemon=True).start()
+        print(listener.getsockname()[1], flush=True)
+    runpy.run_path("app.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(scope="module")
+def server(space, models):
+    """A process without network that runs the Space, with its copy of the package, and beside it the other pages."""
+    others = [str(models / name) for name in SAVERS if name != "translator"]
+    environment = os.environ | {"PORT": "0", "HF_HUB_OFFLINE": "1"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", SERVE, *others], cwd=space, env=environment, **streams)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def ports(server):
+    return {name: int(re.search(r"(\d+)( \(.*)?$", server.stdout.readline())[1]) for name in SAVERS}
+
+
+def client_of(port: int) -> Client:
+    return Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False, **NO_PROXY)
+
+
+@pytest.fixture(scope="module")
+def clients(ports):
+    return {name: client_of(port) for name, port in ports.items()}
+
+
+def generated(capsys, *words: str) -> str:
+    capsys.readouterr()
+    generate.main([*words, "--device", "cpu"])
+    return capsys.readouterr().out.removesuffix("\n")
+
+
+def status(port: int, path: str, method: str = "GET", body: bytes | None = None, host: str = "127.0.0.1") -> int:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request(method, path, body, {"Host": host, "Content-Type": "application/json"})
+    answer = connection.getresponse()
+    connection.close()
+    return answer.status
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_beams": 3, "max_new_tokens": 5}, {"temperature": 1.5, "top_p": 0.9, "seed": 7}], ids=str
+)
+def test_a_translation_is_that_of_generate(options, clients, models, capsys) -> None:
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    expected = generated(capsys, "--model", str(models / "translator"), "--text", TEXT, *words)
+    assert clients["translator"].predict(TEXT, **options, api_name="/answer") == (expected, "")
+    assert expected
+
+
+def test_classes_are_those_of_generate(clients, models, tmp_path, capsys) -> None:
+    image = tmp_path / "stripes.png"
+    pytest.importorskip("PIL.Image").effect_noise((20, 12), 90).convert("RGB").save(image)
+    asked = {"classifier": ("--text", TEXT, TEXT), "images": ("--image", str(image), handle_file(image))}
+    for name, (option, word, given) in asked.items():
+        label, probability = generated(capsys, "--model", str(models / name), option, word).split("\t")
+        answer, message = clients[name].predict(given, api_name="/answer")
+        assert (answer["label"], message) == (label, "")
+        assert f"{answer['confidences'][0]['confidence']:.4f}" == probability
+        assert sum(each["confidence"] for each in answer["confidences"]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["translator", "images"])
+def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
+    pytest.importorskip("PIL.Image").new("RGB", (9, 9), "red").save(tmp_path / "red.png")
+    given = handle_file(tmp_path / "red.png") if name == "images" else TEXT
+    clients[name].predict(given, api_name="/answer")
+    shown = clients[name].predict("attention", api_name="/figure")
+    pictures = re.findall(r'<figure><img src="data:image/png;base64,([^"]+)" alt="([^"]+)"', shown)
+    assert pictures
+    assert all(alt.startswith("Attention: ") for _, alt in pictures)
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "sentence"),
+    [
+        (" ", {}, "There is no text yet: type one first."),
+        ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
+        ("line " * 40, {}, r"The text has \d+ tokens, but the model reads at most 32."),
+        (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
+        (TEXT, {"num_beams": 99}, "Beams 99: it must be at most 16."),
+        (TEXT, {"max_new_tokens": 40}, "Maximum length 40: the model handles no more than 32 tokens."),
+        (TEXT, {"top_p": 1.5}, "Top-p 1.5: it must be at most 1."),
+    ],
+)
+def test_wrong_input_gets_a_sentence(given, options, sentence, clients) -> None:
+    answer, message = clients["translator"].predict(given, **options, api_name="/answer")
+    assert answer is None
+    assert re.fullmatch(f"<p role='alert'>{sentence}</p>", message)
+
+
+def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
+    (tmp_path / "words.png").write_text("no picture")
+    answer, message = clients["images"].predict(handle_file(tmp_path / "words.png"), api_name="/answer")
+    assert not answer
+    assert "This picture cannot be read: it is not an image" in message
+    elsewhere = {"path": str(models / "images" / "config.json")}  # not as an upload, which Gradio itself refuses
+    assert "was not uploaded here" in clients["images"].predict(elsewhere, api_name="/answer")[1]
+    assert "There is no picture yet" in clients["images"].predict(None, api_name="/answer")[1]
+
+
+def test_an_unexpected_error_is_told_on_the_server(capfd) -> None:
+    assert page.alert(RuntimeError("planted")) == f"<p role='alert'>{page.FAILED}</p>"
+    assert "RuntimeError: planted" in capfd.readouterr().err
+
+
+def test_nothing_but_the_page_is_served(ports, models) -> None:
+    texts, images = ports["translator"], ports["images"]
+    assert [status(texts, path) for path in ("/", "/config", "/theme.css")] == [200] * 3
+    secret = models / "images" / "config.json"
+    for port in (texts, images):
+        for path in (
+            *(f"/gradio_api/file={file}" for file in ("/etc/passwd", secret, "pyproject.toml", "http://127.0.0.1/")),
+            *(
+                "/gradio_api/proxy=http://127.0.0.1/",
+                "/gradio_api/vibe-code/",
+                "/monitoring",
+                "/docs",
+                "/openapi.json",
+            ),
+            *("/static/../../../etc/passwd", "/assets/..%2f..%2f..%2fetc%2fpasswd", "/gradio_api/runs"),
+        ):
+            assert status(port, path) in (403, 404), path
+    assert status(texts, "/gradio_api/upload", "POST", b"") == 404
+    assert status(texts, "/gradio_api/queue/join", "POST", b" " * (LARGEST_BODY + 1)) == 413
+    file = {"path": "http://127.0.0.1/x.png", "meta": {"_type": "gradio.FileData"}}
+    assert status(images, "/gradio_api/queue/join", "POST", json.dumps({"data": [file]}).encode()) == 400
+    assert status(texts, "/", host="evil.example") == 400
+
+
+def test_a_port_that_is_taken_and_a_missing_library_are_named(ports, models, monkeypatch, capsys) -> None:
+    words = [str(models / "translator"), "--serve", "--port"]
+    with pytest.raises(SystemExit, match=r"--port \d+ cannot be used: address already in use"):
+        explore.main([*words, str(ports["translator"])])
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(SystemExit, match=r"the page needs gradio: pip install 'vanillaformer\[explore\]'"):
+        explore.main([*words, "0"])
+
+
+def test_a_space_has_what_the_hub_reads(space) -> None:
+    header = (space / "README.md").read_text(encoding="utf-8").split("---\n")[1]
+    for words in ("title: translator", "sdk: gradio", "sdk_version: 6.", "python_version: '3.11'", "app_file: app.py"):
+        assert words in header
+    needed = (space / "requirements.txt").read_text()
+    assert re.search(r"^gradio==", needed, re.M)
+    assert "vanillaformer" not in needed  # it is beside the app
+
+
+def test_a_space_of_a_model_on_the_hub_names_it(models, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("vanillaformer.hub.loading.fetched", lambda *_: models / "classifier")
+    arguments = GenerateArguments("user/classifier", revision="v1", device="cpu")
+    assert "models/" not in write_space(arguments, tmp_path / "space")
+    app = (tmp_path / "space" / "app.py").read_text()
+    assert "MODEL = 'user/classifier'\nREVISION = 'v1'\n" in app
+    assert "models:\n- user/classifier\n" in (tmp_path / "space" / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="exists already"):
+        write_space(arguments, tmp_path / "space")
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_path, capsys) -> None:
+    expected = generated(capsys, "--model", str(models / "translator"), "--text", TEXT)
+    with chromium(tmp_path) as browser:
+        browser.open(f"http://127.0.0.1:{ports['translator']}/")
+        browser.one("textarea").type(TEXT + KEYS["enter"])
+        browser.wait(lambda: browser.all("textarea")[1].value() == expected)
+        browser.one(".figures img[alt^='Attention: ']")
+        assert browser.run("return [...document.images].every(each => each.naturalWidth > 0)")
+        browser.all("textarea")[0].clear()
+        browser.all("textarea")[0].type("line " * 40 + KEYS["enter"])
+        assert "but the model reads at most 32" in browser.one("[role=alert]").text
+        assert browser.all("textarea")[1].value() == ""
+        browser.wait(lambda: not browser.all(".figures img"))
+        others = "return performance.getEntries().map(each => each.name).filter(each => /^[a-z]+:/.test(each))"
+        addresses = {re.match(r"[a-z]+:/*([^/]*)", name).group(1) for name in browser.run(others)}
+        assert addresses == {f"127.0.0.1:{ports['translator']}"}
+
+
+def test_an_interrupted_server_ends_quietly(server, ports) -> None:
+    """The last test: the server is gone after it."""
+    server.send_signal(signal.SIGINT)
+    assert server.communicate(timeout=30) == ("", "")
+    assert server.returncode == 0
