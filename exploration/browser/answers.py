@@ -1,6 +1,7 @@
 """What the page asks of a model: the answers of `vanillaformer generate`, with checks of what a stranger may send."""
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -64,6 +65,22 @@ class Option:
     whole: bool = True
     decodings: tuple[str, ...] = (AUTOREGRESSIVE,)
 
+    def number(self, name: str, word: str) -> float:
+        """Return the number that a visitor has written.
+
+        Raises:
+            ValueError: It is none, or too large.
+        """
+        try:
+            value = float(word)
+        except ValueError:
+            raise ValueError(f"--{name} {word!r}: it must be a number") from None
+        if value > self.largest:
+            raise ValueError(f"--{name} {word}: it must be at most {self.largest:,}")
+        if self.whole and not value.is_integer():
+            raise ValueError(f"--{name} {word}: it must be a whole number")
+        return int(value) if self.whole else value
+
 
 OPTIONS = {
     "num_beams": Option("Beams", "1 is greedy search", 16, decodings=(AUTOREGRESSIVE, "mask_predict")),
@@ -105,7 +122,7 @@ class ModelAnswers:
     @property
     def name(self) -> str:
         """The name of the model, without the folders that it is in."""
-        return Path(self.arguments.model_name_or_path).resolve().name
+        return Path(os.path.abspath(self.arguments.model_name_or_path)).name
 
     def introduction(self) -> str:
         """Return what the model does, and what cannot be expected of it, in Markdown."""
@@ -138,7 +155,7 @@ class Answers(ModelAnswers):
     def hint(self) -> str:
         """Return how the text is written and sent."""
         mask = f"{self.loaded.tokenizer.mask_token} stands for a token to fill in. " if self.fills else ""
-        return mask + ("Enter sends it." if self.task.whole_texts else "Shift and Enter send it.")
+        return mask + ("Enter sends it." if self.task.whole_texts else "Shift+Enter sends it.")
 
     @property
     def fills(self) -> bool:
@@ -150,12 +167,12 @@ class Answers(ModelAnswers):
         decoding = getattr(self.model.config, "decoding", AUTOREGRESSIVE)
         return [name for name, option in OPTIONS.items() if self.generates and decoding in option.decodings]
 
-    def answer(self, text: str | None, options: Mapping[str, float | None] | None = None) -> Any:
+    def answer(self, text: str | None, options: Mapping[str, Any] | None = None) -> Any:
         """Return what `vanillaformer generate` prints, of a classifier the probability of each class.
 
         Args:
             text: The text.
-            options: Options of the page, those that are `None` as the model has them.
+            options: Options of the page as numbers or words; those that are `None` or empty are the model's.
 
         Raises:
             ValueError: The text or an option cannot be used, in words for the page.
@@ -175,23 +192,14 @@ class Answers(ModelAnswers):
         reads = self.function is translate and getattr(self.model.config, "decoding", AUTOREGRESSIVE) == AUTOREGRESSIVE
         return text_example(self.loaded, text, answer if reads and answer.strip() else None)
 
-    def given(self, options: Mapping[str, float | None]) -> dict[str, Any]:
-        """Return the options that are filled in.
+    def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options that are filled in, as numbers.
 
         Raises:
-            ValueError: One is larger than a visitor may ask for, or not a whole number.
+            ValueError: One is not a number, or larger than a visitor may ask for.
         """
-        found: dict[str, Any] = {}
-        for name, value in options.items():
-            option = OPTIONS[name]
-            if value is None:
-                continue
-            if value > option.largest:
-                raise ValueError(f"--{name} {value:,}: it must be at most {option.largest:,}")
-            if option.whole and not float(value).is_integer():
-                raise ValueError(f"--{name} {value}: it must be a whole number")
-            found[name] = int(value) if option.whole else float(value)
-        return found
+        words = {name: str(value).strip() for name, value in options.items() if value is not None}
+        return {name: OPTIONS[name].number(name, word) for name, word in words.items() if word}
 
     def checked(self, text: str | None, arguments: GenerateArguments) -> str:
         """Return a text that the model can read whole.
@@ -249,7 +257,7 @@ class ImageAnswers(ModelAnswers):
         """Return the names of the options that the model has: none."""
         return []
 
-    def answer(self, file: Any, options: Mapping[str, float | None] | None = None) -> dict[str, float]:
+    def answer(self, file: Any, options: Mapping[str, Any] | None = None) -> dict[str, float]:
         """Return the probability of each class.
 
         Args:

@@ -25,11 +25,12 @@ CLASSES = 5
 BUTTONS = {"translation": "Translate", "text-generation": "Continue", "fill-mask": "Fill in"}
 """By the pipeline of the task; the others classify."""
 FAILED = "The model failed at this input. The output of the server says why."
-HOURS = 3600  # seconds
+HOUR = 3600  # seconds
+PIXELS = 96  # of an inch, which makes all letters of one size
 STYLE = """
 .gradio-container { max-width: 60rem !important; }
 .figures figure { margin: 0 0 1.5rem; overflow-x: auto; }
-.figures img { max-width: 100%; min-width: 28rem; height: auto; background: white; }
+.figures img { max-width: 100%; height: auto; background: white; }
 .figures p { margin-bottom: 1rem; }
 .message:not(:has(p)) { display: none; }
 [role=alert] { padding: 0.6rem 0.8rem; border-left: 4px solid #d55e00; background: #d55e0018; }
@@ -52,7 +53,7 @@ def library() -> Any:
 def build_page(answers: Answers | ImageAnswers) -> Any:
     """Return the page of a model, a `gradio.Blocks`."""
     gradio = library()
-    with gradio.Blocks(title=answers.name, analytics_enabled=False, delete_cache=(HOURS, HOURS)) as page:
+    with gradio.Blocks(title=answers.name, analytics_enabled=False, delete_cache=(HOUR, HOUR)) as page:
         gradio.Markdown(f"# {answers.name}\n\n{answers.introduction()}")
         given = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
         options = option_fields(gradio, answers.options())
@@ -61,7 +62,9 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
         if answers.classifies:
             answer = gradio.Label(label="Answer", num_top_classes=CLASSES)
         else:
-            answer = gradio.Textbox(label="Answer", interactive=False, lines=2, max_lines=20, buttons=["copy"])
+            answer = gradio.Textbox(
+                label="Answer", interactive=False, lines=2, max_lines=20, buttons=["copy"], elem_classes="answer"
+            )
 
         figure = gradio.Radio(
             [(each.title, each.name) for each in FIGURES], value=FIGURES[0].name, label="Inside the model"
@@ -69,7 +72,7 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
         pictures = gradio.HTML(elem_classes="figures")
         asked = gradio.State()
 
-        def ask(question: Any, *values: float | None) -> tuple[Any, str, Any]:
+        def ask(question: Any, *values: str) -> tuple[Any, str, Any]:
             try:
                 result = answers.answer(question, dict(zip(options, values)))
             except Exception as error:
@@ -84,8 +87,9 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
             except Exception as error:
                 return alert(error)
 
+        sent = given.upload if isinstance(answers, ImageAnswers) else given.submit
         asking = gradio.on(
-            [button.click, given.upload if isinstance(answers, ImageAnswers) else given.submit],
+            [button.click, sent, *(field.submit for field in options.values())],
             ask,
             [given, *options.values()],
             [answer, message, asked],
@@ -130,14 +134,13 @@ def option_fields(gradio: Any, names: list[str]) -> dict[str, Any]:
     """Add the fields of the options, by their names."""
     if not names:
         return {}
-    with gradio.Accordion("Options", open=False), gradio.Row():
+    with gradio.Accordion("Options", open=False, elem_classes="options"), gradio.Row():
         return {
-            name: gradio.Number(
+            name: gradio.Textbox(  # Gradio shows an empty number as 0
                 label=option.label,
                 info=option.info,
                 placeholder="as the model has it",
-                precision=0 if option.whole else None,
-                step=1 if option.whole else 0.1,
+                max_lines=1,
                 min_width=200,
             )
             for name, option in OPTIONS.items()
@@ -162,9 +165,10 @@ def framed(title: str, drawing: Drawing) -> str:
     """Return a picture with its caption as HTML, which needs no file."""
     with tempfile.TemporaryDirectory() as folder:
         address = embedded(save_figure(drawing.figure, Path(folder) / "figure.png"))
-    caption = escape(drawing.caption)
-    words = escape(f"{title}: {drawing.caption}", quote=True)
-    return f'<figure><img src="{address}" alt="{words}"><figcaption>{caption}</figcaption></figure>'
+    caption, words = escape(drawing.caption), escape(f"{title}: {drawing.caption}")
+    width = round(drawing.figure.get_figwidth() * PIXELS)
+    picture = f'<img src="{address}" alt="{words}" width="{width}" style="min-width: min(28rem, {width}px)">'
+    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 
 def alert(error: Exception) -> str:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from .chromium import KEYS, MISSING, chromium
 TEXTS = ["a small model translates a line", "another line of words", "the page shows what it does"] * 4
 TEXT = "a line of words"
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+OPTION = ".options textarea, .options input"
 NO_PROXY = {"httpx_kwargs": {"trust_env": False}}
 
 
@@ -179,7 +181,9 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
         ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
         ("line " * 40, {}, r"The text has \d+ tokens, but the model reads at most 32."),
         (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
-        (TEXT, {"num_beams": 99}, "Beams 99: it must be at most 16."),
+        (TEXT, {"num_beams": "99"}, "Beams 99: it must be at most 16."),
+        (TEXT, {"num_beams": "two"}, "Beams 'two': it must be a number."),
+        (TEXT, {"num_beams": 1.5}, "Beams 1.5: it must be a whole number."),
         (TEXT, {"max_new_tokens": 40}, "Maximum length 40: the model handles no more than 32 tokens."),
         (TEXT, {"top_p": 1.5}, "Top-p 1.5: it must be at most 1."),
     ],
@@ -187,7 +191,7 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
 def test_wrong_input_gets_a_sentence(given, options, sentence, clients) -> None:
     answer, message = clients["translator"].predict(given, **options, api_name="/answer")
     assert answer is None
-    assert re.fullmatch(f"<p role='alert'>{sentence}</p>", message)
+    assert re.fullmatch(f"<p role='alert'>{sentence}</p>", unescape(message))
 
 
 def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
@@ -260,17 +264,22 @@ def test_a_space_of_a_model_on_the_hub_names_it(models, tmp_path, monkeypatch) -
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_path, capsys) -> None:
-    expected = generated(capsys, "--model", str(models / "translator"), "--text", TEXT)
+    words = ["--model", str(models / "translator"), "--text", TEXT]
+    expected, short = generated(capsys, *words), generated(capsys, *words, "--max_new_tokens", "3")
+    assert expected != short
     with chromium(tmp_path) as browser:
         browser.open(f"http://127.0.0.1:{ports['translator']}/")
         browser.one("textarea").type(TEXT + KEYS["enter"])
-        browser.wait(lambda: browser.all("textarea")[1].value() == expected)
+        browser.wait(lambda: browser.one(".answer textarea").value() == expected)
         browser.one(".figures img[alt^='Attention: ']")
         assert browser.run("return [...document.images].every(each => each.naturalWidth > 0)")
-        browser.all("textarea")[0].clear()
-        browser.all("textarea")[0].type("line " * 40 + KEYS["enter"])
+        browser.one(".options button").click()
+        browser.wait(lambda: browser.all(OPTION)[1:])[0].type("3" + KEYS["enter"])
+        browser.wait(lambda: browser.one(".answer textarea").value() == short)
+        browser.one("textarea").clear()
+        browser.one("textarea").type("line " * 40 + KEYS["enter"])
         assert "but the model reads at most 32" in browser.one("[role=alert]").text
-        assert browser.all("textarea")[1].value() == ""
+        assert browser.one(".answer textarea").value() == ""
         browser.wait(lambda: not browser.all(".figures img"))
         others = "return performance.getEntries().map(each => each.name).filter(each => /^[a-z]+:/.test(each))"
         addresses = {re.match(r"[a-z]+:/*([^/]*)", name).group(1) for name in browser.run(others)}
