@@ -43,7 +43,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         image_size: Height and width of the images in pixels, one number or a list of both.
         patch_size: Height and width of a patch, which divides those of the image.
         num_channels: Number of channels of a pixel.
-        patch_embedding: From pixels to patch vectors: `convolution` or `linear`.
+        patch_embedding: From pixels to patch vectors: `convolution`, `linear` or `early_convolutions`.
         patch_norm: Normalize the patch vectors (Swin), before masked ones are replaced and positions are added.
         use_cls_token: Put a trained class token in front of the patches.
         use_distillation_token: Put a second one after it, which was trained to follow a teacher (DeiT).
@@ -197,6 +197,11 @@ class VanillaImageEncoderConfig(BlockConfig):
             raise ValueError(
                 f"max_position_embeddings={self.max_position_embeddings} must be the number of patches, class and "
                 f"distillation tokens, {self.num_positions}, or be left out"
+            )
+        if self.patch_embedding == "early_convolutions" and self.patch_size.bit_count() != 1:
+            raise ValueError(
+                f"patch_embedding='early_convolutions' halves an image again and again: patch_size={self.patch_size} "
+                "must be a power of 2"
             )
         if "first" in self.image_pooling and not self.use_cls_token:
             raise ValueError(

@@ -285,10 +285,13 @@ POOLING_CHOICES: dict[str, Choice] = {
     "last": Choice("the last token's state"),
 }
 
-PatchEmbedding = Literal["convolution", "linear"]
+PatchEmbedding = Literal["convolution", "linear", "early_convolutions"]
 PATCH_CHOICES: dict[str, Choice] = {
     "convolution": Choice("a convolution whose kernel and stride are a patch", papers=("dosovitskiy2021image",)),
     "linear": Choice("the patch's pixels as one vector, and a linear map"),
+    "early_convolutions": Choice(
+        "convolutions of 3 by 3 points and stride 2, one after another", papers=("xiao2021early",)
+    ),
 }
 
 ImagePooling = Literal["first", "mean", "first_and_mean"]

@@ -84,5 +84,4 @@ ARCHITECTURE = Architecture(
         "base": Head("BeitModel", ignored=IGNORED),
         "image": Head("BeitForImageClassification", {"classifier": "classifier"}, ignored=IGNORED),
     },
-    unconstrained=("patch_embedding",),
 )

@@ -14,6 +14,5 @@ ARCHITECTURE = Architecture(
     fields=(*ENCODER, CLASS_TOKEN, STRIDE, constant(use_distillation_token=True)),
     parts=(Part(STACK),),
     heads=image_heads("DeiT"),
-    unconstrained=("patch_embedding",),
     read=read_bare_options,
 )

@@ -91,5 +91,4 @@ ARCHITECTURE = Architecture(
     fields=(*FIELDS, same("use_mask_token")),
     parts=PARTS,
     heads=classifying_heads("Dinov2"),
-    unconstrained=("patch_embedding",),
 )

@@ -14,5 +14,4 @@ ARCHITECTURE = Architecture(
     fields=(*FIELDS, same("num_register_tokens"), constant(use_mask_token=True)),
     parts=PARTS,
     heads=classifying_heads("Dinov2WithRegisters"),
-    unconstrained=("patch_embedding",),
 )

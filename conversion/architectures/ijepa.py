@@ -18,6 +18,5 @@ ARCHITECTURE = Architecture(
         "base": Head("IJepaModel", ignored=POOLER_FIELDS, unconstrained=("use_mask_token",), arguments=mask_argument),
         "image": Head("IJepaForImageClassification", {"classifier": "classifier"}, ignored=POOLER_FIELDS),
     },
-    unconstrained=("patch_embedding",),
     read=read_mask_token,
 )

@@ -102,6 +102,5 @@ ARCHITECTURE = Architecture(
             "SwinForMaskedImageModeling", {"decoder": ("decoder.0", PointConvolution())}, ignored=IGNORED
         ),
     },
-    unconstrained=("patch_embedding",),
     read=read_mask_token,
 )

@@ -132,6 +132,5 @@ ARCHITECTURE = Architecture(
     fields=(*ENCODER, CLASS_TOKEN, STRIDE),
     parts=(Part(STACK),),
     heads=image_heads("ViT"),
-    unconstrained=("patch_embedding",),
     read=read_bare_options,
 )

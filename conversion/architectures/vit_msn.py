@@ -17,6 +17,5 @@ ARCHITECTURE = Architecture(
         "base": Head("ViTMSNModel", unconstrained=("use_mask_token",), arguments=mask_argument),
         "image": Head("ViTMSNForImageClassification", {"classifier": "classifier"}),
     },
-    unconstrained=("patch_embedding",),
     read=read_mask_token,
 )

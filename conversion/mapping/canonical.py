@@ -43,6 +43,7 @@ NATIVE_NEUTRAL_FIELDS = {
 LM_HEADS = ("lm", "pretraining")
 CLASSIFIERS = ("sequence", "pretraining")
 WITH_POOLER = ("base", "image")
+SAME_PATCHES = {"linear": "convolution"}
 
 # Fields that only some heads read
 OF_HEADS = {
@@ -90,6 +91,7 @@ def canonical_form(config: BlockConfig, head: str) -> dict[str, Any]:
         form["head_act"] = config.hidden_act
     if isinstance(config, VanillaImageEncoderConfig):
         form["image_size"] = image_sides(config.image_size)
+        form["patch_embedding"] = SAME_PATCHES.get(config.patch_embedding, config.patch_embedding)
         form["depths"] = [stage.depth for stage in config.stages]
         form["stage_heads"] = [stage.config.num_attention_heads for stage in config.stages]
     for name in ("hidden_act", "head_act", "classifier_act", "pooler_act"):

@@ -26,6 +26,8 @@ class ConvolutionPatches(nn.Module):
     Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
     """
 
+    overlap = False
+
     def __init__(self, config: VanillaImageEncoderConfig):
         super().__init__()
         self.patch_size = config.patch_size
@@ -60,7 +62,41 @@ class LinearPatches(ConvolutionPatches):
         return self.projection(patches.flatten(2).transpose(1, 2))
 
 
-PATCHES: dict[str, type[ConvolutionPatches]] = {"convolution": ConvolutionPatches, "linear": LinearPatches}
+class EarlyConvolutions(ConvolutionPatches):
+    """Patch vectors by convolutions that overlap (Xiao et al. 2021, arXiv 2106.14881): small models learn faster.
+
+    Each `relu(norm(conv(x)))` has a kernel of 3 by 3 points and stride 2, and halves the sides; the number of channels
+    doubles up to D. A linear map of every point is the last. The paper has batch normalization; the norm here is that
+    of the config, over the channels of a point, so that an image does not depend on its batch.
+
+    Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
+    """
+
+    overlap = True
+
+    def __init__(self, config: VanillaImageEncoderConfig):
+        super().__init__(config)
+        halvings = config.patch_size.bit_length() - 1
+        widths = [max(1, config.hidden_size >> number) for number in reversed(range(halvings))]
+        sizes = zip([config.num_channels, *widths], widths)
+        self.convolutions = nn.ModuleList(nn.Conv2d(*size, kernel_size=3, stride=2, padding=1) for size in sizes)
+        self.norms = nn.ModuleList(build_norm(config, width) for width in widths)
+
+    def build_projection(self, config: VanillaImageEncoderConfig) -> nn.Conv2d | nn.Linear:
+        return nn.Linear(config.hidden_size if self.patch_size > 1 else config.num_channels, config.hidden_size)
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        x = self.cast(pixel_values)
+        for convolution, norm in zip(self.convolutions, self.norms):
+            x = norm(convolution(x).movedim(1, -1)).relu().movedim(-1, 1)
+        return self.projection(x.flatten(2).transpose(1, 2))
+
+
+PATCHES: dict[str, type[ConvolutionPatches]] = {
+    "convolution": ConvolutionPatches,
+    "linear": LinearPatches,
+    "early_convolutions": EarlyConvolutions,
+}
 
 
 def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides) -> torch.Tensor:
@@ -92,6 +128,11 @@ class ImageEmbeddings(Stem):
         self.scale = width**0.5 if config.scale_embedding else 1.0
         self.num_placed_tokens = config.num_placed_tokens
         self.patch_embeddings = PATCHES[config.patch_embedding](config)
+        if use_mask_token and self.patch_embeddings.overlap:
+            raise ValueError(
+                f"patch_embedding={config.patch_embedding!r} shows a part of a masked patch to its neighbors: "
+                "masked image models need convolution or linear"
+            )
         self.patch_norm = build_norm(config) if config.patch_norm else nn.Identity()
         self.cls_token = nn.Embedding(1, width) if config.use_cls_token else None
         self.distillation_token = nn.Embedding(1, width) if config.use_distillation_token else None
