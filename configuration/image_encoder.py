@@ -203,12 +203,22 @@ class VanillaImageEncoderConfig(BlockConfig):
                 f"patch_embedding='early_convolutions' halves an image again and again: patch_size={self.patch_size} "
                 "must be a power of 2"
             )
+        if self.use_mask_token:
+            self.check_masking()
         if "first" in self.image_pooling and not self.use_cls_token:
             raise ValueError(
                 f"image_pooling={self.image_pooling!r} reads the class token: it needs use_cls_token=True"
             )
         if self.use_distillation_token and not self.use_cls_token:
             raise ValueError("use_distillation_token=True is a second token after the class token: use_cls_token=True")
+
+    def check_masking(self) -> None:
+        """Raise ValueError if a masked patch would be seen by its neighbors."""
+        if self.patch_embedding == "early_convolutions":
+            raise ValueError(
+                "patch_embedding='early_convolutions' mixes patches with their neighbors, which would see those that "
+                "are masked: masked image models need convolution or linear"
+            )
 
     def validate_block_stages(self) -> None:
         """Stages have layers, heads and positions that fit their widths."""

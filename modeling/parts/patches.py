@@ -26,8 +26,6 @@ class ConvolutionPatches(nn.Module):
     Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
     """
 
-    overlap = False
-
     def __init__(self, config: VanillaImageEncoderConfig):
         super().__init__()
         self.patch_size = config.patch_size
@@ -71,8 +69,6 @@ class EarlyConvolutions(ConvolutionPatches):
 
     Shapes: (B, C, rows · P, columns · P) → (B, N, D), row after row.
     """
-
-    overlap = True
 
     def __init__(self, config: VanillaImageEncoderConfig):
         super().__init__(config)
@@ -128,11 +124,8 @@ class ImageEmbeddings(Stem):
         self.scale = width**0.5 if config.scale_embedding else 1.0
         self.num_placed_tokens = config.num_placed_tokens
         self.patch_embeddings = PATCHES[config.patch_embedding](config)
-        if use_mask_token and self.patch_embeddings.overlap:
-            raise ValueError(
-                f"patch_embedding={config.patch_embedding!r} shows a part of a masked patch to its neighbors: "
-                "masked image models need convolution or linear"
-            )
+        if use_mask_token:
+            config.check_masking()
         self.patch_norm = build_norm(config) if config.patch_norm else nn.Identity()
         self.cls_token = nn.Embedding(1, width) if config.use_cls_token else None
         self.distillation_token = nn.Embedding(1, width) if config.use_distillation_token else None

@@ -115,6 +115,33 @@ def test_a_linear_map_of_flattened_patches_is_the_convolution():
     assert_close(linear(pixels()).logits, convolution(pixels()).logits, "logits", 1e-6)
 
 
+def test_early_convolutions_are_torchs():
+    model = toy(KIND, patch_embedding="early_convolutions", patch_size=4).double()
+    stem, images = model.base_model.embeddings.patch_embeddings, pixels(2, 8, 8).double()
+    first, second = stem.convolutions
+    width = model.config.hidden_size
+    x = torch.nn.functional.conv2d(images, first.weight, first.bias, stride=2, padding=1)
+    x = torch.nn.functional.layer_norm(
+        x.permute(0, 2, 3, 1), [width // 2], stem.norms[0].weight, stem.norms[0].bias, 1e-6
+    )
+    x = torch.nn.functional.conv2d(x.relu().permute(0, 3, 1, 2), second.weight, second.bias, stride=2, padding=1)
+    x = torch.nn.functional.layer_norm(x.permute(0, 2, 3, 1), [width], stem.norms[1].weight, stem.norms[1].bias, 1e-6)
+    assert_close(stem(images), stem.projection(x.relu().flatten(1, 2)), "patches", 1e-12)
+    assert stem(images).shape == (2, 4, width)
+
+
+def test_early_convolutions_refuse_what_they_cannot_do():
+    early = {"patch_embedding": "early_convolutions"}
+    for fields, message in (
+        ({"image_size": 12, "patch_size": 6}, "patch_size=6 must be a power of 2"),
+        ({"use_mask_token": True}, "which would see those that are masked"),
+    ):
+        with pytest.raises(StrictDataclassError, match=message):
+            VanillaImageEncoderConfig(**IMAGE | early | fields)
+    with pytest.raises(ValueError, match="which would see those that are masked"):
+        toy(KIND, VanillaImageEncoderForMaskedImageModeling, **early)
+
+
 @pytest.mark.parametrize("initialization", ["normal", "xavier", "t5"])
 def test_both_kinds_of_patches_are_drawn_from_one_distribution(initialization):
     torch.manual_seed(0)
