@@ -34,7 +34,6 @@ class Example:
         targets: The right token at each position of the last stack (T), -100 where there is none; `None` of models
             that do not predict tokens.
         answers: Returns the name of a column of the logits: a token, or a class.
-        image: The image (a PIL image), of image models.
         rows: Batches of held-out rows, model inputs with labels, for the figures of the loss.
         notes: Sentences that the page begins with, such as what was cut.
     """
@@ -45,7 +44,6 @@ class Example:
     output: str = ""
     targets: torch.Tensor | None = None
     answers: Callable[[int], str] = str
-    image: Any = None
     rows: Sequence[dict[str, Any]] = ()
     notes: list[str] = field(default_factory=list)
 
@@ -194,4 +192,4 @@ def image_example(model: Any, processor: Any, path: Path) -> Example:
     patches = [f"{row + 1},{column + 1}" for row in range(config.grid[0]) for column in range(config.grid[1])]
     tokens = {"encoder": [f"[{number}]" for number in range(config.num_prefix_tokens)] + patches}
     answer = likeliest(recording, names)
-    return Example(recording, tokens, path.name, answer, answers=names.__getitem__, image=image)
+    return Example(recording, tokens, path.name, answer, answers=names.__getitem__)

@@ -15,9 +15,13 @@ program, page and browser read it. `draw_all` calls the functions:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .attention import attention_maps
+from .attention import attention_maps, distances, entropies
 from .examples import Example
+from .images import rollout
+from .lens import lens
 from .pictures import Drawing, NotApplicable
+from .positions import positions
+from .stream import factors, stream, sublayers
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,68 @@ class Figure:
 
 FIGURES: tuple[Figure, ...] = (
     Figure(
+        "lens",
+        "Logit lens",
+        "Each layer's state goes through the final norm and the head, as if the layers after it did nothing "
+        "(nostalgebraist 2020). It shows in which layer an answer comes up; the last layer's is the model's own.",
+        lens,
+    ),
+    Figure(
         "attention",
         "Attention",
         "Each row is a token that reads, each column one that is read, and every row sums to 1 (Vaswani et al. 2017). "
-        "All maps have one scale of color.",
+        "All maps have one scale of color; what is attended to need not be what matters (Jain and Wallace 2019).",
         attention_maps,
+    ),
+    Figure(
+        "rollout",
+        "Attention over the picture",
+        "Roll-out multiplies the attention of all layers, half of each for the residual connection (Abnar and Zuidema "
+        "2020). It shows from which patches the vector that is classified is made.",
+        rollout,
+    ),
+    Figure(
+        "entropy",
+        "Entropy of attention",
+        "The entropy of a head's attention, mean over the tokens that read: 0 for a head that looks at one token "
+        "(Clark et al. 2019). Heads near uniform attention average over the text.",
+        entropies,
+    ),
+    Figure(
+        "distance",
+        "Distance of attention",
+        "How far a head looks on average, in tokens or patches (Dosovitskiy et al. 2021, figure 7). Small numbers are "
+        "local heads, as convolutions are.",
+        distances,
+    ),
+    Figure(
+        "stream",
+        "Residual stream",
+        "The norm of the vectors that the layers read and add to: largest, mean and smallest over the tokens. It "
+        "grows with depth where norms stand before the sublayers (Xiong et al. 2020).",
+        stream,
+    ),
+    Figure(
+        "sublayers",
+        "What each sublayer adds",
+        "The share of a sublayer's output in the sum with the stream, and its direction: a cosine below 0 erases what "
+        "is there. A share near 0 is a sublayer that hardly matters (Veit et al. 2016).",
+        sublayers,
+    ),
+    Figure(
+        "factors",
+        "Factors of the residual connections",
+        "What training made of ReZero's α (Bachlechner et al. 2020), Admin's ω (Liu et al. 2020) and layer scale's λ "
+        "(Touvron et al. 2021): bars are means over the dimensions, lines go from the smallest to the largest.",
+        factors,
+    ),
+    Figure(
+        "positions",
+        "Positions",
+        "How the model tells positions apart: similarity of position vectors (Vaswani et al. 2017; Dosovitskiy et al. "
+        "2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; Raffel et "
+        "al. 2020). It depends on the model only, not on the input.",
+        positions,
     ),
 )
 

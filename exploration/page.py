@@ -31,6 +31,7 @@ class Picture:
     name: str
     caption: str
     data: str
+    width: int
 
 
 def write_page(
@@ -63,4 +64,4 @@ def write_page(
 def written(drawing: Drawing, folder: Path) -> Picture:
     """Write a drawing and its numbers, and return it for the page."""
     (png,) = save(drawing.figure, folder / drawing.name, drawing.header, drawing.rows, endings=(".png",))
-    return Picture(drawing.name, drawing.caption, embedded(folder / png))
+    return Picture(drawing.name, drawing.caption, embedded(folder / png), round(96 * drawing.figure.get_figwidth()))

@@ -1,18 +1,22 @@
-"""How the figures look: grids of maps, one large map with tokens; readable in print and to color-blind people."""
+"""How the figures look: maps, grids of maps, tables, curves and bars, readable in print and to color-blind people."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from matplotlib.colors import PowerNorm
+from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from vanillaformer.training.evaluation.plots import visible
+from vanillaformer.training.evaluation.plots import COLORS, style, visible
 
 LONGEST = 40  # tokens that are drawn of a text, so that their names can be read
 WIDEST = 12  # characters of a token's name
+NUMBERED = 256  # cells of a map up to which each has its number
 PROBABILITIES = (0, 0.05, 0.2, 0.5, 1)  # named on a scale of color, which is that of their square roots
+ONE_SIDED, TWO_SIDED = "Blues", "PuOr_r"
 
 
 class NotApplicable(ValueError):
@@ -43,40 +47,195 @@ def label(token: str) -> str:
     return visible(token if len(token) <= WIDEST else token[: WIDEST - 1] + "…")
 
 
-def number(value: float) -> str:
+def number(value: Any) -> str:
     """Return a number for a CSV file."""
     return f"{value:.4g}"
 
 
-def map_grid(maps: np.ndarray, title: str) -> Figure:
-    """Draw one small map per layer (rows) and head (columns), in one scale: (L, H, T, S)."""
+def counted(count: int) -> list[str]:
+    """Return the numbers from 1 as labels, of layers and heads."""
+    return [str(each + 1) for each in range(count)]
+
+
+def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str, str] = ("layer", "head")) -> Figure:
+    """Draw one small map per layer (rows) and head (columns), in one scale: (L, H, T, S).
+
+    Args:
+        maps: Probabilities, or whatever `signed` names.
+        title: Shown above.
+        signed: What the numbers are if they may be negative; their colors are centered at 0.
+        axes: What the rows and columns of maps are.
+    """
     layers, heads, height, width = maps.shape
     gap_y, gap_x = max(1, height // 12), max(1, width // 12)
     # one picture of all maps: axes for each would take a tenth of a second each
     mosaic = np.pad(maps, ((0, 0), (0, 0), (0, gap_y), (0, gap_x)), constant_values=np.nan)
     mosaic = mosaic.transpose(0, 2, 1, 3).reshape(layers * (height + gap_y), -1)[:-gap_y, :-gap_x]
-    tall = min(max(height / width, 0.5), 2.0)
-    panel = min(1.5, 11 / heads)
+    panel, tall = min(1.5, 10 / heads), min(max(height / width, 0.5), 2.0)
     figure = Figure(figsize=(panel * heads + 1.6, panel * tall * layers + 0.9), layout="constrained")
-    axes = figure.add_subplot(facecolor="0.75")
-    image = axes.imshow(mosaic, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto", interpolation="nearest")
-    axes.set_xticks((width + gap_x) * np.arange(heads) + (width - 1) / 2, [str(head + 1) for head in range(heads)])
-    axes.set_yticks((height + gap_y) * np.arange(layers) + (height - 1) / 2, [str(each + 1) for each in range(layers)])
-    axes.tick_params(length=0, labelsize=8)
-    axes.set(xlabel="head", ylabel="layer")
-    axes.set_title(title, fontsize=10)
-    figure.colorbar(image, label="probability", ticks=PROBABILITIES, shrink=min(1.0, 3 / (panel * tall * layers)))
+    plot = figure.add_subplot(facecolor="0.75")
+    image = plot.imshow(mosaic, aspect="auto", interpolation="nearest", **colors(signed))
+    plot.set_xticks((width + gap_x) * np.arange(heads) + (width - 1) / 2, counted(heads))
+    plot.set_yticks((height + gap_y) * np.arange(layers) + (height - 1) / 2, counted(layers))
+    plot.tick_params(length=0, labelsize=8)
+    plot.set(xlabel=axes[1], ylabel=axes[0])
+    plot.set_title(title, fontsize=10)
+    scale(figure, image, signed)
     return figure
 
 
-def large_map(values: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    """Draw one map with the names of its rows and columns: (T, S)."""
-    size = (2.4 + 0.24 * len(columns), 1.6 + 0.22 * len(rows))
+def colors(signed: str) -> dict[str, Any]:
+    """Return the colors of probabilities, or of numbers of both signs."""
+    if signed:
+        return {"cmap": TWO_SIDED, "norm": CenteredNorm()}
+    return {"cmap": ONE_SIDED, "norm": PowerNorm(0.5, 0, 1)}
+
+
+def scale(figure: Figure, image: Any, signed: str) -> None:
+    """Add the scale of colors of a map, no longer than three inches."""
+    ticks = None if signed else PROBABILITIES
+    bar = figure.colorbar(image, ticks=ticks, shrink=min(1.0, 3 / figure.get_figheight()), aspect=15)
+    bar.set_label(signed or "probability", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+
+
+def large_map(
+    values: np.ndarray,
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    title: str,
+    *,
+    signed: str = "",
+    axes: tuple[str, str] = ("", ""),
+) -> Figure:
+    """Draw one map (T, S), as in `map_grid`, with the names of its rows and columns, or numbers."""
+    size = (2.6 + 0.24 * len(columns), 1.6 + 0.22 * len(rows)) if rows and columns else (5.6, 4.6)
     figure = Figure(figsize=size, layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(values, cmap="Blues", norm=PowerNorm(0.5, 0, 1), aspect="auto")
-    axes.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90, fontsize=7)
-    axes.set_yticks(range(len(rows)), [label(name) for name in rows], fontsize=7)
-    figure.colorbar(image, label="probability", shrink=min(1.0, 3 / size[1]), ticks=PROBABILITIES)
-    axes.set_title(title, fontsize=10)
+    plot = figure.add_subplot()
+    image = plot.imshow(values, aspect="auto", **colors(signed))
+    if rows and columns:
+        plot.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90, fontsize=7)
+        plot.set_yticks(range(len(rows)), [label(name) for name in rows], fontsize=7)
+    plot.set_ylabel(axes[0], fontsize=8)
+    plot.set_xlabel(axes[1], fontsize=8)
+    plot.set_title(title, fontsize=10)
+    scale(figure, image, signed)
+    return figure
+
+
+def heat_map(
+    values: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    *,
+    what: str,
+    axes: tuple[str, str] = ("layer", "head"),
+    signed: bool = False,
+    norm: Normalize | None = None,
+    style: str = ".2f",
+    words: np.ndarray | None = None,
+) -> Figure:
+    """Draw numbers as colors, each with its number or word where there is room: (R, C), NaN for none.
+
+    Args:
+        values: The numbers.
+        rows: Names of the rows.
+        columns: Names of the columns.
+        title: Shown above.
+        what: What the numbers are.
+        axes: What rows and columns are.
+        signed: Whether they may be negative; colors are then centered at 0.
+        norm: Another scale of color, by default from 0 to the largest.
+        style: Format of the numbers.
+        words: Words in place of the numbers (R, C).
+    """
+    wide = 0.78 if words is not None else 0.42
+    size = (2.2 + max(wide * len(columns), 1.5), 1.3 + max(0.24 * len(rows), 0.8))
+    figure = Figure(figsize=size, layout="constrained")
+    plot = figure.add_subplot()
+    norm = norm or (CenteredNorm() if signed else Normalize(0))
+    image = plot.imshow(values, cmap=TWO_SIDED if signed else ONE_SIDED, norm=norm, aspect="auto")
+    plot.set_xticks(range(len(columns)), columns, fontsize=8)
+    plot.set_yticks(range(len(rows)), rows, fontsize=8)
+    plot.set_ylabel(axes[0], fontsize=9)
+    plot.set_xlabel(axes[1], fontsize=9)
+    plot.set_title(title, fontsize=10)
+    bar = figure.colorbar(image, shrink=min(1.0, 3 / size[1]), aspect=15)
+    bar.set_label(what, fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    if isinstance(norm, LogNorm):
+        bar.ax.yaxis.set_major_formatter("{x:,.0f}")
+    if values.size <= NUMBERED or words is not None:
+        for (row, column), value in np.ndenumerate(values):
+            text = format(value, style) if words is None else str(words[row, column])
+            if np.isfinite(value):
+                write(plot, column, row, text, image.to_rgba(value))
+    return figure
+
+
+def write(plot: Axes, x: float, y: float, text: str, background: Any) -> None:
+    """Write into a cell, white on dark colors."""
+    red, green, blue = background[:3]
+    color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
+    cell = plot.text(x, y, text, ha="center", va="center", fontsize=7, color=color)
+    cell.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
+
+
+def curves(
+    lines: Mapping[str, np.ndarray],
+    x: Sequence[float] | np.ndarray,
+    title: str,
+    *,
+    axes: tuple[str, str],
+    log: bool = False,
+) -> Figure:
+    """Draw named curves over x; `axes` are what y and x are, on a logarithmic scale of y if `log`."""
+    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
+    plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1], yscale="log" if log else "linear")
+    for place, (name, values) in enumerate(lines.items()):
+        plot.plot(x, values, label=name, marker="." if len(x) <= LONGEST else None, **style(place))
+    if log:
+        plot.yaxis.set_major_formatter("{x:.3g}")
+        plot.yaxis.set_minor_formatter("{x:.3g}")
+    plot.xaxis.set_major_locator(MaxNLocator(integer=True))
+    plot.set_title(title, fontsize=10)
+    plot.grid(alpha=0.3)
+    if len(lines) > 1:
+        figure.legend(loc="outside lower center", ncols=min(len(lines), 6), frameon=False, fontsize=8)
+    return figure
+
+
+def bars(
+    groups: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    title: str,
+    *,
+    axes: tuple[str, str],
+    looks: Sequence[int] = range(len(COLORS)),
+    limits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None = None,
+) -> Figure:
+    """Draw bars side by side, one color for each group; NaN for none.
+
+    Args:
+        groups: By name, a number for each of `names`.
+        names: What the places on the x axis are.
+        title: Shown above.
+        axes: What y and x are.
+        looks: Number of each group's color.
+        limits: Both ends of a line on each bar.
+    """
+    figure = Figure(figsize=(max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), layout="constrained")
+    plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1])
+    width = 0.8 / len(groups)
+    for place, (name, values) in enumerate(groups.items()):
+        x = np.arange(len(names)) + (place - (len(groups) - 1) / 2) * width
+        plot.bar(x, values, width * 0.9, label=name, color=COLORS[looks[place]])
+        if limits is not None:
+            plot.vlines(x, limits[0][name], limits[1][name], color="black", linewidth=1)
+    plot.axhline(0, color="black", linewidth=0.8)
+    plot.set_xticks(range(len(names)), names, fontsize=8)
+    plot.set_title(title, fontsize=10)
+    plot.grid(axis="y", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=len(groups), frameon=False, fontsize=8)
     return figure

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention
+from vanillaformer.modeling.parts.pointers import PointerGenerator
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
 from vanillaformer.modeling.stack import Stack
 
@@ -62,7 +63,8 @@ class Recording:
     Args:
         model: The model.
         inputs: What it was called with.
-        attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross". In models with
+        attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy"
+            (B, 1, T, S) of a head that copies, the first of equal tokens having what all of them get. In models with
             windows they are (B · windows, H, S, S).
         hidden_states: The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder",
             "decoder". All are before the stack's final norm.
@@ -125,13 +127,19 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
     with eager(model), ExitStack() as hooks:
         for name, stack in sides.items():
             hooks.enter_context(listening(stack, name, found))
+        if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):
+            hooks.callback(pointer.register_forward_hook(partial(keep_copies, found)).remove)
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:
         found.attentions["cross"] = outputs.cross_attentions
-    logits = (outputs.get(name) for name in ("logits", "prediction_logits"))
-    found.logits = next((each for each in logits if each is not None), None)
+    found.logits = logits_of(outputs)
     return found
+
+
+def logits_of(outputs: Any) -> Any:
+    """Return the logits in a model's output, `None` if it has none."""
+    return outputs.get("logits", outputs.get("prediction_logits"))
 
 
 @contextmanager
@@ -167,6 +175,11 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
 def keep_probabilities(kept: list[torch.Tensor], module: nn.Module, args: Any, outputs: Any) -> None:
     """Keep the probabilities of an attention layer (a forward hook)."""
     kept.append(outputs[1])
+
+
+def keep_copies(found: Recording, module: nn.Module, args: Any, outputs: Any) -> None:
+    """Keep the attention of a head that copies (a forward hook)."""
+    found.attentions["copy"] = (outputs[1].unsqueeze(1),)
 
 
 def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:

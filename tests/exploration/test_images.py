@@ -4,7 +4,8 @@ import pytest
 import torch
 from modeling.toys import pixels, toy
 
-from vanillaformer.exploration.image_attention import attention_rollout, image_rollout, position_similarity
+from vanillaformer.exploration.images import attention_rollout, image_rollout
+from vanillaformer.exploration.positions import position_similarity
 
 MEAN = {"use_cls_token": False, "image_pooling": "mean"}
 WINDOWS = MEAN | {"position_embedding_type": "window_relative", "window_size": 2}

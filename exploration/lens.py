@@ -1,0 +1,159 @@
+"""Logit lens: what a model would answer after each of its layers.
+
+Shape letters: B batch, T length, D model width, V vocabulary, C classes, L layers.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.colors import LogNorm, Normalize
+from torch import nn
+
+from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.training.evaluation.plots import COLORS
+
+from .examples import Example
+from .pictures import LONGEST, Drawing, NotApplicable, curves, heat_map, label, number
+from .recording import Recording, eager, logits_of, stacks
+
+CLASSES = len(COLORS)
+
+
+class Lens(NamedTuple):
+    """What a model of tokens would predict after each layer; all arrays are (L + 1, T), the last row the model's own.
+
+    Attributes:
+        token: The likeliest token.
+        probability: Its probability.
+        right_rank: Rank of the right token, 1 if it is the likeliest; 0 where there is no right one.
+        right_probability: Probability of the right token; NaN where there is none.
+    """
+
+    token: np.ndarray
+    probability: np.ndarray
+    right_rank: np.ndarray
+    right_probability: np.ndarray
+
+
+@torch.no_grad()
+def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
+    """Yield the logits that a model's head gives for the stream after each layer, L + 1 of (B, T, V) or (B, C).
+
+    The state before the first and after each layer of the last stack goes through the stack's final norm and all that
+    follows (nostalgebraist 2020). The last logits are those of the model. Of an image model with stages, only the
+    layers of the last one fit its head.
+
+    Raises:
+        NotApplicable: The model is recurrent or has no head.
+    """
+    sides = stacks(recording.model)
+    if not sides or recording.logits is None:
+        raise NotApplicable("the model has no layers with a stream, or no head")
+    name, stack = list(sides.items())[-1]
+    states = recording.hidden_states[name]
+    with eager(recording.model):
+        for state in states:
+            if state.shape == states[-1].shape:
+                hook = stack.norm.register_forward_pre_hook(partial(replace_input, state))
+                try:
+                    yield logits_of(recording.model(**recording.inputs))
+                finally:
+                    hook.remove()
+
+
+def replace_input(state: torch.Tensor, module: nn.Module, args: Any) -> tuple[torch.Tensor]:
+    """Return the state as the input of a module (a forward pre-hook)."""
+    return (state,)
+
+
+def token_lens(recording: Recording, targets: torch.Tensor) -> Lens:
+    """Return what a model would predict after each layer in the first row of the batch.
+
+    Args:
+        recording: Of a model of tokens.
+        targets: The right token at each position (T), -100 where there is none.
+
+    Raises:
+        NotApplicable: As `lens_logits`.
+    """
+    known = targets != IGNORE_INDEX
+    wanted = targets.where(known, 0).unsqueeze(-1)
+    rows = []
+    for logits in lens_logits(recording):
+        log_p = logits[0].float().log_softmax(dim=-1)
+        best, right = log_p.max(dim=-1), log_p.gather(-1, wanted)
+        rank = (log_p > right).sum(dim=-1) + 1
+        rows.append((best.indices, best.values.exp(), rank * known, right[:, 0].exp().where(known, torch.nan)))
+    return Lens(*(torch.stack(column).cpu().numpy() for column in zip(*rows)))
+
+
+def class_lens(recording: Recording) -> np.ndarray:
+    """Return the probability of each class after each layer in the first row of the batch, (L + 1, C).
+
+    Raises:
+        NotApplicable: As `lens_logits`, or the model does not answer with classes.
+    """
+    config = recording.model.config
+    if config.problem_type == "regression" or (recording.logits is not None and recording.logits.shape[-1] == 1):
+        raise NotApplicable("the model answers with a number, which has no probability")
+    several = config.problem_type == "multi_label_classification"
+    rows = [logits[0].float() for logits in lens_logits(recording)]
+    return torch.stack([row.sigmoid() if several else row.softmax(dim=-1) for row in rows]).cpu().numpy()
+
+
+def lens(example: Example) -> list[Drawing]:
+    """Draw the logit lens of a model of tokens or of classes."""
+    if example.targets is None:
+        return [classes_over_layers(example)]
+    found, right = token_lens(example.recording, example.targets), example.predicted
+    read = example.tokens[list(stacks(example.model))[-1]]
+    depth, length = found.token.shape
+    layers, cut = [str(layer) for layer in range(depth)], ""
+    if length > LONGEST:
+        cut = f" (the first {LONGEST} of {length} tokens)"
+    names = [f"{label(old)} → {label(new)}" if new not in ("", old) else label(old) for old, new in zip(read, right)]
+    words = np.array([[example.answers(int(token)) for token in tokens] for tokens in found.token.T])  # (T, L + 1)
+    ranks = np.where(found.right_rank > 0, found.right_rank, np.nan).T
+    shown, look = slice(LONGEST), {"axes": ("", "after layer")}
+    title, labels = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
+    scale: Any = Normalize(0, 1)
+    probabilities = heat_map(
+        found.probability.T[shown], names[shown], layers, title, what="probability", norm=scale, words=labels, **look
+    )
+    header = ("after layer", "position", "token", "likeliest", "probability", "right", "rank", "probability of right")
+    rows = [
+        (
+            *(layer, place + 1, read[place], words[place, layer], number(found.probability[layer, place])),
+            *(right[place], int(found.right_rank[layer, place]), number(found.right_probability[layer, place])),
+        )
+        for layer, place in np.ndindex(depth, length)
+    ]
+    drawings = [Drawing("lens", title, probabilities, header, rows)]
+    known = ~np.isnan(ranks[:, 0])
+    if known.any():
+        title, scale = f"Rank of the right token after each layer{cut}", LogNorm(1, max(10, np.nanmax(ranks)))
+        numbers = np.vectorize("{:,.0f}".format)(ranks[shown])
+        picture = heat_map(ranks[shown], names[shown], layers, title, what="rank", norm=scale, words=numbers, **look)
+        first = [f"{share:.0%} after layer {layer}" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
+        caption = f"{title}. It is the likeliest at {', '.join(first)}"
+        drawings.append(Drawing("lens_rank", caption, picture, header, rows))
+    return drawings
+
+
+def classes_over_layers(example: Example) -> Drawing:
+    """Draw the probability of each class after each layer, of many the likeliest ones at the end."""
+    found = class_lens(example.recording)
+    total = example.recording.hidden_states[list(stacks(example.model))[-1]]
+    likeliest = np.argsort(-found[-1], kind="stable")[:CLASSES]
+    layers = range(len(total) - len(found), len(total))
+    names = [example.answers(int(index)) for index in range(found.shape[1])]
+    rows = [(layer, *map(number, values)) for layer, values in zip(layers, found)]
+    title = "Probability of the classes after each layer"
+    lines = {names[index]: found[:, index] for index in likeliest}
+    picture = curves(lines, layers, title, axes=("probability", "after layer"))
+    first, last = found[[0, -1], likeliest[0]]
+    caption = f"{title}: that of {names[likeliest[0]]} is {first:.2f} at first, {last:.2f} at last"
+    return Drawing("lens", caption, picture, ("after layer", *names), rows)

@@ -1,0 +1,216 @@
+"""The residual stream: how long its vectors are, and what each sublayer adds to it.
+
+Shape letters: B batch, T length, D model width, L layers, N sublayers.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, Residual, ReZero
+
+from .examples import Example
+from .pictures import Drawing, NotApplicable, bars, counted, curves, number
+from .recording import Recording, stacks
+
+SUBLAYERS = {"self_attn": "self-attention", "cross_attn": "cross-attention", "mlp": "feed-forward"}
+
+
+class Contributions(NamedTuple):
+    """What the sublayers of a stack add to its stream; all arrays are means over the tokens, (N).
+
+    Attributes:
+        sublayers: Layer and name of each, in the order in which they ran.
+        x: Norm of the stream before it.
+        out: Norm of the sublayer's output.
+        added: Norm of what is added, after norms and factors of the placement.
+        share: `|added| / (|kept| + |added|)`: 0 where nothing is added, 1 where nothing is kept.
+        cosine: Cosine of what is added and what is kept: below 0 where the sublayer erases.
+    """
+
+    sublayers: list[tuple[int, str]]
+    x: np.ndarray
+    out: np.ndarray
+    added: np.ndarray
+    share: np.ndarray
+    cosine: np.ndarray
+
+
+def stream_norms(recording: Recording) -> dict[str, list[np.ndarray]]:
+    """Return the norm of each token's vector before the first and after every block by stack, L + 1 of (B, T).
+
+    Raises:
+        NotApplicable: The model has no residual stream.
+    """
+    if not recording.hidden_states:
+        raise NotApplicable("a recurrent model has no residual stream")
+    return {
+        name: [state.float().norm(dim=-1).cpu().numpy() for state in states]
+        for name, states in recording.hidden_states.items()
+    }
+
+
+def contributions(recording: Recording) -> dict[str, Contributions]:
+    """Return by stack what each sublayer adds to the stream.
+
+    Raises:
+        NotApplicable: The model has no residual stream.
+    """
+    if not recording.sublayers:
+        raise NotApplicable("a recurrent model has no residual stream")
+    found = {}
+    for name, sublayers in recording.sublayers.items():
+        columns = []
+        for each in sublayers:
+            kept, added = each.kept.float(), each.added.float()
+            sizes = kept.norm(dim=-1), added.norm(dim=-1)
+            share = sizes[1] / (sizes[0] + sizes[1]).clamp(min=torch.finfo(torch.float32).tiny)
+            cosine = torch.cosine_similarity(kept, added, dim=-1)
+            columns.append((each.x.float().norm(dim=-1), each.out.float().norm(dim=-1), sizes[1], share, cosine))
+        arrays = [np.array([float(value.mean()) for value in column]) for column in zip(*columns)]
+        found[name] = Contributions([(each.layer, each.name) for each in sublayers], *arrays)
+    return found
+
+
+class Factors(NamedTuple):
+    """Trained or fixed factors of the residual connections of a stack; all arrays are (N).
+
+    Attributes:
+        name: What they are.
+        sublayers: Layer and name of each sublayer.
+        mean: Their mean over the dimensions.
+        smallest: The smallest of them.
+        largest: The largest of them.
+    """
+
+    name: str
+    sublayers: list[tuple[int, str]]
+    mean: np.ndarray
+    smallest: np.ndarray
+    largest: np.ndarray
+
+
+FACTORS: dict[type, tuple[str, Callable[[Any], torch.Tensor | float]]] = {
+    ReZero: ("α on the sublayer (ReZero)", lambda residual: residual.alpha),
+    DeepNorm: ("α on the stream (DeepNorm, fixed)", lambda residual: residual.alpha),
+    AdminResidual: ("ω on the stream (Admin)", lambda residual: residual.omega),
+}
+"""Factors of placements; layer scale has a module of its own."""
+
+
+def residual_factors(model: Any) -> dict[str, list[Factors]]:
+    """Return the factors in the residual connections by stack: ReZero's α, DeepNorm's α, Admin's ω, layer scale's λ.
+
+    Raises:
+        NotApplicable: The residual connections have no factors.
+    """
+    found: dict[str, list[Factors]] = {}
+    for stack_name, stack in stacks(model).items():
+        by_name: dict[str, dict[tuple[int, str], torch.Tensor]] = {}
+        for layer, block in enumerate(stack.layers):
+            for part, residual in block.named_children():
+                if isinstance(residual, Residual):
+                    for name, value in factors_of(residual):
+                        by_name.setdefault(name, {})[layer, part.removesuffix("_residual")] = value
+        for name, values in by_name.items():
+            numbers = [value.detach().double().cpu() for value in values.values()]
+            ends = (np.array([float(end(each)) for each in numbers]) for end in (torch.mean, torch.min, torch.max))
+            found.setdefault(stack_name, []).append(Factors(name, list(values), *ends))
+    if not found:
+        raise NotApplicable("the residual connections have no factors (ReZero, DeepNorm, Admin, layer scale)")
+    return found
+
+
+def factors_of(residual: Residual) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the names and values of a residual connection's factors."""
+    if type(residual) in FACTORS:
+        name, get = FACTORS[type(residual)]
+        yield name, torch.as_tensor(get(residual))
+    if isinstance(residual.layer_scale, LayerScale):
+        yield "λ on the sublayer (layer scale)", residual.layer_scale.weight
+
+
+def stream(example: Example) -> list[Drawing]:
+    """Draw the norm of the stream over the layers."""
+    drawings = []
+    for name, layers in stream_norms(example.recording).items():
+        title = f"Norm of the residual stream, {name}"
+        ends: dict[str, Any] = {"largest": np.max, "mean": np.mean, "smallest": np.min}
+        lines = {end: np.array([function(values) for values in layers]) for end, function in ends.items()}
+        caption = f"{title}: {lines['mean'][0]:.3g} before the first layer, {lines['mean'][-1]:.3g} after the last"
+        picture = curves(lines, range(len(layers)), title, axes=("norm of a token's vector", "after layer"), log=True)
+        tokens = names_in(example, name)
+        rows = [
+            (layer, tokens(place), number(value))
+            for layer, values in enumerate(layers)
+            for place, value in enumerate(values[0])
+        ]
+        drawings.append(Drawing(f"stream_{name}", caption, picture, ("after layer", "token", "norm"), rows))
+    return drawings
+
+
+def names_in(example: Example, stack: str) -> Callable[[int], str]:
+    """Return the function that names the tokens of a stack; merged patches are numbers."""
+    names = example.tokens.get(stack, [])
+    return lambda place: names[place] if place < len(names) else str(place + 1)
+
+
+def sublayers(example: Example) -> list[Drawing]:
+    """Draw share and direction of what each sublayer adds to the stream."""
+    drawings = []
+    for name, found in contributions(example.recording).items():
+        header = ("layer", "sublayer", *found._fields[1:])
+        rows = [(layer + 1, part, *map(number, values)) for (layer, part), *values in zip(*found)]
+        for what, title, unit in (
+            ("share", "Share of what each sublayer adds", "|added| / (|kept| + |added|)"),
+            ("cosine", "Cosine of what each sublayer adds and the stream", "cosine"),
+        ):
+            values = getattr(found, what)
+            (most, most_name), (least, least_name) = (found.sublayers[end(values)] for end in (np.argmax, np.argmin))
+            caption = (
+                f"{title}, {name}: the most {values.max():.2f} ({SUBLAYERS[most_name]} of layer {most + 1}), "
+                f"the least {values.min():.2f} ({SUBLAYERS[least_name]} of layer {least + 1})"
+            )
+            picture = sublayer_bars(found.sublayers, values, f"{title}, {name}", unit)
+            drawings.append(Drawing(f"sublayers_{what}_{name}", caption, picture, header, rows))
+    return drawings
+
+
+def factors(example: Example) -> list[Drawing]:
+    """Draw the factors in the residual connections, with a line from the smallest dimension to the largest."""
+    drawings = []
+    for name, each in residual_factors(example.model).items():
+        for index, found in enumerate(each):
+            title = f"{found.name}, {name}"
+            rows = [(layer + 1, part, *map(number, values)) for (layer, part), *values in zip(*found[1:])]
+            limits = found.smallest, found.largest
+            picture = sublayer_bars(found.sublayers, found.mean, title, "factor", limits)
+            caption = f"{title}: means from {found.mean.min():.3g} to {found.mean.max():.3g}"
+            header = ("layer", "sublayer", *found._fields[2:])
+            drawings.append(Drawing(f"factors_{name}_{index + 1}", caption, picture, header, rows))
+    return drawings
+
+
+def sublayer_bars(
+    places: list[tuple[int, str]],
+    values: np.ndarray,
+    title: str,
+    unit: str,
+    limits: tuple[np.ndarray, np.ndarray] | None = None,
+) -> Figure:
+    """Draw a number per sublayer (N) as a bar, one color for each kind of sublayer."""
+    depth = 1 + max(layer for layer, _ in places)
+    kinds = [name for name in SUBLAYERS if name in {part for _, part in places}]
+
+    def spread(numbers: np.ndarray) -> dict[str, np.ndarray]:
+        found = {SUBLAYERS[kind]: np.full(depth, np.nan) for kind in kinds}
+        for (layer, part), value in zip(places, numbers):
+            found[SUBLAYERS[part]][layer] = value
+        return found
+
+    ends = None if limits is None else (spread(limits[0]), spread(limits[1]))
+    looks = [list(SUBLAYERS).index(kind) for kind in kinds]  # one color for a kind in all stacks
+    return bars(spread(values), counted(depth), title, axes=(unit, "layer"), looks=looks, limits=ends)
