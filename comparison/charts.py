@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vanillaformer.training.evaluation.plots import save, style
+from vanillaformer.training.drawing import save, style
 
 from .comparing import Comparison
 from .results import Result

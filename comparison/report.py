@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.training.evaluation.plots import embedded
+from vanillaformer.training.drawing import embedded
 
 from .charts import AXES, loss_figure, score_figure, tuning_figure
 from .comparing import Comparison

@@ -13,7 +13,7 @@ from matplotlib.colors import LogNorm, Normalize
 from torch import nn
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.evaluation.plots import COLORS
+from vanillaformer.training.drawing import COLORS
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, curves, heat_map, label, number

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.training.evaluation.plots import embedded, save
+from vanillaformer.training.drawing import embedded, save
 
 from .examples import Example
 from .figures import Figure

@@ -46,9 +46,16 @@ def test_import_costs_little_over_transformers_own_models_and_loads_no_other_lib
     assert seconds <= 0.3, f"{seconds:.2f} s, with {len(others)} modules of others, among them {others[:20]}"
 
 
-def test_generate_loads_neither_training_nor_exports():
-    program = "import sys, vanillaformer_cli; vanillaformer_cli.load_program('generate'); print(*sys.modules)"
+def test_generate_and_explore_load_neither_training_nor_exports():
+    program = """
+import sys, vanillaformer_cli
+for name in ("generate", "explore"):
+    vanillaformer_cli.load_program(name)
+    print(*sys.modules)
+"""
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = result.stdout.splitlines()[-1].split()
-    assert "vanillaformer.inference.tasks" in loaded
-    assert not {*NOT_OF_GENERATE} & {*loaded}
+    generate, explore = ({*line.split()} for line in result.stdout.splitlines()[-2:])
+    assert "vanillaformer.inference.tasks" in generate
+    assert not {*NOT_OF_GENERATE} & generate
+    assert "vanillaformer.exploration.figures" in explore
+    assert not {*NOT_OF_GENERATE, "gradio", "captum"} & explore - {"matplotlib"}

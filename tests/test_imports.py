@@ -71,6 +71,7 @@ COMPOSED = {
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
     {
+        "drawing",
         "limits",
         "arrow_files",
         "progress",

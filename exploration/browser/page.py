@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from vanillaformer.training.evaluation.plots import embedded, save_figure
+from vanillaformer.training.drawing import embedded, save_figure
 
 from ..figures import FIGURES
 from ..pictures import Drawing, NotApplicable

@@ -10,8 +10,8 @@ import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
 
+from ..drawing import drawable, save_figure
 from ..preprocessing.images import unpacked
-from .plots import drawable, save_figure
 
 CONFUSED, COLUMNS = 24, 6
 """Images of the picture of errors, and those in a row."""

@@ -1,9 +1,6 @@
-"""Pictures of a run: learning curves, confusion matrix, cross-attention; how all pictures look and are written."""
+"""Pictures of a run: learning curves, confusion matrix, cross-attention."""
 
-import base64
-import csv
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -11,20 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 from transformers import PreTrainedTokenizerBase
 
+from ..drawing import drawable, save_figure, visible
 from ..metrics.scores import ENTRIES
 from .confusion import NUMBERED
-
-# Okabe and Ito's colors, which nobody confuses, then the same with other lines
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", ":", "-.")
-
-
-def style(number: int) -> dict[str, Any]:
-    """Return the color and the line of a curve by its number."""
-    return {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number // len(COLORS) % len(LINES)]}
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -143,49 +131,9 @@ def attention_map(
     return save_figure(figure, path)
 
 
-def visible(token: str) -> str:
-    """Return a token with its spaces made visible, for a label (a dollar sign would start mathematical text)."""
-    return token.replace(" ", "␣").replace("$", "\\$") or "␣"
-
-
 def _tick(name: str, other: str) -> str:
     """Return a class's name as a tick label, or `other` if the font lacks one of its characters."""
     return shorten(drawable(name, other), 40, placeholder=" ...").replace("$", "\\$")
-
-
-def drawable(name: str, other: str) -> str:
-    """Return a name, or `other` if the font lacks one of its characters."""
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    return name if all(ord(character) in glyphs for character in name) else other
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a picture; its ending says the format."""
-    with warnings.catch_warnings():  # one for each character that the font lacks and draws as a box
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(path, dpi=150)
-    return path
-
-
-def save(
-    figure: Figure,
-    path: Path,
-    header: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    endings: Sequence[str] = (".svg", ".png"),
-) -> list[str]:
-    """Write a picture in the formats of these endings, and its numbers as CSV; return the names of the pictures."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pictures = [save_figure(figure, path.with_suffix(ending)).name for ending in endings]
-    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([header, *rows])
-    return pictures
-
-
-def embedded(picture: Path) -> str:
-    """Return a picture as the address of an image that needs no file."""
-    kind = "svg+xml" if picture.suffix == ".svg" else picture.suffix.removeprefix(".")
-    return f"data:image/{kind};base64,{base64.b64encode(picture.read_bytes()).decode()}"
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
