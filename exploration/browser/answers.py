@@ -33,9 +33,9 @@ from vanillaformer.inference.tasks import (
     translate,
 )
 from vanillaformer.inference.text_files import check_text
-from vanillaformer.training.data.images import read_image
+from vanillaformer.training.data.images import pillow, read_image
 from vanillaformer.training.limits import check_limits
-from vanillaformer.training.tasks import TASKS, Task
+from vanillaformer.training.tasks import MASK, TASKS, Task
 
 from ..examples import Example, image_example, text_example
 
@@ -43,8 +43,13 @@ AUTOREGRESSIVE = "autoregressive"
 LARGEST_TEXT = 5_000  # characters
 EXAMPLES = 2
 LISTED = 10  # names of classes
-EXAMPLE_FILES = ("predictions_test.jsonl", "predictions_validation.jsonl")  # of a run, which no Space holds
-EXAMPLE_COLUMNS = ("source", "text")
+EXAMPLE_FILES = (
+    "predictions_test.jsonl",
+    "predictions_validation.jsonl",
+    "samples.jsonl",
+)  # of a run, which no Space holds
+EXAMPLE_COLUMNS = ("source", "text", "prompt")
+OPENING = 6  # words of running text
 
 
 @dataclass(frozen=True)
@@ -118,11 +123,24 @@ class ModelAnswers:
     model: Any
     task: Task
     classifies: bool
+    latest: tuple[str, Example] | None = None
+    """What was recorded last, which several figures show."""
 
     @property
     def name(self) -> str:
         """The name of the model, without the folders that it is in."""
         return Path(os.path.abspath(self.arguments.model_name_or_path)).name
+
+    def example(self, question: Any, answer: Any) -> Example:
+        """Return a question and its answer as the figures have them."""
+        raise NotImplementedError
+
+    def recorded(self, question: Any, answer: Any) -> Example:
+        """Return the same, once recorded for all figures."""
+        asked = repr((question, answer))
+        if self.latest is None or self.latest[0] != asked:
+            self.latest = asked, self.example(question, answer)
+        return self.latest[1]
 
     def introduction(self) -> str:
         """Return what the model does, and what cannot be expected of it, in Markdown."""
@@ -187,10 +205,14 @@ class Answers(ModelAnswers):
         torch.manual_seed(arguments.seed)
         return next(run(self.loaded, self.function, [text], 1, **call_options(arguments)))
 
-    def example(self, text: str, answer: Any) -> Example:
-        """Return the text as the figures have it; an encoder-decoder that can reads its answer."""
+    def example(self, question: Any, answer: Any) -> Example:
+        """Return the text with the answer, which an encoder-decoder reads if it decodes token by token."""
         reads = self.function is translate and getattr(self.model.config, "decoding", AUTOREGRESSIVE) == AUTOREGRESSIVE
-        return text_example(self.loaded, text, answer if reads and answer.strip() else None)
+        return text_example(self.loaded, question, answer if reads and answer.strip() else None)
+
+    def sample(self) -> Example:
+        """Return an example of any text, which tells what figures there are."""
+        return text_example(self.loaded, self.task.example.replace(MASK, str(self.loaded.tokenizer.mask_token)))
 
     def given(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options that are filled in, as numbers.
@@ -224,7 +246,8 @@ class Answers(ModelAnswers):
     def examples(self) -> list[str]:
         """Return texts to start with: from the model's card and, of a run, from its held-out rows."""
         folder = saved_folder(self.arguments.model_name_or_path, self.arguments.revision, exported=True)
-        found = dict.fromkeys(text for text in (*card_examples(folder), *held_out(folder)) if self._fits(text))
+        rows = held_out(folder) if self.task.whole_texts else [opening(text) for text in held_out(folder)]
+        found = dict.fromkeys(text for text in (*card_examples(folder), *rows) if self._fits(text))
         return list(found)[:EXAMPLES]
 
     def _fits(self, text: str) -> bool:
@@ -275,9 +298,15 @@ class ImageAnswers(ModelAnswers):
         with torch.inference_mode():
             return named(self.model, image_probabilities(self.model, self.processor, [image])[0])
 
-    def example(self, file: Any, answer: Any) -> Example:
-        """Return the picture as the figures have it."""
-        return image_example(self.model, self.processor, self.uploaded(file))
+    def example(self, question: Any, answer: Any) -> Example:
+        """Return the picture."""
+        return image_example(self.model, self.processor, self.uploaded(question))
+
+    def sample(self) -> Example:
+        """Return an example of a black picture, which tells what figures there are."""
+        path = self.uploads / "sample.png"
+        pillow().new("RGB", (8, 8)).save(path)
+        return image_example(self.model, self.processor, path)
 
     def uploaded(self, file: Any) -> Path:
         """Return the path of an uploaded picture.
@@ -315,6 +344,11 @@ def card_examples(folder: Path) -> Iterable[str]:
         with suppress(ValueError):  # of quotes without an end
             words = shlex.split(command)
             yield from words[words.index("--text") + 1 :][:1] if "--text" in words else ()
+
+
+def opening(text: str) -> str:
+    """Return the first words of a text."""
+    return " ".join(text.split()[:OPENING])
 
 
 def held_out(folder: Path) -> Iterable[str]:

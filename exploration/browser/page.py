@@ -2,7 +2,7 @@
 
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from html import escape
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -12,7 +12,8 @@ import torch
 
 from vanillaformer.training.drawing import embedded, save_figure
 
-from ..figures import FIGURES
+from ..examples import Example
+from ..figures import FIGURES, Figure
 from ..pictures import Drawing, NotApplicable
 from .answers import LARGEST_TEXT, OPTIONS, Answers, ImageAnswers, sentence
 
@@ -52,62 +53,93 @@ def library() -> Any:
 
 def build_page(answers: Answers | ImageAnswers) -> Any:
     """Return the page of a model, a `gradio.Blocks`."""
-    gradio = library()
+    gradio, images = library(), isinstance(answers, ImageAnswers)
     with gradio.Blocks(title=answers.name, analytics_enabled=False, delete_cache=(HOUR, HOUR)) as page:
         gradio.Markdown(f"# {answers.name}\n\n{answers.introduction()}")
-        given = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
+        question = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
         options = option_fields(gradio, answers.options())
         button = gradio.Button(BUTTONS.get(answers.task.pipeline_tag, "Classify"), variant="primary")
         message = gradio.HTML(elem_classes="message")
-        if answers.classifies:
-            answer = gradio.Label(label="Answer", num_top_classes=CLASSES)
-        else:
-            answer = gradio.Textbox(
-                label="Answer", interactive=False, lines=2, max_lines=20, buttons=["copy"], elem_classes="answer"
-            )
-
-        figure = gradio.Radio(
-            [(each.title, each.name) for each in FIGURES], value=FIGURES[0].name, label="Inside the model"
-        )
-        pictures = gradio.HTML(elem_classes="figures")
+        answer = answer_field(gradio, answers)
         asked = gradio.State()
-
-        def ask(question: Any, *values: str) -> tuple[Any, str, Any]:
-            try:
-                result = answers.answer(question, dict(zip(options, values)))
-            except Exception as error:
-                return None, alert(error), None
-            return result, "", (question, result)
-
-        ask.__signature__ = signature_of(ask, options)  # type: ignore[attr-defined]
-
-        def look(name: str, question: Any) -> str:
-            try:
-                return shown(answers, name, *question) if question else ""
-            except Exception as error:
-                return alert(error)
-
-        sent = given.upload if isinstance(answers, ImageAnswers) else given.submit
+        sent = question.upload if images else question.submit
         asking = gradio.on(
-            [button.click, sent, *(field.submit for field in options.values())],
-            ask,
-            [given, *options.values()],
+            [button.click, sent, *(each.submit for each in options.values())],
+            asker(answers, list(options)),
+            [question, *options.values()],
             [answer, message, asked],
             api_name="answer",
-            preprocess=not isinstance(answers, ImageAnswers),  # which would open a file that is no picture
+            preprocess=not images,  # which would open a file that is no picture
             **ONE_AT_A_TIME,
         )
-        asking.then(look, [figure, asked], pictures, api_name="figure", **ONE_AT_A_TIME)
-        figure.change(look, [figure, asked], pictures, api_visibility="private", **ONE_AT_A_TIME)
+        add_figures(gradio, answers, asking, asked)
     page.queue(max_size=WAITING, api_open=False)
     return page
 
 
-def signature_of(function: Callable[..., Any], options: Iterable[str]) -> Signature:
-    """Return the signature of a function of a question and options, which names them for clients of the API."""
-    question, _ = signature(function).parameters.values()
+def asker(answers: Answers | ImageAnswers, options: list[str]) -> Callable[..., Any]:
+    """Return the function that answers, or gives a sentence in place of an answer; and what was asked and answered."""
+
+    def ask(question: Any, *values: str) -> tuple[Any, str, Any]:
+        try:
+            result = answers.answer(question, dict(zip(options, values)))
+        except Exception as error:
+            return None, alert(error), None
+        return result, "", (question, result)
+
+    # Clients of the API name the options
+    first, _ = signature(ask).parameters.values()
     named = (Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=None) for name in options)
-    return Signature([question, *named])
+    ask.__signature__ = Signature([first, *named])  # type: ignore[attr-defined]
+    return ask
+
+
+def add_figures(gradio: Any, answers: Answers | ImageAnswers, asking: Any, asked: Any) -> None:
+    """Add the choice of a figure, which is drawn after an answer and when another is chosen."""
+    try:
+        figures = applicable(answers.sample())
+    except ValueError as error:
+        gradio.Markdown(f"There are no figures: {sentence(str(error))}")
+        return
+    figure = gradio.Radio(
+        [(each.title, each.name) for each in figures], value=figures[0].name, label="Inside the model"
+    )
+    pictures = gradio.HTML(elem_classes="figures")
+
+    def look(name: str, question: Any) -> str:
+        try:
+            return shown(answers, name, *question) if question else ""
+        except Exception as error:
+            return alert(error)
+
+    asking.then(look, [figure, asked], pictures, api_name="figure", **ONE_AT_A_TIME)
+    figure.change(look, [figure, asked], pictures, api_visibility="private", **ONE_AT_A_TIME)
+
+
+def applicable(example: Example) -> list[Figure]:
+    """Return the figures that a model has.
+
+    Raises:
+        NotApplicable: It has none.
+    """
+    found, reason = [], NotApplicable("the model has none")
+    for figure in FIGURES:
+        try:
+            figure.function(example)
+            found.append(figure)
+        except NotApplicable as error:
+            reason = error
+    if not found:
+        raise reason
+    return found
+
+
+def answer_field(gradio: Any, answers: Answers | ImageAnswers) -> Any:
+    """Add the field of the answer."""
+    if answers.classifies:
+        return gradio.Label(label="Answer", num_top_classes=CLASSES)
+    looks: dict[str, Any] = {"lines": 2, "max_lines": 20, "buttons": ["copy"], "elem_classes": "answer"}
+    return gradio.Textbox(label="Answer", interactive=False, **looks)
 
 
 def text_field(gradio: Any, answers: Answers) -> Any:
@@ -152,7 +184,7 @@ def shown(answers: Answers | ImageAnswers, name: str, question: Any, answer: Any
     """Return a figure of an answer as HTML, with what it shows; of one that does not apply the reason."""
     figure = next(each for each in FIGURES if each.name == name)
     with torch.inference_mode():
-        example = answers.example(question, answer)
+        example = answers.recorded(question, answer)
         try:
             drawings = figure.function(example)
         except NotApplicable as reason:

@@ -271,6 +271,8 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
         browser.open(f"http://127.0.0.1:{ports['translator']}/")
         browser.one("textarea").type(TEXT + KEYS["enter"])
         browser.wait(lambda: browser.one(".answer textarea").value() == expected)
+        browser.one(".figures img[alt^='Logit lens: ']")
+        browser.one("input[type=radio][value=attention]").click()
         browser.one(".figures img[alt^='Attention: ']")
         assert browser.run("return [...document.images].every(each => each.naturalWidth > 0)")
         browser.one(".options button").click()
