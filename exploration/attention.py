@@ -132,7 +132,7 @@ def token_distances(recording: Recording, kind: str) -> list[torch.Tensor]:
         if config.window_size is None and len(config.stages) == 1:  # the image may have another size than the config's
             height, width = recording.inputs["pixel_values"].shape[-2:]
             areas = [(height // config.patch_size, width // config.patch_size)] * len(layers)
-        return [grid_distances(Grid(*area, prefix=config.num_prefix_tokens)) for area in areas]
+        return [grid_distances(Grid(rows, columns, config.num_prefix_tokens)) for rows, columns in areas]
     positions = torch.arange(layers[0].shape[-1], dtype=torch.float)
     return [(positions[:, None] - positions).abs()] * len(layers)
 

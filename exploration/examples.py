@@ -136,6 +136,7 @@ def continuation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: 
     model, tokenizer, ids = loaded.model, loaded.tokenizer, inputs["input_ids"][0]
     limit = getattr(model.config, "max_position_embeddings", None)
     room = CONTINUATION if limit is None else min(CONTINUATION, limit - len(ids))
+    # the saved max_length is taken back, of both transformers warns
     output = model.generate(**inputs, max_new_tokens=room, max_length=None)[0, len(ids) :] if room else ids[:0]
     targets = torch.cat([ids[1:], ids.new_full((1,), IGNORE_INDEX)])
     return Example(

@@ -128,12 +128,14 @@ def draw_all(
     """Return the figures with their drawings, and the names of those that do not apply with the reasons.
 
     Raises:
-        ValueError: There is no figure of a name.
+        ValueError: There is no figure of a name, or one that was asked for does not apply.
     """
     drawn, missing = [], {}
     for figure in chosen(names):
         try:
             drawn.append((figure, figure.function(example)))
         except NotApplicable as reason:
+            if names:
+                raise ValueError(f"--figures {figure.name}: {reason}") from reason
             missing[figure.name] = str(reason)
     return drawn, missing

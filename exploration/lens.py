@@ -117,12 +117,11 @@ def lens(example: Example) -> list[Drawing]:
     names = [f"{label(old)} → {label(new)}" if new not in ("", old) else label(old) for old, new in zip(read, right)]
     words = np.array([[example.answers(int(token)) for token in tokens] for tokens in found.token.T])  # (T, L + 1)
     ranks = np.where(found.right_rank > 0, found.right_rank, np.nan).T
-    shown, look = slice(LONGEST), {"axes": ("", "after layer")}
-    title, labels = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
-    scale: Any = Normalize(0, 1)
-    probabilities = heat_map(
-        found.probability.T[shown], names[shown], layers, title, what="probability", norm=scale, words=labels, **look
-    )
+    shown = slice(LONGEST)
+    axes: dict[str, Any] = {"rows": names[shown], "columns": layers, "axes": ("", "after layer")}
+    title, tokens = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
+    probabilities = found.probability.T[shown]
+    picture = heat_map(probabilities, title=title, what="probability", norm=Normalize(0, 1), words=tokens, **axes)
     header = ("after layer", "position", "token", "likeliest", "probability", "right", "rank", "probability of right")
     rows = [
         (
@@ -131,12 +130,12 @@ def lens(example: Example) -> list[Drawing]:
         )
         for layer, place in np.ndindex(depth, length)
     ]
-    drawings = [Drawing("lens", title, probabilities, header, rows)]
+    drawings = [Drawing("lens", title, picture, header, rows)]
     known = ~np.isnan(ranks[:, 0])
     if known.any():
         title, scale = f"Rank of the right token after each layer{cut}", LogNorm(1, max(10, np.nanmax(ranks)))
         numbers = np.vectorize("{:,.0f}".format)(ranks[shown])
-        picture = heat_map(ranks[shown], names[shown], layers, title, what="rank", norm=scale, words=numbers, **look)
+        picture = heat_map(ranks[shown], title=title, what="rank", norm=scale, words=numbers, **axes)
         first = [f"{share:.0%} after layer {layer}" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
         caption = f"{title}. It is the likeliest at {', '.join(first)}"
         drawings.append(Drawing("lens_rank", caption, picture, header, rows))
@@ -153,7 +152,7 @@ def classes_over_layers(example: Example) -> Drawing:
     rows = [(layer, *map(number, values)) for layer, values in zip(layers, found)]
     title = "Probability of the classes after each layer"
     lines = {names[index]: found[:, index] for index in likeliest}
-    picture = curves(lines, layers, title, axes=("probability", "after layer"))
+    picture = curves(lines, layers, title, axes=("probability", "after layer"), limits=(0, 1.02))
     first, last = found[[0, -1], likeliest[0]]
     caption = f"{title}: that of {names[likeliest[0]]} is {first:.2f} at first, {last:.2f} at last"
     return Drawing("lens", caption, picture, ("after layer", *names), rows)

@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from vanillaformer.training.drawing import COLORS, style, visible
 
 LONGEST = 40  # tokens that are drawn of a text, so that their names can be read
 WIDEST = 12  # characters of a token's name
+CROWDED = 10  # times the smallest number up to which all marks of a logarithmic scale have room for a number
 NUMBERED = 256  # cells of a map up to which each has its number
 PROBABILITIES = (0, 0.05, 0.2, 0.5, 1)  # named on a scale of color, which is that of their square roots
 ONE_SIDED, TWO_SIDED = "Blues", "PuOr_r"
@@ -71,7 +72,7 @@ def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str,
     # one picture of all maps: axes for each would take a tenth of a second each
     mosaic = np.pad(maps, ((0, 0), (0, 0), (0, gap_y), (0, gap_x)), constant_values=np.nan)
     mosaic = mosaic.transpose(0, 2, 1, 3).reshape(layers * (height + gap_y), -1)[:-gap_y, :-gap_x]
-    panel, tall = min(1.5, 10 / heads), min(max(height / width, 0.5), 2.0)
+    panel, tall = min(max(1.5, 4.5 / heads), 10 / heads), min(max(height / width, 0.5), 2.0)
     figure = Figure(figsize=(panel * heads + 1.6, panel * tall * layers + 0.9), layout="constrained")
     plot = figure.add_subplot(facecolor="0.75")
     image = plot.imshow(mosaic, aspect="auto", interpolation="nearest", **colors(signed))
@@ -189,15 +190,28 @@ def curves(
     *,
     axes: tuple[str, str],
     log: bool = False,
+    limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw named curves over x; `axes` are what y and x are, on a logarithmic scale of y if `log`."""
+    """Draw named curves over x.
+
+    Args:
+        lines: By name, a number for each of x.
+        x: Where they are.
+        title: Shown above.
+        axes: What y and x are.
+        log: Whether the scale of y is logarithmic.
+        limits: Both ends of y.
+    """
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1], yscale="log" if log else "linear")
     for place, (name, values) in enumerate(lines.items()):
         plot.plot(x, values, label=name, marker="." if len(x) <= LONGEST else None, **style(place))
     if log:
+        ends = [end(list(lines.values())) for end in (np.nanmin, np.nanmax)]
         plot.yaxis.set_major_formatter("{x:.3g}")
-        plot.yaxis.set_minor_formatter("{x:.3g}")
+        plot.yaxis.set_minor_formatter("{x:.3g}" if ends[1] < CROWDED * ends[0] else NullFormatter())
+    if limits:
+        plot.set_ylim(limits)
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
     plot.set_title(title, fontsize=10)
     plot.grid(alpha=0.3)

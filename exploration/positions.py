@@ -81,7 +81,7 @@ def grid_rotary_similarity(model: Any) -> np.ndarray:
     """Return the mean cosine of the planes' rotation between every two patches, (rows, columns, rows, columns)."""
     config, scheme = model.config, model.base_model.embeddings.positions
     x = torch.zeros(1, 1, config.hidden_size, device=model.device)
-    cos, sin = next(iter(scheme.position_embeddings(x, Grid(*config.grid, prefix=0)).values()))
+    cos, sin = next(iter(scheme.position_embeddings(x, Grid(config.grid[0], config.grid[1], 0)).values()))
     both = torch.cat([cos, sin], dim=-1)[0, 0].double()  # (N, 2 K)
     found = both @ both.T / cos.shape[-1]
     return found.unflatten(1, config.grid).unflatten(0, config.grid).cpu().numpy()

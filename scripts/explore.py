@@ -83,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     args = build_parser().parse_args(argv)
     chosen(args.figures)
+    if args.output_dir.exists() and not args.output_dir.is_dir():
+        raise ValueError(f"--output_dir {args.output_dir} is not a directory")
     check_text("--text", [args.text or ""])
     configure_cpu()
     if args.serve:
@@ -100,6 +102,10 @@ def write_figures(args: argparse.Namespace) -> None:
     drawn, missing = draw_all(example, args.figures)
     page = write_page(example, drawn, missing, args.output_dir, args.model)
     report(f"output: {example.output}")
+    for figure, drawings in drawn:
+        report(f"{figure.name}:")
+        for drawing in drawings:
+            report(f"  {drawing.caption}")
     for name, reason in missing.items():
         report(f"without {name}: {reason}")
     report(f"The page is {page}; its pictures and their numbers are in {args.output_dir / 'figures'}.")
