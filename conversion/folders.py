@@ -72,7 +72,11 @@ def convert_folder(
             )
         after.save_pretrained(folder)
         names = carry(carried, folder, after)
-        add_to_card(carried.get(CARD), folder, source, type(before).__name__, type(after).__name__)
+        note = (
+            f"Converted by vanillaformer from the {type(before).__name__} in `{Path(source).name}`: a "
+            f"{type(after).__name__} that computes the same."
+        )
+        add_to_card(carried.get(CARD), folder, "Converted", note)
     lost = lost_settings(ours, native, back)
     return Conversion(type(before).__name__, type(after).__name__, after.num_parameters(), error, names, lost)
 
@@ -224,11 +228,8 @@ def embedding_rows(path: Path) -> int:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
-def add_to_card(card: Path | None, folder: Path, source: str, before: str, after: str) -> None:
-    """Copy the model card, if there is one, with a note on the conversion."""
+def add_to_card(card: Path | None, folder: Path, heading: str, note: str) -> None:
+    """Copy the model card, if there is one, with a section on what became of the model."""
     if card is not None:
         text = card.read_text(encoding="utf-8").rstrip("\n")
-        note = (
-            f"Converted by vanillaformer from the {before} in `{Path(source).name}`: a {after} that computes the same."
-        )
-        (folder / CARD).write_text(f"{text}\n\n## Converted\n\n{note}\n", encoding="utf-8")
+        (folder / CARD).write_text(f"{text}\n\n## {heading}\n\n{note}\n", encoding="utf-8")

@@ -46,14 +46,9 @@ def attention_layers(model: Any) -> dict[str, list[Attention]]:
     return found
 
 
-def number_of_heads(attention: Attention) -> int:
-    """Return the number of query heads of one attention layer."""
-    return attention.o_proj.in_features // attention.head_dim
-
-
 def count_passes(model: Any) -> int:
     """Return how often `head_ablation` and `sublayer_ablation` run all rows, together and with the full model."""
-    heads = sum(number_of_heads(attention) for layers in attention_layers(model).values() for attention in layers)
+    heads = sum(len(attention.heads) for layers in attention_layers(model).values() for attention in layers)
     layers = sum(len(list(parts_of(layer))) for stack in stacks(model).values() for layer in stack.layers)
     return heads + layers + 2
 
@@ -73,7 +68,7 @@ def head_ablation(
         advance: Called after each pass over the rows.
 
     Returns:
-        By kind of attention the difference to the loss of the whole model, (L, H).
+        By kind of attention the difference to the loss of the whole model, (L, H), nan where a layer has no such head.
 
     Raises:
         ValueError: The model has no heads, or the rows no targets.
@@ -86,11 +81,12 @@ def head_ablation(
     advance()
     differences = {}
     for kind, layers in attentions.items():
-        differences[kind] = np.full((len(layers), max(map(number_of_heads, layers))), np.nan)
+        counts = model.config.heads_by_layer()[kind]
+        differences[kind] = np.full((len(layers), max(counts)), np.nan)
         for layer, attention in enumerate(layers):
-            for head in range(number_of_heads(attention)):
-                value = means[attention][head] if means else 0.0
-                with replaced_heads(attention, [head], value):
+            for index, head in enumerate(attention.heads):
+                value = means[attention][index] if means else 0.0
+                with replaced_heads(attention, [index], value):
                     differences[kind][layer, head] = held_out_loss(model, batches) - loss
                 advance()
     return differences
@@ -136,7 +132,7 @@ def parts_of(layer: nn.Module) -> Iterator[str]:
 
 @contextmanager
 def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Iterator[None]:
-    """Let heads of one attention give a number, or a vector (K), in place of their output."""
+    """Let heads, by their order in one attention, give a number or a vector (K) in place of their output."""
 
     def replace(module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)

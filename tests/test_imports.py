@@ -15,7 +15,7 @@ FOLDERS_BELOW = {
     "conversion": {"configuration", "modeling", "tokenization", "hub"},
     "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
     "comparison": {"", "modeling", "hub", "training"},
-    "exploration": {"", "configuration", "modeling", "tokenization", "hub", "training", "inference"},
+    "exploration": {"", "configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference"},
     "__main__": set(),
     "scripts": {
         "",

@@ -45,6 +45,7 @@ PUBLIC = {
         "VanillaRecurrentEncoderDecoderConfig",
         "layer_types",
         "preset",
+        "remaining_heads",
         "tensor_parallel_plan",
     },
     "vanillaformer.conversion": {

@@ -4,6 +4,7 @@ Shape letters: B batch, T query length, S key length, D model width, H query hea
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.configuration import BlockConfig, layer_types, remaining_heads
 
 from .norms import NormPerHead, build_norm
 from .positions import PositionEmbeddings, Rotate
@@ -82,6 +83,16 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+def every_head(position_bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the position bias of a layer that has all heads."""
+    return position_bias
+
+
+def some_heads(position_bias: torch.Tensor | None, heads: list[int]) -> torch.Tensor | None:
+    """Return the position bias (B, H, T, S) of the heads that a layer has."""
+    return None if position_bias is None else position_bias[:, heads]
+
+
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
     """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
     if config.qk_norm == "each_head":
@@ -103,6 +114,9 @@ class Attention(nn.Module):
         rotate: Rotates queries and keys by position (`modeling/parts/positions.py`).
         key_value_width: Width of the states that keys and values are projected from. Default D.
 
+    Attributes:
+        heads: Numbers of its heads, all but the pruned ones.
+
     Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
     """
 
@@ -115,17 +129,20 @@ class Attention(nn.Module):
         key_value_width: int | None = None,
     ):
         super().__init__()
-        heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.heads = remaining_heads(config, self.kind(config), layer_idx)
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        heads, key_heads = len(self.heads), len(self.heads) // self.num_key_value_groups
+        has_all = heads == config.num_attention_heads
         # transformers' attention functions read these attributes by name
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = is_causal
         self.head_dim = config.head_dim
-        self.num_key_value_groups = heads // key_heads
         self.scaling = self.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
         self.dropout = config.attention_dropout
         self.rotate = rotate
         self.to_heads = QUERY_KEY_NORMS[config.qk_norm]
+        self.own_heads = every_head if has_all else partial(some_heads, heads=self.heads)
         self.options = self.attention_options(config)
 
         source_width = key_value_width or config.hidden_size
@@ -136,6 +153,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
         self.q_norm = build_query_key_norm(config, heads)
         self.k_norm = build_query_key_norm(config, key_heads)
+
+    def kind(self, config: BlockConfig) -> str:
+        """Return what the names of the heads begin with."""
+        return config.stack_name
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
         """Return the attention function's keyword arguments that are no tensors: soft cap and window, if any."""
@@ -185,7 +206,7 @@ class Attention(nn.Module):
             attention_mask,
             dropout=self.dropout if self.training else 0.0,
             scaling=self.scaling,
-            position_bias=position_bias,
+            position_bias=self.own_heads(position_bias),
             **self.options,
             **kwargs,
         )
@@ -201,6 +222,9 @@ class CrossAttention(Attention):
 
     Shapes: (B, T, D) and encoder states (B, S, D') → (B, T, D) and probabilities (B, H, T, S).
     """
+
+    def kind(self, config: BlockConfig) -> str:
+        return "cross"
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
         options = super().attention_options(config)

@@ -11,6 +11,7 @@ from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
 from vanillaformer.modeling.parts.positions import no_rotation
 
+from .axes import PRUNED
 from .toys import (
     KINDS,
     assert_close,
@@ -142,7 +143,12 @@ def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, sch
 
 @pytest.mark.parametrize(
     "overrides",
-    [{"position_embedding_type": "alibi"}, {"position_embedding_type": "relative"}, {"attn_logit_softcapping": 5.0}],
+    [
+        {"position_embedding_type": "alibi"},
+        {"position_embedding_type": "relative"},
+        {"attn_logit_softcapping": 5.0},
+        {"pruned_heads": PRUNED["decoder"]},
+    ],
     ids=name_of,
 )
 def test_continuous_batching_is_refused_where_it_would_be_wrong(overrides):
