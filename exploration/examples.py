@@ -72,6 +72,7 @@ def text_example(loaded: Loaded, text: str, target: str | None = None) -> Exampl
     Raises:
         ValueError: The text has no tokens or too many, or there is a target for a model that reads none.
     """
+    stacks(loaded.model)  # refuses other models before they generate
     function = task_of(loaded.architecture, "")[1]
     if target is not None and function is not translate:
         raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")

@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from layout import ROOT
 from modeling.toys import toy
 from transformers import ViTImageProcessorPil
 
@@ -150,6 +151,14 @@ def test_wrong_input_gives_one_line_before_any_work(case, folder, tmp_path, monk
     with pytest.raises(SystemExit, match=f": {message}"):
         explore.main([str(folder) if word == "MODEL" else word for word in words])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_on_exploring_names_every_figure_and_its_example_runs(capsys):
+    page = (ROOT / "docs/exploring.md").read_text(encoding="utf-8")
+    assert not [figure.name for figure in FIGURES if f"\n| `{figure.name}` |" not in page]
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "record(" in block)
+    exec(block, {})
+    assert capsys.readouterr().out.startswith("torch.Size([1, 4, 4, 4])")
 
 
 def test_names_of_tokens_and_models_are_text_on_the_page(tmp_path):
