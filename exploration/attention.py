@@ -3,8 +3,7 @@
 Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -26,16 +25,25 @@ TO_SOURCE = ("cross", "copy")
 
 
 def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
-    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each.
+    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each, NaN for pruned heads.
 
     Raises:
         NotApplicable: The model has no attention, or windows or layers with different tokens.
     """
     found = {}
     for kind, layers in with_attention(recording).items():
-        if len({layer.shape for layer in layers}) != 1 or len(layers[0]) != len(batch_of(recording)):
+        if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch_of(recording)):
             raise NotApplicable("the model attends inside of windows, or has stages: no map has all of its patches")
-        found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
+        found[kind] = by_head([layer[:1] for layer in layers], recording.heads[kind])[0].cpu().numpy()
+    return found
+
+
+def by_head(layers: Sequence[torch.Tensor], heads: list[list[int]]) -> torch.Tensor:
+    """Return what each head of each layer has, L of (B, H, ...) → (B, L, H, ...), NaN where a layer lacks a head."""
+    rows, _, *others = layers[0].shape
+    found = layers[0].new_full((rows, len(layers), 1 + max(map(max, heads)), *others), torch.nan, dtype=torch.float)
+    for index, (layer, numbers) in enumerate(zip(layers, heads)):
+        found[:, index, numbers] = layer.float()
     return found
 
 
@@ -77,11 +85,14 @@ def mean_distance(probabilities: torch.Tensor, distances: torch.Tensor) -> torch
 
 
 def head_entropies(recording: Recording) -> dict[str, np.ndarray]:
-    """Return the mean entropy over the queries of each head by kind, (L, H), NaN where a layer has fewer heads.
+    """Return the mean entropy over the queries of each head by kind, (L, H), NaN where a layer lacks one.
 
     The rows of the batch must have no padding.
     """
-    return {kind: per_head(layers, entropy) for kind, layers in with_attention(recording).items()}
+    return {
+        kind: per_head(map(entropy, layers), recording.heads[kind])
+        for kind, layers in with_attention(recording).items()
+    }
 
 
 def uniform_entropies(recording: Recording) -> dict[str, float]:
@@ -104,23 +115,16 @@ def head_distances(recording: Recording) -> dict[str, np.ndarray]:
     found = {}
     for kind, layers in recording.attentions.items():
         if kind not in TO_SOURCE:
-            tables = [distances.to(layers[0].device) for distances in token_distances(recording, kind)]
-            found[kind] = per_head(layers, mean_distance, tables)
+            tables = (distances.to(layers[0].device) for distances in token_distances(recording, kind))
+            found[kind] = per_head(map(mean_distance, layers, tables), recording.heads[kind])
     if not found:
         raise NotApplicable("the model has no self-attention")
     return found
 
 
-def per_head(
-    layers: tuple[torch.Tensor, ...], function: Callable[..., torch.Tensor], others: list[Any] | None = None
-) -> np.ndarray:
-    """Return the mean over rows and queries of a function of each layer's attention, (L, H)."""
-    heads = max(layer.shape[1] for layer in layers)
-    found = np.full((len(layers), heads), np.nan)
-    for index, layer in enumerate(layers):
-        values = function(layer, others[index]) if others else function(layer)  # (B, H, T)
-        found[index, : layer.shape[1]] = values.nanmean(dim=(0, 2)).cpu().numpy()
-    return found
+def per_head(layers: Iterable[torch.Tensor], heads: list[list[int]]) -> np.ndarray:
+    """Return the mean over rows and queries of each head's numbers, L of (B, H, T) → (L, H)."""
+    return by_head([layer.nanmean(dim=(0, 2))[None] for layer in layers], heads)[0].cpu().numpy()
 
 
 def token_distances(recording: Recording, kind: str) -> list[torch.Tensor]:
@@ -160,7 +164,10 @@ def attention_maps(example: Example) -> list[Drawing]:
             ]
             header = ("layer", "head", "token", *columns)
             drawings.append(Drawing(f"attention_{kind}", title, map_grid(maps, title), header, numbers))
-        mean, which = maps[-1].mean(axis=0), "" if maps.shape[:2] == (1, 1) else ", last layer, mean of the heads"
+        mean, which = (
+            np.nanmean(maps[-1], axis=0),
+            "" if maps.shape[:2] == (1, 1) else ", last layer, mean of the heads",
+        )
         title = f"{KINDS[kind].capitalize()}{which}{cut}"
         numbers = [(row, *map(number, values)) for row, values in zip(rows, mean)]
         axes = ("predicted token", "source") if kind in TO_SOURCE else ("token that reads", "token that is read")

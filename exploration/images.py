@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from .attention import by_head
 from .examples import Example
 from .pictures import Drawing, NotApplicable, map_grid, number
 from .recording import Recording, record
@@ -58,13 +59,13 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
 def pooled_attention(recording: Recording) -> torch.Tensor:
     """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns).
 
-    They are the class token, or all patches, of which it is the mean.
+    They are the class token, or all patches, of which it is the mean. Pruned heads have NaN.
 
     Raises:
         NotApplicable: As `image_rollout`.
     """
     check_meeting(recording.model.config)
-    return over_patches(recording, torch.stack(recording.attentions["encoder"], dim=1))
+    return over_patches(recording, by_head(recording.attentions["encoder"], recording.heads["encoder"]))
 
 
 def check_meeting(config: Any) -> None:
@@ -90,8 +91,8 @@ def rollout(example: Example) -> list[Drawing]:
     check_meeting(example.model.config)
     recording = example.recording
     found = over_patches(recording, attention_rollout(recording.attentions["encoder"]))[0].cpu().numpy()
-    pooled = pooled_attention(recording)[0].float().cpu().numpy()
-    panels = {"roll-out": found, "attention of the last layer": pooled[-1].mean(axis=0)}
+    pooled = pooled_attention(recording)[0].cpu().numpy()
+    panels = {"roll-out": found, "attention of the last layer": np.nanmean(pooled[-1], axis=0)}
     title = "What the pooled vector is made of"
     rows = [
         (row + 1, column + 1, *(number(values[row, column]) for values in panels.values()))

@@ -121,7 +121,7 @@ def test_the_program_writes_one_page_that_needs_no_network(folder, tmp_path, cap
     assert re.search(r"^output: ", capsys.readouterr().out)
     page = (tmp_path / "look/index.html").read_text()
     assert page.count('<img src="data:image/png;base64,') == 3
-    assert not re.search(r"(?:src|href)=\"(?!data:)", page)
+    assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
     assert "the first 40 of" in page
     assert page.index('id="entropy"') < page.index('id="attention"')  # in the order of --figures
     assert sorted(path.suffix for path in (tmp_path / "look/figures").iterdir()) == [".csv"] * 3 + [".png"] * 3
