@@ -16,8 +16,11 @@ from torch import nn
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.modeling.parts.attention import Attention
+from vanillaformer.training.progress import stage
 
+from .examples import Example
 from .losses import Batch, held_out_loss
+from .pictures import Drawing, NotApplicable, heat_map, number
 from .recording import stacks
 
 Replacement = Literal["zero", "mean"]
@@ -25,6 +28,7 @@ Replacement = Literal["zero", "mean"]
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 PARTS = (*SUBLAYERS, "layer")
 """What a layer can be ablated of: the columns of `sublayer_ablation`."""
+NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
 Advance = Callable[[], Any]
 """Called after each pass over the rows."""
 
@@ -116,10 +120,10 @@ def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = l
     differences = {}
     for name, stack in stacks(model).items():
         differences[name] = np.full((len(stack.layers), len(PARTS)), np.nan)
-        for number, layer in enumerate(stack.layers):
+        for index, layer in enumerate(stack.layers):
             for part in parts_of(layer):
                 with without_part(layer, part):
-                    differences[name][number, PARTS.index(part)] = held_out_loss(model, batches) - loss
+                    differences[name][index, PARTS.index(part)] = held_out_loss(model, batches) - loss
                 advance()
     return differences
 
@@ -185,7 +189,9 @@ def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.
                     hooks.callback(attention.o_proj.register_forward_pre_hook(hook).remove)
             model(**batch)
     means = {attention: total / counts[attention] for attention, total in sums.items()}
-    return {attention: mean.unflatten(0, (-1, attention.head_dim)) for attention, mean in means.items()}
+    return {
+        attention: mean.unflatten(0, (-1, attention.head_dim)).to(model.dtype) for attention, mean in means.items()
+    }
 
 
 def token_mask(model: Any, batch: Batch, kind: str) -> torch.Tensor | None:
@@ -193,3 +199,40 @@ def token_mask(model: Any, batch: Batch, kind: str) -> torch.Tensor | None:
     if kind == "encoder" or not model.config.is_encoder_decoder:
         return batch.get("attention_mask")
     return batch["labels"] != IGNORE_INDEX
+
+
+def ablations(example: Example) -> list[Drawing]:
+    """Draw by how much the loss grows without each head, and without each sublayer and layer."""
+    model = example.model
+    if not example.rows:
+        raise NotApplicable("it needs held-out rows (--rows)")
+    if not stacks(model):
+        raise NotApplicable("a recurrent model has no heads")
+    with stage("Ablation", count_passes(model), "passes") as advance:
+        heads = head_ablation(model, example.rows, example.replacement, advance=lambda: advance(1))
+        parts = sublayer_ablation(model, example.rows, advance=lambda: advance(1))
+    how = f"its output replaced by {'0' if example.replacement == 'zero' else 'its mean'}"
+    drawings = []
+    for kind, values in heads.items():
+        words = f"Without one head of {NAMES[kind]}, {how}: a name for --prune is row.column, such as {kind}.0.0."
+        columns = [str(head) for head in range(values.shape[1])]
+        drawings.append(drawing(f"ablation_{kind}", words, values, kind, columns, f"Heads of {NAMES[kind]}"))
+    for stack, values in parts.items():
+        used = ~np.isnan(values).all(axis=0)
+        columns = [part for part, is_used in zip(PARTS, used) if is_used]
+        words = f"Without one sublayer of the {stack}, or a whole layer."
+        values = values[:, used]
+        drawings.append(drawing(f"ablation_{stack}_layers", words, values, stack, columns, f"Layers of the {stack}"))
+    return drawings
+
+
+def drawing(name: str, caption: str, values: np.ndarray, kind: str, columns: list[str], title: str) -> Drawing:
+    """Draw the change of the loss without each part."""
+    rows = [f"{kind}.{layer}" for layer in range(len(values))]
+    largest = np.nanmax(np.abs(values))
+    digits = ".1f" if largest >= 10 else ".2f" if largest >= 0.1 else ".3f"
+    figure = heat_map(
+        values, rows, columns, title, what="change of the loss", signed=True, axes=("", ""), style=digits
+    )
+    table = [[f"{rows[row]}.{columns[column]}", number(value)] for (row, column), value in np.ndenumerate(values)]
+    return Drawing(name, caption, figure, ("part", "change of the loss"), table)

@@ -8,7 +8,7 @@ tokens (n-grams beside the stack, copying) has those of the text all the way.
 Shape letters: N outputs, T tokens of the input, D model width.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +19,14 @@ from torch import nn
 
 from vanillaformer.modeling.parts.ngrams import NgramEmbeddings
 
+from .examples import Example
+from .pictures import LONGEST, Drawing, NotApplicable, large_map, number
+
 STEPS = 50
 ROWS = 64
 """Rows of a forward pass: some outputs at some points of the path."""
+Outputs = list[tuple[int, int]]
+"""Logits, each by its position (0 for a class) and its token or class."""
 
 
 @dataclass
@@ -31,97 +36,64 @@ class Attributions:
     Attributes:
         values: Contribution of each token to each output, (N, T).
         deltas: By how much the sum over the tokens misses the difference to the baseline, (N), as captum computes it.
-        positions: Position of each output among the logits; 0 for a class.
-        tokens: Token, or class, of each output.
+        outputs: The outputs.
     """
 
     values: np.ndarray
     deltas: np.ndarray
-    positions: list[int]
-    tokens: list[int]
+    outputs: Outputs
 
 
-def class_attributions(
-    model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, steps: int = STEPS
-) -> Attributions:
-    """Return what each token contributes to the logit of the class that a classifier chooses.
-
-    Args:
-        model: A classifier of texts, in evaluation mode.
-        inputs: A text: `input_ids` (1, T), `attention_mask` ...
-        baseline_ids: A text of as many tokens that says nothing (1, T), of `neutral_ids`.
-        steps: Points of the path.
-
-    Raises:
-        ImportError: captum is not installed.
-    """
+def chosen_class(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
+    """Return the class that a classifier of texts chooses for a text (1, T)."""
     with torch.no_grad():
-        label = int(model(**inputs).logits[0].argmax())
-    return attributions(model, inputs, baseline_ids, [0], [label], steps)
+        return [(0, int(model(**inputs).logits[0].argmax()))]
 
 
-def next_token_attributions(
-    model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, first: int = -1, steps: int = STEPS
-) -> Attributions:
-    """Return what each token contributes to the logits of the tokens from position `first` on, by default the last.
-
-    Args are those of `class_attributions`, for a causal language model; a token contributes to those after it only.
+def next_tokens(inputs: Mapping[str, torch.Tensor], first: int = -1) -> Outputs:
+    """Return the tokens of a text (1, T) from position `first` on, by default the last, of a causal language model.
 
     Raises:
-        ImportError: captum is not installed.
         ValueError: No token comes before the first one.
     """
     ids = inputs["input_ids"][0].tolist()
-    if not 0 < first % len(ids) < len(ids):
+    start = first % len(ids)
+    if start == 0:
         raise ValueError(f"first={first}: of {len(ids)} tokens those from 1 to {len(ids) - 1} have one before them")
-    positions = range(first % len(ids) - 1, len(ids) - 1)
-    return attributions(model, inputs, baseline_ids, positions, [ids[position + 1] for position in positions], steps)
+    return list(zip(range(start - 1, len(ids) - 1), ids[start:]))
 
 
-def target_attributions(
-    model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, steps: int = STEPS
-) -> Attributions:
-    """Return what each source token contributes to the logit of each target token, given those before it.
-
-    Args are those of `class_attributions`, for an encoder-decoder: `inputs` has the target too, `decoder_input_ids`
-    (1, N + 1), which begin with the start token.
+def target_tokens(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
+    """Return the tokens of the target of an encoder-decoder, given as `decoder_input_ids` (1, N + 1).
 
     Raises:
-        ImportError: captum is not installed.
         ValueError: The model predicts its tokens in parallel, not one after the other.
     """
     decoding = getattr(model.config, "decoding", "autoregressive")
     if decoding != "autoregressive":
         raise ValueError(f"decoding={decoding!r} has no token that follows from those before it")
-    tokens = inputs["decoder_input_ids"][0, 1:].tolist()
-    return attributions(model, inputs, baseline_ids, range(len(tokens)), tokens, steps)
+    return list(enumerate(inputs["decoder_input_ids"][0, 1:].tolist()))
 
 
-def mask_attributions(
-    model: Any, inputs: Mapping[str, torch.Tensor], baseline_ids: torch.Tensor, mask_id: int, steps: int = STEPS
-) -> Attributions:
-    """Return what each token contributes to the logit of the token that a model fills in for each mask token.
-
-    Args are those of `class_attributions`, for a masked language model whose mask token is `mask_id`.
+def filled_masks(model: Any, inputs: Mapping[str, torch.Tensor], mask_id: int | None) -> Outputs:
+    """Return the tokens that a masked language model fills in for the mask tokens of a text (1, T).
 
     Raises:
-        ImportError: captum is not installed.
-        ValueError: There is no mask token.
+        ValueError: There is none.
     """
-    positions = (inputs["input_ids"][0] == mask_id).nonzero().flatten()
+    positions = (inputs["input_ids"][0] == (-1 if mask_id is None else mask_id)).nonzero().flatten()
     if not len(positions):
         raise ValueError("the text has no mask token to fill in")
     with torch.no_grad():
         tokens = logits_of(model(**inputs))[0, positions].argmax(dim=-1)
-    return attributions(model, inputs, baseline_ids, positions.tolist(), tokens.tolist(), steps)
+    return list(zip(positions.tolist(), tokens.tolist()))
 
 
 def attributions(
     model: Any,
     inputs: Mapping[str, torch.Tensor],
     baseline_ids: torch.Tensor,
-    positions: Sequence[int],
-    tokens: Sequence[int],
+    outputs: Outputs,
     steps: int = STEPS,
 ) -> Attributions:
     """Return what each input token contributes to some logits.
@@ -130,8 +102,7 @@ def attributions(
         model: A model of texts with a head, in evaluation mode.
         inputs: A text: `input_ids` (1, T) and whatever else the model takes, one row each.
         baseline_ids: A text of as many tokens that says nothing (1, T).
-        positions: Position of each logit; of a classifier, which has none, 0.
-        tokens: Its token or class.
+        outputs: Which logits.
         steps: Points of the path.
 
     Raises:
@@ -141,7 +112,20 @@ def attributions(
         from captum.attr import IntegratedGradients
     except ImportError as error:
         raise ImportError("attributions need captum: pip install 'vanillaformer[explore]'") from error
-    chosen = torch.tensor([list(positions), list(tokens)], device=model.device).T  # (N, 2)
+    with torch.inference_mode(False), torch.enable_grad():
+        return _integrated(IntegratedGradients, model, inputs, baseline_ids, outputs, steps)
+
+
+def _integrated(
+    method: Any,
+    model: Any,
+    inputs: Mapping[str, torch.Tensor],
+    baseline_ids: torch.Tensor,
+    outputs: Outputs,
+    steps: int,
+) -> Attributions:
+    inputs = {name: value.clone() for name, value in inputs.items()}  # which may have been made for inference only
+    chosen = torch.tensor(outputs, device=model.device)  # (N, 2)
 
     def logits(vectors: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         rows = {name: value.expand(len(vectors), *value.shape[1:]) for name, value in inputs.items()}
@@ -155,7 +139,7 @@ def attributions(
     deltas: Any = []
     for part in chosen.split(max(1, ROWS // steps)):
         x, baseline = (end.expand(len(part), -1, -1) for end in ends)
-        contributions, delta = IntegratedGradients(logits).attribute(
+        contributions, delta = method(logits).attribute(
             x,
             baselines=baseline,
             additional_forward_args=part,
@@ -166,7 +150,7 @@ def attributions(
         values.append(contributions.sum(dim=-1))
         deltas.append(delta)
     values, deltas = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))
-    return Attributions(values, deltas, list(positions), list(tokens))
+    return Attributions(values, deltas, outputs)
 
 
 def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
@@ -208,3 +192,45 @@ def replaced_vectors(model: Any, vectors: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+def token_attributions(example: Example) -> list[Drawing]:
+    """Draw what each token of the text contributes to each answer, as a map."""
+    model, inputs = example.model, example.recording.inputs
+    if example.tokenizer is None:
+        raise NotApplicable("attributions are of the tokens of texts")
+    neutral = neutral_ids(inputs["input_ids"], example.tokenizer)
+    try:
+        outputs = outputs_of(example)
+        found = attributions(model, inputs, neutral, outputs[:LONGEST])
+    except (ImportError, ValueError) as error:
+        raise NotApplicable(str(error)) from error
+    columns = example.tokens["encoder" if "encoder" in example.tokens else "decoder"]
+    rows = [example.answers(token) for _, token in found.outputs]
+    values = found.values
+    cut = f" (the first {LONGEST})" if max(len(columns), len(outputs)) > LONGEST else ""
+    caption = (
+        f"What each token of the text contributes to the logit of each answer{cut}, in place of padding; "
+        f"a row's sum misses the difference of the logits by at most {np.abs(found.deltas).max():.2g}."
+    )
+    picture = large_map(
+        values[:, :LONGEST], rows, columns[:LONGEST], "Attributions", signed="contribution", axes=("answer", "token")
+    )
+    table = [[row, *map(number, line)] for row, line in zip(rows, values)]
+    return [Drawing("attributions", caption, picture, ("answer", *columns), table)]
+
+
+def outputs_of(example: Example) -> Outputs:
+    """Return the answers of a model on an example.
+
+    Raises:
+        ValueError: It has none that follow from the text.
+    """
+    model, inputs = example.model, example.recording.inputs
+    if model.config.is_encoder_decoder:
+        return target_tokens(model, inputs)
+    if example.targets is None:
+        return chosen_class(model, inputs)
+    if model.predicts_next_token:
+        return next_tokens(inputs, first=1)
+    return filled_masks(model, inputs, example.tokenizer.mask_token_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -34,7 +34,9 @@ class Example:
         targets: The right token at each position of the last stack (T), -100 where there is none; `None` of models
             that do not predict tokens.
         answers: Returns the name of a column of the logits: a token, or a class.
+        tokenizer: The tokenizer of the text, `None` of an image.
         rows: Batches of held-out rows, model inputs with labels, for the figures of the loss.
+        replacement: What ablation puts in place of a head's output: zero or mean.
         notes: Sentences that the page begins with, such as what was cut.
     """
 
@@ -44,7 +46,9 @@ class Example:
     output: str = ""
     targets: torch.Tensor | None = None
     answers: Callable[[int], str] = str
+    tokenizer: Any = None
     rows: Sequence[dict[str, Any]] = ()
+    replacement: Literal["zero", "mean"] = "zero"
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -78,8 +82,11 @@ def text_example(loaded: Loaded, text: str, target: str | None = None) -> Exampl
         raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")
     inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
     if function is translate:
-        return translation_example(loaded, inputs, text, target)
-    return ENCODED[function](loaded, inputs, text)
+        example = translation_example(loaded, inputs, text, target)
+    else:
+        example = ENCODED[function](loaded, inputs, text)
+    example.tokenizer = loaded.tokenizer
+    return example
 
 
 def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: str) -> dict[str, torch.Tensor]:

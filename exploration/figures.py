@@ -15,10 +15,13 @@ program, page and browser read it. `draw_all` calls the functions:
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .ablation import ablations
 from .attention import attention_maps, distances, entropies
+from .attribution import token_attributions
 from .examples import Example
 from .images import rollout
 from .lens import lens
+from .losses import position_losses
 from .pictures import Drawing, NotApplicable
 from .positions import positions
 from .stream import factors, stream, sublayers
@@ -64,6 +67,13 @@ FIGURES: tuple[Figure, ...] = (
         rollout,
     ),
     Figure(
+        "attribution",
+        "Attribution",
+        "What each token contributes to the logit of an answer, by integrated gradients (Sundararajan et al. 2017): "
+        "the sum of a row is the difference to a text of padding. It needs captum.",
+        token_attributions,
+    ),
+    Figure(
         "entropy",
         "Entropy of attention",
         "The entropy of a head's attention, mean over the tokens that read: 0 for a head that looks at one token "
@@ -105,6 +115,20 @@ FIGURES: tuple[Figure, ...] = (
         "2021, figure 7), rotation (Su et al. 2021) or bias of the scores over distance (Press et al. 2022; Raffel et "
         "al. 2020). It depends on the model only, not on the input.",
         positions,
+    ),
+    Figure(
+        "ablation",
+        "Ablation",
+        "By how much the mean loss of a token, row or image grows on held-out rows when a head, a sublayer or a layer "
+        "is left out (Michel et al. 2019). Below 0 the model is better without it; --prune leaves heads out for good.",
+        ablations,
+    ),
+    Figure(
+        "loss",
+        "Loss by position",
+        "The mean loss of a token over its position in held-out rows. It falls as far as the model uses what came "
+        "before, and rises where it has seen few training texts.",
+        position_losses,
     ),
 )
 

@@ -13,7 +13,10 @@ from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.trainer.held_out_loss import count_targets, targets_name
+from vanillaformer.training.targets import count_targets, targets_name
+
+from .examples import Example
+from .pictures import Drawing, NotApplicable, curves, number
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -72,3 +75,19 @@ def _sum_padded(parts: list[np.ndarray]) -> np.ndarray:
     """Return the sum of arrays of different lengths, zeros filled in at the end."""
     longest = max(map(len, parts))
     return np.sum([np.pad(part, (0, longest - len(part))) for part in parts], axis=0)
+
+
+def position_losses(example: Example) -> list[Drawing]:
+    """Draw the loss over the positions."""
+    if not example.rows:
+        raise NotApplicable("it needs held-out rows (--rows)")
+    try:
+        means, counts = loss_by_position(example.model, example.rows)
+    except ValueError as error:
+        raise NotApplicable(str(error)) from error
+    found = np.flatnonzero(counts)
+    total = np.nansum(means * counts) / counts.sum()
+    caption = f"Mean over all {counts.sum():,} tokens: {total:.4f}, a perplexity of {np.exp(total):.1f}."
+    figure = curves({"loss": means[found]}, found, "Loss by position", axes=("mean loss of a token", "position"))
+    rows = [[int(position), number(means[position]), int(counts[position])] for position in found]
+    return [Drawing("loss_by_position", caption, figure, ("position", "loss", "tokens"), rows)]

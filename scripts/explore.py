@@ -1,12 +1,15 @@
 """Show what a trained model does inside, for one text or image: attention, stream, predictions, positions.
 
 The figures are written as one page, index.html, and each as PNG with its numbers as CSV. docs/exploring.md says
-what they show. An encoder-decoder reads its own output, or --target.
+what they show. An encoder-decoder reads its own output, or --target. With --rows there are figures of the loss on
+held-out rows. --prune writes a smaller model without some heads.
 
 Examples:
   vanillaformer explore runs/translation --text 'May 6, 2031'
   vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures attention
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
+  vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
+  vanillaformer explore runs/translation --prune encoder.0.3 cross.1.0 --prune_to smaller
   vanillaformer explore runs/translation --serve
   vanillaformer explore user/dates-en-de --space dates-en-de
 """
@@ -14,10 +17,13 @@ Examples:
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, get_args
 
 import torch
+import yaml
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.exploration.ablation import Replacement
 from vanillaformer.exploration.browser.server import HOST, PORT, serve
 from vanillaformer.exploration.browser.space import write_space
 from vanillaformer.exploration.examples import Example, image_example, text_example
@@ -36,7 +42,8 @@ from vanillaformer.training.machine import configure_cpu
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     parser = CommandParser(
-        __doc__ or "", "MODEL (--text TEXT | --image FILE | --serve | --space FOLDER) [--option value ...]"
+        __doc__ or "",
+        "MODEL (--text TEXT | --image FILE | --prune HEAD ... | --serve | --space FOLDER) [--option value ...]",
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("model", help="model (folder or Hub id)")
@@ -46,7 +53,23 @@ def build_parser() -> argparse.ArgumentParser:
     source.add_argument("--image", type=Path, help="image to look at (file)")
     source.add_argument("--serve", action="store_true", help="serve a page in the browser that asks the model")
     source.add_argument("--space", type=Path, metavar="FOLDER", help="write that page as a Space of the Hub")
+    source.add_argument(
+        "--prune", nargs="+", metavar="HEAD", help="write the model without these heads, such as encoder.0.3"
+    )
     parser.add_argument("--target", help="right output of an encoder-decoder (default: its own)")
+    loss = parser.add_argument_group("Loss and heads")
+    loss.add_argument("--rows", metavar="FILE", help="held-out rows, for ablation and loss: a data file of training")
+    loss.add_argument("--rows_target", metavar="FILE", help="target lines of a .txt file of rows")
+    loss.add_argument(
+        "--rows_set", nargs="+", default=[], metavar="NAME=VALUE",
+        help="settings of the data, such as source_column=en (default: those of the run)",
+    )  # fmt: skip
+    loss.add_argument("--num_rows", type=int, default=200, help="most rows (default: 200)")
+    loss.add_argument(
+        "--replacement", choices=get_args(Replacement), default="zero",
+        help="ablation: in place of a head's output (default: zero)",
+    )  # fmt: skip
+    loss.add_argument("--prune_to", type=Path, metavar="FOLDER", help="new folder of the model without heads")
     output = parser.add_argument_group("Output")
     output.add_argument(
         "--figures", nargs="+", help=f"figures: {', '.join(each.name for each in FIGURES)} (default: all)"
@@ -73,9 +96,39 @@ def open_example(args: argparse.Namespace) -> Example:
     if args.image:
         if not args.image.is_file():
             raise ValueError(f"--image {args.image} does not exist or is not a file")
-        return image_example(*load_classifier(options), args.image)
-    with torch.inference_mode():
-        return text_example(load(options)[0], args.text, args.target)
+        model, processor = load_classifier(options)
+        example = image_example(model, processor, args.image)
+        readers: tuple[Any, ...] = (processor,)
+    else:
+        loaded = load(options)[0]
+        with torch.inference_mode():
+            example = text_example(loaded, args.text, args.target)
+        readers = (loaded.tokenizer, loaded.target_tokenizer)
+    example.replacement = args.replacement
+    if args.rows:
+        example.rows = open_rows(args, example.model, readers)
+    return example
+
+
+def open_rows(args: argparse.Namespace, model: Any, readers: tuple[Any, ...]) -> list[dict[str, torch.Tensor]]:
+    """Return the held-out rows, read and tokenized as the run's own."""
+    from vanillaformer.exploration.rows import held_out_rows  # reads data: two seconds to import
+
+    settings = {}
+    for entry in args.rows_set:
+        name, sign, value = entry.partition("=")
+        if not sign:
+            raise ValueError(f"--rows_set {entry}: it must be NAME=VALUE")
+        settings[name] = yaml.safe_load(value)
+    return held_out_rows(
+        model,
+        readers,
+        args.rows,
+        folder=saved_folder(args.model, args.revision, "MODEL"),
+        count=args.num_rows,
+        target_file=args.rows_target,
+        options=settings,
+    )
 
 
 @program
@@ -87,13 +140,30 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(f"--output_dir {args.output_dir} is not a directory")
     check_text("--text", [args.text or ""])
     configure_cpu()
-    if args.serve:
+    check_options(args)
+    if args.prune:
+        from vanillaformer.exploration.pruning import prune_folder  # knows the native architectures: a second
+
+        found = prune_folder(args.model, args.prune_to, args.prune, args.revision)
+        report(f"{found.model_class} with {found.after:,} of {found.before:,} parameters: {found.fields}")
+        report(f"The model without these heads is in {args.prune_to}.")
+    elif args.serve:
         serve(options_of(args), args.host, args.port)
     elif args.space:
         names = write_space(options_of(args), args.space)
         report(f"{args.space} is a Space, with {', '.join(names)}; its README.md says how to put it on the Hub.")
     else:
         write_figures(args)
+
+
+def check_options(args: argparse.Namespace) -> None:
+    """Raise ValueError for options that do not go together, or a number of rows below 1."""
+    if bool(args.prune) != bool(args.prune_to):
+        raise ValueError("--prune HEAD ... and --prune_to FOLDER go together")
+    if args.num_rows < 1:
+        raise ValueError(f"--num_rows {args.num_rows}: it must be at least 1")
+    if args.rows and not (args.text or args.image):
+        raise ValueError(f"--rows {args.rows} is for figures, which need --text or --image")
 
 
 def write_figures(args: argparse.Namespace) -> None:

@@ -78,6 +78,7 @@ TRAINING = [
         "machine",
         "help_page",
         "transformers_help",
+        "targets",
         "tasks",
     },
     {"parsing"},

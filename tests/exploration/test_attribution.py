@@ -12,11 +12,12 @@ from modeling.toys import SOURCE_VOCABULARY, tokens, toy
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.conversion import to_native
 from vanillaformer.exploration.attribution import (
-    class_attributions,
-    mask_attributions,
+    attributions,
+    chosen_class,
+    filled_masks,
     neutral_ids,
-    next_token_attributions,
-    target_attributions,
+    next_tokens,
+    target_tokens,
 )
 
 IDS = tokens(1, 6)
@@ -33,7 +34,7 @@ def difference(model, inputs, position, token):
 
 
 def check_complete(model, inputs, found):
-    for row, (position, token) in enumerate(zip(found.positions, found.tokens)):
+    for row, (position, token) in enumerate(found.outputs):
         expected = difference(model, inputs, position, token)
         assert found.values[row].sum() - expected == pytest.approx(found.deltas[row], abs=1e-9)
         assert abs(found.deltas[row]) < 0.02 * np.abs(found.values[row]).sum()
@@ -42,21 +43,24 @@ def check_complete(model, inputs, found):
 @pytest.mark.parametrize("overrides", [{}, {"max_ngram": 2, "ngram_buckets": 11}], ids=["tokens", "n-grams"])
 def test_of_a_class(overrides):
     model = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **overrides).double()
-    found = class_attributions(model, {"input_ids": IDS}, NEUTRAL)
+    inputs = {"input_ids": IDS}
+    found = attributions(model, inputs, NEUTRAL, chosen_class(model, inputs))
     assert found.values.shape == (1, 6)
-    assert found.tokens == [int(model(input_ids=IDS).logits.argmax())]
+    assert found.outputs == [(0, int(model(input_ids=IDS).logits.argmax()))]
     check_complete(model, {"input_ids": IDS}, found)
 
 
 def test_of_the_next_tokens_and_of_none_before():
     model = toy("decoder").double()
-    found = next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=3)
-    assert (found.positions, found.tokens) == ([2, 3, 4], IDS[0, 3:].tolist())
+    inputs = {"input_ids": IDS}
+    with torch.inference_mode():  # as the page in the browser runs
+        found = attributions(model, inputs, NEUTRAL, next_tokens(inputs, first=3))
+    assert found.outputs == list(zip([2, 3, 4], IDS[0, 3:].tolist()))
     assert (found.values[:, -1] == 0).all()
     assert (found.values[0, 3:] == 0).all()
     check_complete(model, {"input_ids": IDS}, found)
     with pytest.raises(ValueError, match="first=0: of 6 tokens those from 1 to 5"):
-        next_token_attributions(model, {"input_ids": IDS}, NEUTRAL, first=0)
+        next_tokens(inputs, first=0)
 
 
 @pytest.mark.parametrize("overrides", [{}, {"share_encoder_decoder_embeddings": True, "decoder_vocab_size": None}])
@@ -64,20 +68,21 @@ def test_of_the_next_tokens_and_of_none_before():
 def test_of_every_target_token(kind, overrides):
     model = toy(kind, **overrides).double()
     inputs = {"input_ids": IDS, "decoder_input_ids": tokens(1, 4, 29, seed=3)}
-    found = target_attributions(model, inputs, NEUTRAL, steps=150)
+    found = attributions(model, inputs, NEUTRAL, target_tokens(model, inputs), steps=150)
     assert found.values.shape == (3, 6)
     check_complete(model, inputs, found)
     with pytest.raises(ValueError, match="decoding='mask_predict'"):
-        target_attributions(toy("encoder_decoder", decoding="mask_predict"), inputs, NEUTRAL)
+        target_tokens(toy("encoder_decoder", decoding="mask_predict"), inputs)
 
 
 def test_of_masked_tokens():
     model = toy("encoder").double()
-    found = mask_attributions(model, {"input_ids": IDS}, NEUTRAL, mask_id=int(IDS[0, 2]), steps=150)
-    assert found.positions == (IDS[0] == IDS[0, 2]).nonzero().flatten().tolist()
-    check_complete(model, {"input_ids": IDS}, found)
+    inputs = {"input_ids": IDS}
+    found = attributions(model, inputs, NEUTRAL, filled_masks(model, inputs, int(IDS[0, 2])), steps=150)
+    assert [position for position, _ in found.outputs] == (IDS[0] == IDS[0, 2]).nonzero().flatten().tolist()
+    check_complete(model, inputs, found)
     with pytest.raises(ValueError, match="no mask token"):
-        mask_attributions(model, {"input_ids": IDS}, NEUTRAL, mask_id=SOURCE_VOCABULARY)
+        filled_masks(model, inputs, SOURCE_VOCABULARY)
 
 
 def test_they_are_those_of_captum_for_the_same_model_of_transformers():
@@ -86,7 +91,7 @@ def test_they_are_those_of_captum_for_the_same_model_of_transformers():
     layer = LayerIntegratedGradients(lambda ids: native(ids).logits[:, -2], native.transformer.wte)
     expected = layer.attribute(IDS, baselines=NEUTRAL, target=int(IDS[0, -1]), n_steps=50).sum(dim=-1)
     for each in (model, native):
-        found = next_token_attributions(each, {"input_ids": IDS}, NEUTRAL)
+        found = attributions(each, {"input_ids": IDS}, NEUTRAL, next_tokens({"input_ids": IDS}))
         np.testing.assert_allclose(found.values, expected.detach().numpy(), rtol=1e-6, atol=1e-9)
 
 
@@ -98,4 +103,4 @@ def test_a_neutral_text_keeps_special_tokens():
 def test_without_captum_the_error_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "captum.attr", None)
     with pytest.raises(ImportError, match=r"attributions need captum: pip install 'vanillaformer\[explore\]'"):
-        next_token_attributions(toy("decoder"), {"input_ids": IDS}, NEUTRAL)
+        attributions(toy("decoder"), {"input_ids": IDS}, NEUTRAL, [(0, 5)])

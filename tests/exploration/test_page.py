@@ -32,8 +32,10 @@ CASES = {
     "masked": ("encoder", {}),
     "classification": ("encoder", {"num_labels": 3}),
 }  # fmt: skip
+OF_ROWS = {"ablation", "loss"}  # which are drawn in test_rows.py
 WITHOUT = {
     "recurrent": {"lens", "rollout", "distance", "stream", "sublayers", "factors", "positions"},
+    "masked": {"rollout", "factors", "attribution"},  # whose text has no mask
 }
 
 
@@ -64,13 +66,14 @@ def folder(tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_figure_that_applies_is_drawn(case):
+    model = loaded(case)
     with torch.inference_mode():
-        example = text_example(loaded(case), TEXT)
+        example = text_example(model, TEXT)
     if case == "ctc":
         assert len(example.tokens["decoder"]) == example.model.config.ctc_upsampling * len(example.tokens["encoder"])
     names = FEW if case in ("copying", "mask_predict", "ctc") else None
     drawn, missing = draw_all(example, names)
-    expected = set() if names else WITHOUT.get(case, {"rollout", "factors"})
+    expected = set() if names else WITHOUT.get(case, {"rollout", "factors"}) | OF_ROWS
     assert set(missing) == expected
     assert {figure.name for figure, _ in drawn} == set(names or (figure.name for figure in FIGURES)) - expected
     for _, drawings in drawn:
@@ -95,6 +98,7 @@ def test_every_figure_of_an_image_that_applies_is_drawn(case, tmp_path):
     image_module.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
     example = image_example(model, processor, tmp_path / "red.png")
     drawn, missing = draw_all(example)
+    without = without | OF_ROWS | {"attribution"}
     assert set(missing) == without
     assert {figure.name for figure, _ in drawn} == {figure.name for figure in FIGURES} - without
     for _, drawings in drawn:
@@ -140,6 +144,13 @@ WRONG = {
     "no figure": (["MODEL", "--text", TEXT, "--figures", "dance"], "--figures dance: the figures are lens, attention"),
     "no such thing": (["MODEL", "--text", TEXT, "--figures", "rollout"], "--figures rollout: only image models have"),
     "target": (["MODEL", "--text", TEXT, "--target", "x"], "--target 'x': VanillaDecoderForCausalLM reads no target"),
+    "number of rows": (["MODEL", "--text", TEXT, "--num_rows", "0"], "--num_rows 0: it must be at least 1"),
+    "rows alone": (["MODEL", "--serve", "--rows", "x.csv"], "--rows x.csv is for figures"),
+    "no rows": (["MODEL", "--text", TEXT, "--rows", "x.csv"], "--rows 'x.csv': there is no such file"),
+    "no setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour"], "--rows_set colour: it must"),
+    "other setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour=1"], "--rows_set colour"),
+    "prune where": (["MODEL", "--prune", "decoder.0.1"], "--prune HEAD ... and --prune_to FOLDER go together"),
+    "prune what": (["MODEL", "--prune", "decoder.9.1", "--prune_to", "new"], "a head is named .* got 'decoder.9.1'"),
     "file": (["MODEL", "--text", TEXT, "--output_dir", __file__], "--output_dir .*test_page.py is not a directory"),
 }  # fmt: skip
 

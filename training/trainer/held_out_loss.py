@@ -1,6 +1,5 @@
 """The loss on held-out data: the mean over all targets, however they are batched."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,20 +8,7 @@ from transformers import Trainer
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-TARGETS = ("labels", "bool_masked_pos")
-"""What the loss needs: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
-
-
-def targets_name(inputs: Mapping[str, Any]) -> str | None:
-    """Return which entry of a batch has the targets, `None` if there is none."""
-    return next((name for name in TARGETS if name in inputs), None)
-
-
-def count_targets(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the number of targets that a model's loss is the mean over: hidden patches, rows or tokens."""
-    if labels.dtype == torch.bool:
-        return labels.sum()
-    return ((model.targets(labels) if labels.ndim > 1 else labels) != IGNORE_INDEX).sum()
+from ..targets import count_targets, targets_name
 
 
 class HeldOutLossTrainer(Trainer):

@@ -1,0 +1,173 @@
+"""Held-out rows from a file, as the batches that the model is scored on: read and tokenized as the run's own data."""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
+
+from vanillaformer.training.data.arguments import COLUMNS, DATA_ARGUMENTS
+from vanillaformer.training.data.labels import with_labels
+from vanillaformer.training.data.rows import load_rows
+from vanillaformer.training.data.sources import find_sources
+from vanillaformer.training.data.splits import cap
+from vanillaformer.training.preprocessing.batching import evaluation_order
+from vanillaformer.training.preprocessing.collators import EpochCollator
+from vanillaformer.training.preprocessing.encoding import set_truncation_side
+from vanillaformer.training.preprocessing.images import ImageCollator
+from vanillaformer.training.preprocessing.language_model import language_model_collator, language_model_rows
+from vanillaformer.training.preprocessing.tokenizing import RAW_TEXTS, classification_rows, translation_rows
+from vanillaformer.training.run_folder.files import RECORD
+from vanillaformer.training.run_folder.settings import BY_DATA
+from vanillaformer.training.tasks import TASKS, TaskName
+
+Settings = dict[str, Any]
+Rows = tuple[Dataset, Callable[[list[Any]], Any]]
+"""Rows as the model reads them, and their collator."""
+
+BATCH = 32
+SPLIT = "validation"
+LENGTHS = {"max_source_length", "max_target_length", "max_length", "block_size"}
+READING = LENGTHS | {
+    *("source_column", "target_column", "text_column", "label_column", "image_column", "turns_column"),
+    *("csv_separator", "csv_quoting", "long_texts", "sample_by", "packing", "reverse_turns", "truncation_side"),
+}
+"""Settings of how a file is read; the others say which files, and how much of them."""
+
+
+def task_of(architecture: str) -> TaskName:
+    """Return the task of the models of an architecture.
+
+    Raises:
+        ValueError: It is none of ours.
+    """
+    for name, task in TASKS.items():
+        if architecture.endswith(task.architectures):
+            return name
+    raise ValueError(f"{architecture} is scored on no rows")
+
+
+def held_out_rows(
+    model: Any,
+    tokenizers: tuple[Any, ...],
+    file: str,
+    *,
+    folder: Path,
+    count: int,
+    target_file: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[dict[str, torch.Tensor]]:
+    """Return batches of the rows of a file, on the model's device.
+
+    Masks of a masked language model are those of an evaluation after training. Of more rows than wanted, some are
+    drawn, always the same.
+
+    Args:
+        model: The model.
+        tokenizers: Those of source and target; of images the image processor.
+        file: The file.
+        folder: The model's folder, whose run.json, if there is one, says how its own data was read.
+        count: Most rows, or blocks of running text.
+        target_file: The target lines of a .txt file.
+        options: Settings of the data in place of those of the run, such as `source_column`.
+
+    Raises:
+        ValueError: The file cannot be read as rows of the model's task.
+    """
+    task = task_of(type(model).__name__)
+    if task not in ROWS:
+        raise ValueError(f"{type(model).__name__} is scored on no rows here")
+    data, training = recorded_settings(folder)
+    names = {field.name for field in fields(DATA_ARGUMENTS[task])}
+    if unknown := sorted({*(options or {})} - names):
+        raise ValueError(f"--rows_set {unknown[0]}: the settings are {', '.join(sorted(names))}")
+    settings = {name: data[name] for name in data.keys() & names} | dict(options or {})
+    data_args: Any = DATA_ARGUMENTS[task](train_file=[file], **settings)
+    if target_file is not None:
+        data_args.train_target_file = [target_file]
+    limit = getattr(model.config, "max_position_embeddings", None)
+    for name in LENGTHS if limit is not None else ():
+        if hasattr(data_args, name):
+            setattr(data_args, name, min(getattr(data_args, name), limit))
+    try:
+        texts = texts_of(data_args, task, model, tokenizers)
+    except ValueError as error:
+        message = str(error).replace("--train_file", "--rows").replace("--train_target_file", "--rows_target")
+        raise ValueError(message) from error
+    rows, collate = ROWS[task](texts, model, tokenizers, data_args, training)
+    rows = cap(rows.remove_columns([name for name in RAW_TEXTS if name in rows.column_names]), count, seed=0)
+    order = evaluation_order(rows).tolist()
+    with collate.evaluation() if isinstance(collate, EpochCollator) else nullcontext():
+        batches = [
+            collate([rows[row] for row in order[start : start + BATCH]]) for start in range(0, len(order), BATCH)
+        ]
+    return [{name: tensor.to(model.device) for name, tensor in batch.items()} for batch in batches]
+
+
+def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
+    """Return how the run in a folder read its data, and the settings of its training; empty where there is no run."""
+    path = folder / RECORD
+    if not path.is_file():
+        return {}, {}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    settings, chosen = record.get("settings", {}), record.get("details", {}).get("defaults", [])
+    data = settings.get("data", {}) | {option: value for option, value, _ in chosen}
+    found = {name: data[name] for name in READING & data.keys() if data[name] not in (None, BY_DATA)}
+    return found, settings.get("training", {})
+
+
+def texts_of(data_args: Any, task: TaskName, model: Any, tokenizers: tuple[Any, ...]) -> DatasetDict:
+    """Return the rows of the file in the task's columns, with the model's labels and size of images."""
+    if hasattr(data_args, "choose_sampling"):
+        data_args.choose_sampling(task)
+    if TASKS[task].reads_images:
+        data_args.image_size = tokenizers[0].size["height"]
+    part = load_rows(find_sources(data_args, task), data_args, task)["train"]
+    if "label" in COLUMNS[task]:
+        part = with_labels(part, [model.config.id2label[label] for label in range(model.config.num_labels)])
+    return DatasetDict({SPLIT: part.rows.select_columns(list(COLUMNS[task]))})
+
+
+def pairs(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
+    """Return the rows of a translator."""
+    lengths = {name: getattr(data_args, name) for name in ("max_source_length", "max_target_length")}
+    rows = translation_rows(texts, *tokenizers, **lengths, long_texts=data_args.long_texts)
+    return rows[SPLIT], DataCollatorForSeq2Seq(tokenizers[0], model=model)
+
+
+def blocks(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
+    """Return the rows of a language model."""
+    objective = "causal" if model.predicts_next_token else "masked"
+    known = {"mlm_probability": 0.15, "seed": 42} | training | {"objective": objective}
+    arguments = SimpleNamespace(**known)
+    rows = language_model_rows(texts, tokenizers[0], data_args, arguments)
+    return rows[SPLIT], language_model_collator(tokenizers[0], data_args, arguments)
+
+
+def labeled(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
+    """Return the rows of a classifier of texts."""
+    set_truncation_side(tokenizers[0], data_args.truncation_side)
+    rows = classification_rows(texts, tokenizers[0], max_length=data_args.max_length, long_texts=data_args.long_texts)
+    return rows[SPLIT], DataCollatorWithPadding(tokenizers[0])
+
+
+def images(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:
+    """Return the rows of a classifier of images."""
+    renamed = {"image": "pixel_values", "label": "labels"}
+    return texts[SPLIT].rename_columns(renamed), ImageCollator(tokenizers[0])
+
+
+ROWS: dict[TaskName, Callable[[DatasetDict, Any, tuple[Any, ...], Any, Settings], Rows]] = {
+    "translation": pairs,
+    "causal": blocks,
+    "masked": blocks,
+    "classification": labeled,
+    "image_classification": images,
+}
+"""How the rows of a task are made, and their collator."""
