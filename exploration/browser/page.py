@@ -1,11 +1,13 @@
 """The page: an input, the answer, and one figure at a time of what happens inside."""
 
+import json
 import tempfile
 import traceback
 from collections.abc import Callable
 from html import escape
 from inspect import Parameter, Signature, signature
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ GRADIO_NEEDED = "the page needs gradio: pip install 'vanillaformer[explore]'"
 WAITING = 16
 """Requests that may wait for their turn."""
 ONE_AT_A_TIME = {"concurrency_id": "model", "concurrency_limit": 1}
+EXAMPLE = 60  # characters of an example on its button
 CLASSES = 5
 """Classes that are shown, the likeliest."""
 BUTTONS = {"translation": "Translate", "text-generation": "Continue", "fill-mask": "Fill in"}
@@ -33,6 +36,7 @@ STYLE = """
 .figures figure { margin: 0 0 1.5rem; overflow-x: auto; }
 .figures img { max-width: 100%; height: auto; background: white; }
 .figures p { margin-bottom: 1rem; }
+.examples button { flex: 0 1 auto; min-width: 0; white-space: normal; }
 .message:not(:has(p)) { display: none; }
 [role=alert] { padding: 0.6rem 0.8rem; border-left: 4px solid #d55e00; background: #d55e0018; }
 """
@@ -57,7 +61,7 @@ def build_page(answers: Answers | ImageAnswers) -> Any:
     with gradio.Blocks(title=answers.name, analytics_enabled=False, delete_cache=(HOUR, HOUR)) as page:
         gradio.Markdown(f"# {answers.name}\n\n{answers.introduction()}")
         question = image_field(gradio) if isinstance(answers, ImageAnswers) else text_field(gradio, answers)
-        options = option_fields(gradio, answers.options())
+        options = option_fields(gradio, answers)
         button = gradio.Button(BUTTONS.get(answers.task.pipeline_tag, "Classify"), variant="primary")
         message = gradio.HTML(elem_classes="message")
         answer = answer_field(gradio, answers)
@@ -153,7 +157,11 @@ def text_field(gradio: Any, answers: Answers) -> Any:
         info=answers.hint(),
     )
     if examples := answers.examples():
-        gradio.Examples([[text] for text in examples], [field], label="Examples", cache_examples=False)
+        with gradio.Row(elem_classes="examples"):
+            for text in examples:
+                button = gradio.Button(f"Example: {shorten(text, EXAMPLE, placeholder=' ...')}", size="sm")
+                # In the browser: Gradio's own examples need an endpoint that passes by the queue
+                button.click(None, None, field, js=f"() => {json.dumps(text)}", api_visibility="private")
     return field
 
 
@@ -162,21 +170,22 @@ def image_field(gradio: Any) -> Any:
     return gradio.Image(label="Picture", type="filepath", sources=["upload", "clipboard"], height=280, buttons=[])
 
 
-def option_fields(gradio: Any, names: list[str]) -> dict[str, Any]:
+def option_fields(gradio: Any, answers: Answers | ImageAnswers) -> dict[str, Any]:
     """Add the fields of the options, by their names."""
-    if not names:
+    defaults = {name: getattr(answers.arguments, name) for name in answers.options()}
+    if not defaults:
         return {}
     with gradio.Accordion("Options", open=False, elem_classes="options"), gradio.Row():
         return {
             name: gradio.Textbox(  # Gradio shows an empty number as 0
                 label=option.label,
                 info=option.info,
-                placeholder="as the model has it",
+                placeholder="as the model has it" if defaults[name] is None else str(defaults[name]),
                 max_lines=1,
                 min_width=200,
             )
             for name, option in OPTIONS.items()
-            if name in names
+            if name in defaults
         }
 
 

@@ -145,7 +145,11 @@ def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
     theme = gradio.themes.Default(  # in fonts of the system: none is fetched
         primary_hue="blue", font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace")
     )
-    theme.set(button_primary_background_fill="*primary_700", block_info_text_color="*neutral_600")
+    theme.set(
+        button_primary_background_fill="*primary_700",
+        block_info_text_color="*neutral_600",
+        input_placeholder_color="*neutral_500",
+    )
     app = gradio.mount_gradio_app(
         FastAPI(openapi_url=None),
         build_page(answers),

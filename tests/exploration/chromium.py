@@ -18,7 +18,7 @@ FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
 )
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
-KEYS = {"enter": "\ue007", "shift": "\ue008", "tab": "\ue004", "space": " "}
+KEYS = {"enter": "\ue007", "space": " "}
 OPENER = build_opener(ProxyHandler({}))
 
 

@@ -134,7 +134,7 @@ def generated(capsys, *words: str) -> str:
 
 
 def status(port: int, path: str, method: str = "GET", body: bytes | None = None, host: str = "127.0.0.1") -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request(method, path, body, {"Host": host, "Content-Type": "application/json"})
     answer = connection.getresponse()
     connection.close()
@@ -269,10 +269,13 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
     assert expected != short
     with chromium(tmp_path) as browser:
         browser.open(f"http://127.0.0.1:{ports['translator']}/")
+        browser.one(".examples button").click()
+        browser.wait(lambda: browser.one("textarea").value() == "another line")
+        browser.one("textarea").clear()
         browser.one("textarea").type(TEXT + KEYS["enter"])
         browser.wait(lambda: browser.one(".answer textarea").value() == expected)
         browser.one(".figures img[alt^='Logit lens: ']")
-        browser.one("input[type=radio][value=attention]").click()
+        browser.one("input[type=radio][value=attention]").type(KEYS["space"])
         browser.one(".figures img[alt^='Attention: ']")
         assert browser.run("return [...document.images].every(each => each.naturalWidth > 0)")
         browser.one(".options button").click()
@@ -291,5 +294,5 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
 def test_an_interrupted_server_ends_quietly(server, ports) -> None:
     """The last test: the server is gone after it."""
     server.send_signal(signal.SIGINT)
-    assert server.communicate(timeout=30) == ("", "")
+    assert server.communicate(timeout=120) == ("", "")
     assert server.returncode == 0
