@@ -152,7 +152,8 @@ def mapping(path: Path, key: str, value: Any) -> Options:
 
 
 def _variants(path: Path, content: Options) -> Any:
-    variants = mapping(path, "variants", content.get("variants"))
+    given = content.get("variants")
+    variants = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
     if len(variants) < 2:
         raise ValueError(f"{path}: variants: {len(variants)} given; a comparison needs two or more")
     for name in variants:

@@ -161,6 +161,7 @@ def test_a_training_left_behind_is_ended_first(tmp_path):
     [
         ({"program": "train"}, "program: 'train'; choose from train-translation"),
         ({"variants": {"a": {}}}, "variants: 1 given"),
+        ({"variants": "others.yaml"}, "others.yaml' does not exist"),
         ({"variants": {"a/b": {}, "c": {}}}, "'a/b' names folders"),
         ({"variants": {"a": {}, "b": ["x"]}}, "variants: b: it must be a mapping"),
         ({"variants": {"a": {}, "b": {"max_steps": 3}}}, "b: max_steps is the comparison's to set"),
