@@ -15,7 +15,8 @@ def scale_by_inputs(model: VanillaPreTrainedModel, batches: Iterable[Mapping[str
     """Multiply the value, output and feed-forward maps of each stack by `(4 N μ²)^-½ = N^-½ / 2μ`.
 
     N is the number of blocks, μ the largest norm of a vector in a stack's input, and 4 the number of a block's maps:
-    two in each of two sublayers. The paper has no decoders with cross-attention: their three sublayers make it 6 here.
+    two in each of two sublayers. (The authors have 4 μ² + 2 μ + 2 where attention also reads relations.)
+    The paper has no decoders with cross-attention: their three sublayers make it 6 here.
     Call it once, on a new model, before training.
 
     Args:
