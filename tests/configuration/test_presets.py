@@ -54,8 +54,8 @@ def test_the_names():
         "transformer-base", "transformer-big", "transformer-tiny", "marian", "bart", "t5", "t5-v1.1",
         "gru-attention", "gru-tiny", "lstm-attention",
         "gpt", "gpt2", "nanogpt", "gpt-tiny", "opt", "gpt-neox", "bloom", "llama-tiny", "gemma2", "olmo2",
-        "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini", "vit-tiny", "vit-base", "deit-tiny",
-        "swin-tiny", "dinov2-small",
+        "bert-base", "bert-tiny", "roberta", "modernbert", "vit-mini", "vitc-mini", "vit-tiny", "vit-base",
+        "deit-tiny", "swin-tiny", "dinov2-small",
     }  # fmt: skip
 
 
