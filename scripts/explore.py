@@ -6,7 +6,7 @@ held-out rows. --prune writes a smaller model without some heads.
 
 Examples:
   vanillaformer explore runs/translation --text 'May 6, 2031'
-  vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures attention
+  vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures lens
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
   vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
   vanillaformer explore runs/translation --prune encoder.0.3 cross.1.0 --prune_to smaller
@@ -41,46 +41,43 @@ from vanillaformer.training.machine import configure_cpu
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
-    parser = CommandParser(
-        __doc__ or "",
-        "MODEL (--text TEXT | --image FILE | --prune HEAD ... | --serve | --space FOLDER) [--option value ...]",
-    )
+    parser = CommandParser(__doc__ or "", "MODEL (--text TEXT | --image FILE | ...) [--option value ...]")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("model", help="model (folder or Hub id)")
-    parser.add_argument("--revision", help="branch, tag or commit of the model on the Hub")
-    source = parser.add_argument_group("Input").add_mutually_exclusive_group(required=True)
-    source.add_argument("--text", help="text to look at")
-    source.add_argument("--image", type=Path, help="image to look at (file)")
-    source.add_argument("--serve", action="store_true", help="serve a page in the browser that asks the model")
-    source.add_argument("--space", type=Path, metavar="FOLDER", help="write that page as a Space of the Hub")
-    source.add_argument(
-        "--prune", nargs="+", metavar="HEAD", help="write the model without these heads, such as encoder.0.3"
+    model = parser.add_argument_group("Model")
+    model.add_argument("model", metavar="MODEL", help="Model (folder or Hub id)")
+    model.add_argument("--revision", help="Branch, tag or commit of the model on the Hub")
+    model.add_argument("--device", help="Device: cpu, cuda, ... (default: a GPU if there is one)")
+    files = parser.add_argument_group("Input and output")
+    action = files.add_mutually_exclusive_group(required=True)
+    action.add_argument("--text", help="Draw figures of this text")
+    action.add_argument("--image", type=Path, help="Draw figures of this image (file)")
+    action.add_argument(
+        "--prune", nargs="+", metavar="HEAD", help="Write the model without these heads, such as encoder.0.3"
     )
-    parser.add_argument("--target", help="right output of an encoder-decoder (default: its own)")
+    action.add_argument("--serve", action="store_true", help="Serve a page in the browser that asks the model")
+    action.add_argument("--space", type=Path, metavar="FOLDER", help="Write that page as a Space of the Hub")
+    files.add_argument("--target", help="Output that an encoder-decoder reads (default: its own)")
+    names = ", ".join(figure.name for figure in FIGURES)
+    files.add_argument("--figures", nargs="+", help=f"Some of {names} (default: all that apply)")
+    files.add_argument(
+        "--output_dir", type=Path, default=Path("explore"), help="Folder of the page (default: explore)"
+    )
     loss = parser.add_argument_group("Loss and heads")
-    loss.add_argument("--rows", metavar="FILE", help="held-out rows, for ablation and loss: a data file of training")
-    loss.add_argument("--rows_target", metavar="FILE", help="target lines of a .txt file of rows")
+    loss.add_argument("--rows", metavar="FILE", help="Held-out rows, for ablation and loss: a data file of training")
+    loss.add_argument("--rows_target", metavar="FILE", help="Target lines of a .txt file of rows")
     loss.add_argument(
         "--rows_set", nargs="+", default=[], metavar="NAME=VALUE",
-        help="settings of the data, such as source_column=en (default: those of the run)",
+        help="Settings of the data, such as source_column=en (default: those of the run)",
     )  # fmt: skip
-    loss.add_argument("--num_rows", type=int, default=200, help="most rows (default: 200)")
+    loss.add_argument("--num_rows", type=int, default=200, help="Most rows (default: 200)")
     loss.add_argument(
         "--replacement", choices=get_args(Replacement), default="zero",
-        help="ablation: in place of a head's output (default: zero)",
+        help="Ablation: in place of a head's output (default: zero)",
     )  # fmt: skip
-    loss.add_argument("--prune_to", type=Path, metavar="FOLDER", help="new folder of the model without heads")
-    output = parser.add_argument_group("Output")
-    output.add_argument(
-        "--figures", nargs="+", help=f"figures: {', '.join(each.name for each in FIGURES)} (default: all)"
-    )
-    output.add_argument(
-        "--output_dir", type=Path, default=Path("explore"), help="folder to write to (default: explore)"
-    )
+    loss.add_argument("--prune_to", type=Path, metavar="FOLDER", help="New folder of the model without heads")
     server = parser.add_argument_group("Server")
-    server.add_argument("--host", default=HOST, help=f"address to listen on (default: {HOST}, this machine only)")
-    server.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
-    parser.add_argument("--device", help="device: cpu, cuda, ... (default: a GPU if there is one)")
+    server.add_argument("--host", default=HOST, help=f"Address to listen on (default: {HOST}, this machine only)")
+    server.add_argument("--port", type=int, default=PORT, help=f"Port to listen on (default: {PORT})")
     return parser
 
 

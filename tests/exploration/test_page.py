@@ -21,7 +21,7 @@ from vanillaformer.tokenization import train
 TEXTS = ["a small model translates a line", "another line of words", "the page shows what it does"] * 4
 TEXT = "a line of words"
 SHARED = {"share_encoder_decoder_embeddings": True}
-FEW = ["attention", "lens", "entropy"]  # which the ways of decoding and distributing tokens differ in
+FEW = ["attention", "lens"]  # which the ways of decoding and distributing tokens differ in
 CASES = {
     "translation": ("encoder_decoder", {}),
     "copying": ("encoder_decoder", {"output_distribution": "pointer_generator"} | SHARED),
