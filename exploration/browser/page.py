@@ -10,8 +10,6 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import torch
-
 from vanillaformer.training.drawing import embedded, save_figure
 
 from ..examples import Example
@@ -192,12 +190,11 @@ def option_fields(gradio: Any, answers: Answers | ImageAnswers) -> dict[str, Any
 def shown(answers: Answers | ImageAnswers, name: str, question: Any, answer: Any) -> str:
     """Return a figure of an answer as HTML, with what it shows; of one that does not apply the reason."""
     figure = next(each for each in FIGURES if each.name == name)
-    with torch.inference_mode():
-        example = answers.recorded(question, answer)
-        try:
-            drawings = figure.function(example)
-        except NotApplicable as reason:
-            return f"<p>{escape(sentence(str(reason)))}</p>"
+    example = answers.recorded(question, answer)
+    try:
+        drawings = figure.function(example)
+    except NotApplicable as reason:
+        return f"<p>{escape(sentence(str(reason)))}</p>"
     texts = [*example.notes, figure.explanation]
     return "".join([*(f"<p>{escape(text)}</p>" for text in texts), *(framed(figure.title, each) for each in drawings)])
 
