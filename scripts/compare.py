@@ -27,19 +27,20 @@ from vanillaformer.scripts.console import CommandParser, program
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     parser = CommandParser(__doc__ or "", "PLAN [--option value ...]")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("plan", type=Path, help="plan of the comparison (.yaml or .json)")
-    parser.add_argument("--output_dir", type=Path, help="folder of runs and report (default: runs/PLAN)")
-    parser.add_argument("--seeds", type=int, nargs="+", help="seeds of every variant (default: those of the plan)")
-    parser.add_argument("--jobs", type=int, default=1, help="trainings at once; they share the cores (default: 1)")
-    parser.add_argument(
+    files = parser.add_argument_group("Input and output")
+    files.add_argument("plan", metavar="PLAN", type=Path, help="Plan of the comparison (.yaml or .json)")
+    files.add_argument("--output_dir", type=Path, help="Folder of runs and report (default: runs/PLAN)")
+    runs = parser.add_argument_group("Comparison")
+    runs.add_argument("--seeds", type=int, nargs="+", help="Seeds of every variant (default: those of the plan)")
+    runs.add_argument("--jobs", type=int, default=1, help="Trainings at once; they share the cores (default: 1)")
+    runs.add_argument(
         "--tune",
         action="append",
         type=grid,
         metavar="OPTION=A,B,...",
-        help="tune an option for every variant by as many runs, with other seeds; may be repeated",
+        help="Tune an option for every variant by as many runs, with other seeds; may be repeated",
     )
-    parser.add_argument("--equal", choices=EQUAL, help="what intermediate_size makes equal to the baseline's")
+    runs.add_argument("--equal", choices=EQUAL, help="What intermediate_size makes equal to the baseline's")
     return parser
 
 

@@ -19,6 +19,8 @@ GROUPS = (
     "Data",
     "Tokenizer",
     "Conversion",
+    "Comparison",
+    "Loss and heads",
     "Engine",
     "Repository",
     "Upload",

@@ -12,7 +12,7 @@ from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
 from vanillaformer.training.tasks import KINDS, TASKS
 
 PROGRAMS = (*ARGUMENTS, "generate")
-COMMANDS = ("convert", "explore", "export", "push", "serve")
+COMMANDS = ("compare", "convert", "explore", "export", "push", "serve")
 OPTION = re.compile(r"^  (?:-h, )?(--\S+)", re.MULTILINE)
 
 
