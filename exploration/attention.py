@@ -158,7 +158,7 @@ def attention_maps(example: Example) -> list[Drawing]:
         if maps.shape[:2] != (1, 1):
             title = f"{KINDS[kind].capitalize()}, every layer and head{cut}"
             numbers = [
-                (layer + 1, head + 1, row, *map(number, maps[layer, head, at]))
+                (layer, head, row, *map(number, maps[layer, head, at]))
                 for layer, head in np.ndindex(maps.shape[:2])
                 for at, row in enumerate(rows)
             ]
@@ -206,8 +206,8 @@ def distances(example: Example) -> list[Drawing]:
 def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str) -> Drawing:
     """Draw a number for every head (L, H); the caption names the heads with the least and the most."""
     extremes = [np.unravel_index(place, values.shape) for place in (np.nanargmin(values), np.nanargmax(values))]
-    words = [f"{values[place]:.2f} (layer {place[0] + 1}, head {place[1] + 1})" for place in extremes]
+    words = [f"{values[place]:.2f} (layer {place[0]}, head {place[1]})" for place in extremes]
     caption = f"{title}, from {words[0]} to {words[1]} {unit}" + (f"; {remark}" if remark else "")
-    rows = [(layer + 1, head + 1, number(value)) for (layer, head), value in np.ndenumerate(values)]
+    rows = [(layer, head, number(value)) for (layer, head), value in np.ndenumerate(values)]
     picture = heat_map(values, counted(len(values)), counted(values.shape[1]), title, what=unit)
     return Drawing(name, caption, picture, ("layer", "head", unit), rows)

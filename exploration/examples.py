@@ -198,7 +198,7 @@ def image_example(model: Any, processor: Any, path: Path) -> Example:
     image = read_image(path)
     pixels = processor([image], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
     recording, config, names = record(model, {"pixel_values": pixels}), model.config, model.config.id2label
-    patches = [f"{row + 1},{column + 1}" for row in range(config.grid[0]) for column in range(config.grid[1])]
+    patches = [f"{row},{column}" for row in range(config.grid[0]) for column in range(config.grid[1])]
     tokens = {"encoder": [f"[{number}]" for number in range(config.num_prefix_tokens)] + patches}
     answer = likeliest(recording, names)
     return Example(recording, tokens, path.name, answer, answers=names.__getitem__)

@@ -95,21 +95,20 @@ def rollout(example: Example) -> list[Drawing]:
     panels = {"roll-out": found, "attention of the last layer": np.nanmean(pooled[-1], axis=0)}
     title = "What the pooled vector is made of"
     rows = [
-        (row + 1, column + 1, *(number(values[row, column]) for values in panels.values()))
+        (row, column, *(number(values[row, column]) for values in panels.values()))
         for row, column in np.ndindex(found.shape)
     ]
     row, column = np.unravel_index(found.argmax(), found.shape)
     caption = (
-        f"{title}: roll-out gives {found.sum():.0%} to the patches, the most to that in row {row + 1}, column "
-        f"{column + 1} ({found.max() / found.mean():.1f} times the mean)"
+        f"{title}: roll-out gives {found.sum():.0%} to the patches, the most to that in row {row}, column "
+        f"{column} ({found.max() / found.mean():.1f} times the mean)"
     )
     picture = over_picture(recording.inputs["pixel_values"][0], panels, title)
     heads = "Attention of the pooled vector over the patches, every layer and head"
     numbers = [
-        (layer + 1, head + 1, *map(number, pooled[layer, head].ravel()))
-        for layer, head in np.ndindex(pooled.shape[:2])
+        (layer, head, *map(number, pooled[layer, head].ravel())) for layer, head in np.ndindex(pooled.shape[:2])
     ]
-    header = ("layer", "head", *(f"{row + 1},{column + 1}" for row, column in np.ndindex(found.shape)))
+    header = ("layer", "head", *(f"{row},{column}" for row, column in np.ndindex(found.shape)))
     return [
         Drawing("rollout", caption, picture, ("row", "column", *panels), rows),
         Drawing("rollout_heads", heads, map_grid(pooled, heads), header, numbers),

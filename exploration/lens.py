@@ -118,11 +118,20 @@ def lens(example: Example) -> list[Drawing]:
     words = np.array([[example.answers(int(token)) for token in tokens] for tokens in found.token.T])  # (T, L + 1)
     ranks = np.where(found.right_rank > 0, found.right_rank, np.nan).T
     shown = slice(LONGEST)
-    axes: dict[str, Any] = {"rows": names[shown], "columns": layers, "axes": ("", "after layer")}
+    axes: dict[str, Any] = {"rows": names[shown], "columns": layers, "axes": ("", "layers passed")}
     title, tokens = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
     probabilities = found.probability.T[shown]
     picture = heat_map(probabilities, title=title, what="probability", norm=Normalize(0, 1), words=tokens, **axes)
-    header = ("after layer", "position", "token", "likeliest", "probability", "right", "rank", "probability of right")
+    header = (
+        "layers passed",
+        "position",
+        "token",
+        "likeliest",
+        "probability",
+        "right",
+        "rank",
+        "probability of right",
+    )
     rows = [
         (
             *(layer, place + 1, read[place], words[place, layer], number(found.probability[layer, place])),
@@ -136,7 +145,7 @@ def lens(example: Example) -> list[Drawing]:
         title, scale = f"Rank of the right token after each layer{cut}", LogNorm(1, max(10, np.nanmax(ranks)))
         numbers = np.vectorize("{:,.0f}".format)(ranks[shown])
         picture = heat_map(ranks[shown], title=title, what="rank", norm=scale, words=numbers, **axes)
-        first = [f"{share:.0%} after layer {layer}" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
+        first = [f"{share:.0%} after {layer} layers" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
         caption = f"{title}. It is the likeliest at {', '.join(first)}"
         drawings.append(Drawing("lens_rank", caption, picture, header, rows))
     return drawings
@@ -152,7 +161,7 @@ def classes_over_layers(example: Example) -> Drawing:
     rows = [(layer, *map(number, values)) for layer, values in zip(layers, found)]
     title = "Probability of the classes after each layer"
     lines = {names[index]: found[:, index] for index in likeliest}
-    picture = curves(lines, layers, title, axes=("probability", "after layer"), limits=(0, 1.02))
+    picture = curves(lines, layers, title, axes=("probability", "layers passed"), limits=(0, 1.02))
     first, last = found[[0, -1], likeliest[0]]
     caption = f"{title}: that of {names[likeliest[0]]} is {first:.2f} at first, {last:.2f} at last"
-    return Drawing("lens", caption, picture, ("after layer", *names), rows)
+    return Drawing("lens", caption, picture, ("layers passed", *names), rows)

@@ -54,8 +54,8 @@ def number(value: Any) -> str:
 
 
 def counted(count: int) -> list[str]:
-    """Return the numbers from 1 as labels, of layers and heads."""
-    return [str(each + 1) for each in range(count)]
+    """Return labels of layers and heads, which are counted from 0 as in the code."""
+    return [str(each) for each in range(count)]
 
 
 def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str, str] = ("layer", "head")) -> Figure:

@@ -165,7 +165,7 @@ def rotary_drawing(stack: Stack, name: str, layer_type: str, values: np.ndarray)
     chosen = np.unique(np.linspace(0, values.shape[1] - 1, PLANES).astype(int))
     lines = {"mean of all planes": values.mean(axis=1), **{f"plane {plane + 1}": values[:, plane] for plane in chosen}}
     layers: Any = stack.layers
-    without = [str(index + 1) for index, layer in enumerate(layers) if layer.self_attn.rotate is no_rotation]
+    without = [str(index) for index, layer in enumerate(layers) if layer.self_attn.rotate is no_rotation]
     caption = title + (f"; no rotation in layers {', '.join(without)}" if without else "")
     rows = [(distance, *map(number, row)) for distance, row in enumerate(values)]
     picture = curves(lines, range(len(values)), title, axes=("cosine", "distance in tokens"))
@@ -178,23 +178,20 @@ def bias_drawings(stack: Stack, name: str) -> list[Drawing]:
     distances, tables = bias_over_distance(stack)
     drawings = []
     for table, values in enumerate(tables):
-        which = f", layer {table + 1}" if len(tables) > 1 else ""
+        which = f", layer {table}" if len(tables) > 1 else ""
         title = f"Bias of attention scores over distance, {name}{which}"
         rows = [(distance, *map(number, row)) for distance, row in zip(distances, values.T)]
-        heads = [f"head {head + 1}" for head in range(len(values))]
+        heads = [f"head {head}" for head in range(len(values))]
         picture = curves(dict(zip(heads, values)), distances, title, axes=("bias", "distance, key minus query"))
         caption = f"{title}: from {values.min():.3g} to {values.max():.3g}"
-        drawings.append(Drawing(f"positions_{name}_{table + 1}", caption, picture, ("distance", *heads), rows))
+        drawings.append(Drawing(f"positions_{name}_{table}", caption, picture, ("distance", *heads), rows))
     return drawings
 
 
 def grid_drawing(values: np.ndarray, title: str) -> Drawing:
     """Draw a number for every two patches, a map for each patch: (rows, columns, rows, columns)."""
-    rows = [
-        (row + 1, column + 1, *map(number, values[row, column].ravel()))
-        for row, column in np.ndindex(values.shape[:2])
-    ]
-    header = ("row", "column", *(f"{row + 1},{column + 1}" for row, column in np.ndindex(values.shape[2:])))
+    rows = [(row, column, *map(number, values[row, column].ravel())) for row, column in np.ndindex(values.shape[:2])]
+    header = ("row", "column", *(f"{row},{column}" for row, column in np.ndindex(values.shape[2:])))
     picture = map_grid(values, title, signed="cosine", axes=("row of the patch", "column of the patch"))
     return Drawing("positions", f"{title}: a map for each patch, at its place in the image", picture, header, rows)
 
@@ -203,15 +200,15 @@ def grid_bias_drawings(stack: Stack) -> list[Drawing]:
     """Draw what each head adds to its scores over the distance in rows and columns, a picture for each table."""
     drawings = []
     for table, values in enumerate(tables := grid_bias(stack)):
-        which = f", layer {table + 1}" if len(tables) > 1 else ""
+        which = f", layer {table}" if len(tables) > 1 else ""
         title = f"Bias of attention scores by rows and columns to the key{which}"
         height, width = (side // 2 for side in values.shape[1:])
         rows = [
-            (head + 1, row - height, column - width, number(value))
+            (head, row - height, column - width, number(value))
             for (head, row, column), value in np.ndenumerate(values)
         ]
         picture = map_grid(values[None], title, signed="bias", axes=("", "head"))
         header = ("head", "rows to the key", "columns to the key", "bias")
         caption = f"{title}: from {values.min():.3g} to {values.max():.3g}, the patch itself in the middle"
-        drawings.append(Drawing(f"positions_{table + 1}", caption, picture, header, rows))
+        drawings.append(Drawing(f"positions_{table}", caption, picture, header, rows))
     return drawings

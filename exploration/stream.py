@@ -141,14 +141,16 @@ def stream(example: Example) -> list[Drawing]:
         ends: dict[str, Any] = {"largest": np.max, "mean": np.mean, "smallest": np.min}
         lines = {end: np.array([function(values) for values in layers]) for end, function in ends.items()}
         caption = f"{title}: {lines['mean'][0]:.3g} before the first layer, {lines['mean'][-1]:.3g} after the last"
-        picture = curves(lines, range(len(layers)), title, axes=("norm of a token's vector", "after layer"), log=True)
+        picture = curves(
+            lines, range(len(layers)), title, axes=("norm of a token's vector", "layers passed"), log=True
+        )
         tokens = names_in(example, name)
         rows = [
             (layer, tokens(place), number(value))
             for layer, values in enumerate(layers)
             for place, value in enumerate(values[0])
         ]
-        drawings.append(Drawing(f"stream_{name}", caption, picture, ("after layer", "token", "norm"), rows))
+        drawings.append(Drawing(f"stream_{name}", caption, picture, ("layers passed", "token", "norm"), rows))
     return drawings
 
 
@@ -163,7 +165,7 @@ def sublayers(example: Example) -> list[Drawing]:
     drawings = []
     for name, found in contributions(example.recording).items():
         header = ("layer", "sublayer", *found._fields[1:])
-        rows = [(layer + 1, part, *map(number, values)) for (layer, part), *values in zip(*found)]
+        rows = [(layer, part, *map(number, values)) for (layer, part), *values in zip(*found)]
         for what, title, unit in (
             ("share", "Share of what each sublayer adds", "|added| / (|kept| + |added|)"),
             ("cosine", "Cosine of what each sublayer adds and the stream", "cosine"),
@@ -185,7 +187,7 @@ def factors(example: Example) -> list[Drawing]:
     for name, each in residual_factors(example.model).items():
         for index, found in enumerate(each):
             title = f"{found.name}, {name}"
-            rows = [(layer + 1, part, *map(number, values)) for (layer, part), *values in zip(*found[1:])]
+            rows = [(layer, part, *map(number, values)) for (layer, part), *values in zip(*found[1:])]
             limits = found.smallest, found.largest
             picture = sublayer_bars(found.sublayers, found.mean, title, "factor", limits)
             caption = f"{title}: means from {found.mean.min():.3g} to {found.mean.max():.3g}"

@@ -111,7 +111,7 @@ def attention_map(
         raise ValueError(
             f"weights of shape {weights.shape} do not fit {len(target)} target and {len(source)} source tokens"
         )
-    panels = [("mean of the heads", weights.mean(axis=0)), *((f"head {i + 1}", w) for i, w in enumerate(weights))]
+    panels = [("mean of the heads", weights.mean(axis=0)), *((f"head {i}", w) for i, w in enumerate(weights))]
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     size = (columns * (1.5 + 0.2 * len(source)), rows * (1.3 + 0.2 * len(target)))

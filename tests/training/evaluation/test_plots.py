@@ -43,7 +43,7 @@ def test_attention_map(tmp_path: Path, drawn: list[Figure]) -> None:
     path = attention_map(weights, ["May", " 6", "</s>"], ["6$", ""], tmp_path / "map.png", title="May 6")
     assert path.read_bytes().startswith(b"\x89PNG")
     shown = [axes for axes in drawn[0].axes if axes.images]
-    assert [axes.get_title() for axes in shown] == ["mean of the heads", "head 1", "head 2", "head 3", "head 4"]
+    assert [axes.get_title() for axes in shown] == ["mean of the heads", "head 0", "head 1", "head 2", "head 3"]
     np.testing.assert_allclose(shown[0].images[0].get_array(), weights.mean(axis=0))
     np.testing.assert_allclose(shown[4].images[0].get_array(), weights[3])
     assert [label.get_text() for label in shown[0].get_xticklabels()] == ["May", "␣6", "</s>"]
