@@ -145,8 +145,8 @@ def lens(example: Example) -> list[Drawing]:
         title, scale = f"Rank of the right token after each layer{cut}", LogNorm(1, max(10, np.nanmax(ranks)))
         numbers = np.vectorize("{:,.0f}".format)(ranks[shown])
         picture = heat_map(ranks[shown], title=title, what="rank", norm=scale, words=numbers, **axes)
-        first = [f"{share:.0%} after {layer} layers" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
-        caption = f"{title}. It is the likeliest at {', '.join(first)}"
+        first = [f"{share:.0%} after {layer}" for layer, share in enumerate((ranks[known] == 1).mean(axis=0))]
+        caption = f"{title}. It is the likeliest at {', '.join(first)} layers"
         drawings.append(Drawing("lens_rank", caption, picture, header, rows))
     return drawings
 

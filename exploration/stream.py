@@ -173,8 +173,8 @@ def sublayers(example: Example) -> list[Drawing]:
             values = getattr(found, what)
             (most, most_name), (least, least_name) = (found.sublayers[end(values)] for end in (np.argmax, np.argmin))
             caption = (
-                f"{title}, {name}: the most {values.max():.2f} ({SUBLAYERS[most_name]} of layer {most + 1}), "
-                f"the least {values.min():.2f} ({SUBLAYERS[least_name]} of layer {least + 1})"
+                f"{title}, {name}: the most {values.max():.2f} ({SUBLAYERS[most_name]} of layer {most}), "
+                f"the least {values.min():.2f} ({SUBLAYERS[least_name]} of layer {least})"
             )
             picture = sublayer_bars(found.sublayers, values, f"{title}, {name}", unit)
             drawings.append(Drawing(f"sublayers_{what}_{name}", caption, picture, header, rows))
