@@ -166,7 +166,7 @@ VALUES: dict[str, list[Value]] = {
 # Pairs of heads that share keys in the toys
 PRUNED = {
     "encoder_decoder": ["encoder.0.0", "encoder.0.1", "decoder.1.2", "decoder.1.3", "cross.0.2", "cross.0.3"],
-    "decoder": ["decoder.0.2", "decoder.0.3"],
+    "decoder": ["decoder.1.2", "decoder.1.3"],
     "encoder": ["encoder.1.0", "encoder.1.1"],
     "image_encoder": ["encoder.0.0", "encoder.0.1"],
 }
