@@ -33,7 +33,7 @@ def find_head(name: str, heads_by_layer: Mapping[str, Sequence[int]]) -> Head:
         heads_by_layer: The number of heads of each layer by kind of attention.
 
     Raises:
-        ValueError: There is no such head.
+        ValueError: The model has no such head.
     """
     if match := NAME.fullmatch(name):
         head = Head(match[1], int(match[2]), int(match[3]))

@@ -137,7 +137,7 @@ def chosen(names: Sequence[str] | None) -> list[Figure]:
     """Return the figures of these names, by default all.
 
     Raises:
-        ValueError: There is no figure of a name.
+        ValueError: A name is not that of a figure.
     """
     table = {figure.name: figure for figure in FIGURES}
     unknown = [name for name in names or () if name not in table]
@@ -152,7 +152,7 @@ def draw_all(
     """Return the figures with their drawings, and the names of those that do not apply with the reasons.
 
     Raises:
-        ValueError: There is no figure of a name, or one that was asked for does not apply.
+        ValueError: A name is not that of a figure, or a figure that was asked for does not apply.
     """
     drawn, missing = [], {}
     for figure in chosen(names):

@@ -28,7 +28,7 @@ class Lens(NamedTuple):
     Attributes:
         token: The likeliest token.
         probability: Its probability.
-        right_rank: Rank of the right token, 1 if it is the likeliest; 0 where there is no right one.
+        right_rank: Rank of the right token, 1 if it is the likeliest; 0 where no token is right.
         right_probability: Probability of the right token; NaN where there is none.
     """
 

@@ -89,8 +89,8 @@ def prune_heads(model: Any, names: Sequence[str]) -> Any:
             model with `pruned_heads` by the numbers before any was pruned.
 
     Raises:
-        ValueError: There is no such head, a layer would have none left, only some of the heads that share keys are
-            named, or a norm spans all heads (`qk_norm="full"`).
+        ValueError: The model has no such head, a layer would have none left, only some of the heads that share keys
+            are named, or a norm spans all heads (`qk_norm="full"`).
     """
     attentions = attention_layers(model)
     config = without_heads(model.config, names)

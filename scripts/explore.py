@@ -159,8 +159,11 @@ def check_options(args: argparse.Namespace) -> None:
         raise ValueError("--prune HEAD ... and --prune_to FOLDER go together")
     if args.num_rows < 1:
         raise ValueError(f"--num_rows {args.num_rows}: it must be at least 1")
-    if args.rows and not (args.text or args.image):
-        raise ValueError(f"--rows {args.rows} is for figures, which need --text or --image")
+    for name in ("target", "figures", "rows"):
+        value = getattr(args, name)
+        if value and not (args.text or args.image):
+            given = " ".join(value) if isinstance(value, list) else value
+            raise ValueError(f"--{name} {given} is for figures, which need --text or --image")
 
 
 def write_figures(args: argparse.Namespace) -> None:

@@ -230,7 +230,7 @@ class Answers(ModelAnswers):
             ValueError: It is empty or too long.
         """
         if not text or not text.strip():
-            raise ValueError("There is no text yet: type one first")
+            raise ValueError("Type a text first")
         if len(text) > LARGEST_TEXT:
             raise ValueError(f"The text has {len(text):,} characters, but at most {LARGEST_TEXT:,} are allowed")
         check_text("The text", [text])
@@ -288,7 +288,7 @@ class ImageAnswers(ModelAnswers):
             options: None.
 
         Raises:
-            ValueError: There is no picture, or the file is not one.
+            ValueError: No picture is given, or the file is not a picture.
         """
         path = self.uploaded(file)
         try:
@@ -315,7 +315,7 @@ class ImageAnswers(ModelAnswers):
             ValueError: There is none, or it was not uploaded.
         """
         if file is None:
-            raise ValueError("There is no picture yet: drop one first")
+            raise ValueError("Drop a picture first")
         path = Path(str(file.get("path") if isinstance(file, dict) else file)).resolve()
         if not path.is_relative_to(self.uploads):
             raise ValueError("This picture was not uploaded here")

@@ -178,7 +178,7 @@ def test_a_figure_of_the_answer_follows_it(name, clients, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "options", "sentence"),
     [
-        (" ", {}, "There is no text yet: type one first."),
+        (" ", {}, "Type a text first."),
         ("x" * 6000, {}, "The text has 6,000 characters, but at most 5,000 are allowed."),
         ("line " * 40, {}, r"The text has \d+ tokens, but the model reads at most 32."),
         (TEXT, {"num_beams": 0}, "Beams 0: it must be at least 1."),
@@ -202,7 +202,7 @@ def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
     assert "This picture cannot be read: it is not an image" in message
     elsewhere = {"path": str(models / "images" / "config.json")}  # not as an upload, which Gradio itself refuses
     assert "was not uploaded here" in clients["images"].predict(elsewhere, api_name="/answer")[1]
-    assert "There is no picture yet" in clients["images"].predict(None, api_name="/answer")[1]
+    assert "Drop a picture first" in clients["images"].predict(None, api_name="/answer")[1]
 
 
 def test_an_unexpected_error_is_told_on_the_server(capfd) -> None:
