@@ -96,18 +96,18 @@ class Work:
         for name in self.plan.variants:
             job = self.job("checked", name, name)
             check_options(self.plan, name, self.runner.settings(job))
+        if self.plan.equal is None and self.plan.budget not in ("tokens", "flops"):
+            return added
+        self._train_a_step()
         if self.plan.equal is not None:
-            self._train_a_step("measured", added)
             added = self._widths()
-        if self.plan.equal is not None or self.plan.budget in ("tokens", "flops"):
-            kind = "measured" if self.plan.equal is None else "equal"
-            self._train_a_step(kind, added)
-            self.sizes = {name: size_of(self.place(kind, name)) for name in self.plan.variants}
+        for name in self.plan.variants:
+            self.sizes[name] = size_of(self.place("measured", name), **added[name].get("overrides", {}))
         return added
 
-    def _train_a_step(self, kind: str, added: Mapping[str, Options]) -> None:
+    def _train_a_step(self) -> None:
         one_step = {"max_steps": 1, "seed": self.plan.seeds[0], "eval_strategy": "no"}
-        jobs = {name: self.job(kind, name, name, added[name], one_step) for name in self.plan.variants}
+        jobs = {name: self.job("measured", name, name, one_step) for name in self.plan.variants}
         outcomes = self.runner.run(list(jobs.values()))
         for name, job in jobs.items():
             if outcomes[job.name].state != "finished":

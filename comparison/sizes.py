@@ -37,16 +37,17 @@ class Size:
     config: dict[str, Any]
 
 
-def size_of(folder: Path) -> Size:
-    """Return the size of a run from its folder."""
+def size_of(folder: Path, **fields: Any) -> Size:
+    """Return the size of a run from its folder, or that of the same run with other fields of its config."""
     record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     details = record["details"]
     config: Any = AutoConfig.from_pretrained(folder)
+    config.update(fields)
     source, target = row_lengths(details["data"]["train"], config)
     rows = details["rows"]["train"] * details["training"]["epochs"] / details["steps"]
     flops = flops_of_row(config, source, target, head="classif" not in details["training"]["model_class"].lower())
     return Size(
-        parameters=details["training"]["parameters"],
+        parameters=sum(count_parameters(config).values()) if fields else details["training"]["parameters"],
         tokens=rows * (source + target),
         flops=rows * flops * TRAINING_PASSES,
         config=config.to_diff_dict(),

@@ -69,16 +69,16 @@ def test_tokens_become_steps_and_seeds_scores(tmp_path, pretended, capsys):
 
 @pytest.mark.parametrize("equal", ["parameters", "flops"])
 def test_widths_make_variants_equal(equal, tmp_path, pretended):
-    compare(read_plan(plan_file(tmp_path, equal=equal)), tmp_path)
-    sizes = {
-        name: settings_of(tmp_path, f"runs-{name}-1")["overrides"]["intermediate_size"] for name in PLAN["variants"]
-    }
-    assert sizes["pre"] == 48
-    assert sizes["gated"] == 32  # three matrices in place of two
-    counts = [
-        sum(count_parameters(AutoConfig.from_pretrained(tmp_path / "runs" / f"{name}-1")).values()) for name in sizes
-    ]
+    budget = 1e9
+    compare(read_plan(plan_file(tmp_path, equal=equal, budget={"flops": budget})), tmp_path)
+    settings = {name: settings_of(tmp_path, f"runs-{name}-1") for name in PLAN["variants"]}
+    configs = {name: AutoConfig.from_pretrained(tmp_path / "runs" / f"{name}-1") for name in settings}
+    assert settings["pre"]["overrides"]["intermediate_size"] == 48
+    assert settings["gated"]["overrides"]["intermediate_size"] == 32  # three matrices in place of two
+    counts = [sum(count_parameters(config).values()) for config in configs.values()]
     assert max(counts) <= 1.02 * min(counts)
+    for name, config in configs.items():
+        assert settings[name]["max_steps"] == round(budget / (3 * 4 * flops_of_row(config, 16, 16)))
 
 
 def test_each_variant_is_tuned_alike(tmp_path, pretended):
