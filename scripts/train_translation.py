@@ -71,9 +71,9 @@ def _train(run: Run, args: Arguments) -> Run:
         stream = StreamedRows(data.stream, encode, long_texts=data_args.long_texts)
     train_rows = describe_rows(run, args, data, rows, (source, target), stream)
     model = new_model(run, "translation", args, source, target, length=max(lengths))
+    fit_decoding(model.config, training_args)
     if training_args.guided_attention and not run.finished:
         attend_eagerly(model)
-    fit_decoding(model.config, training_args)
     set_generation(model, "translation", length=lengths[1], **training_args.search())
     scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
     if training_args.predict_with_generate:
