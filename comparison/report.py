@@ -118,8 +118,14 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
     if rest:
         found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
     if tests:
-        widest = max(test.resolution for test in tests.values())
-        found.append(f"With these runs, differences below {widest:.2g} cannot be detected (Dunnett, 95 %).")
+        together = [test.resolution for test in tests.values() if not test.alone]
+        if together:
+            found.append(f"With these runs, differences below {max(together):.2g} cannot be detected (Dunnett, 95 %).")
+        alone = [name for name, test in tests.items() if test.alone]
+        if alone:
+            found.append(
+                f"Spread wider than the others, and tested with their own variance (Welch): {', '.join(alone)}."
+            )
     for name, variant in comparison.variants.items():
         if variant.lost:
             total = len(variant.lost) + len(variant.runs)
