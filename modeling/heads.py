@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
+from .chunked_loss import can_be_chunked, chunked_cross_entropy
 from .parts.dropout import identity
 from .parts.norms import build_norm
 
@@ -45,7 +46,7 @@ class LMHeadMixin:
     Three keyword arguments of every language model's `forward` are for training, where most logits are not needed:
 
     - `labeled_only`: compute logits only for the positions with a label, in order, as (N, V).
-    - `return_logits=False`: return only the loss.
+    - `return_logits=False`: return only the loss; logits are computed and dropped in chunks (`chunked_loss`).
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
     The loss does not depend on the first two.
@@ -85,6 +86,9 @@ class LMHeadMixin:
             labeled = targets != IGNORE_INDEX  # (B, T)
             hidden_states, targets = hidden_states[labeled], targets[labeled]
             pointers = tuple(pointer[labeled] for pointer in pointers)
+        if not (return_logits or pointers or hasattr(self, "_loss_function")) and can_be_chunked(self.lm_head):
+            states = self.transform_hidden_states(hidden_states)
+            return self.chunked_loss(states, targets, label_smoothing, kwargs.get("num_items_in_batch")), None
         logits = self.logits(hidden_states, *pointers)
         if labeled_only or label_smoothing:
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
@@ -92,6 +96,20 @@ class LMHeadMixin:
             sizes = {"vocab_size": logits.shape[-1]} | shifted
             loss = self.loss_function(logits=logits, labels=labels, **sizes, **kwargs)
         return loss, logits if return_logits else None
+
+    def chunked_loss(
+        self,
+        states: torch.Tensor,
+        targets: torch.Tensor,
+        label_smoothing: float,
+        num_items_in_batch: torch.Tensor | int | None,
+    ) -> torch.Tensor:
+        """Return the loss of the output layer's inputs (..., D) with targets (...)."""
+        options = {"ignore_index": IGNORE_INDEX, "label_smoothing": label_smoothing}
+        arguments: Any = states.flatten(0, -2), self.lm_head, targets.flatten(), self.logits_transform, options
+        items = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+        total = chunked_cross_entropy(*arguments)
+        return total / torch.as_tensor(items, device=total.device)
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
         """Return the logits (..., V) of states (..., D)."""

@@ -1,0 +1,131 @@
+"""The cross-entropy of an output layer whose logits are never all in memory at once.
+
+Shape letters: N positions, D model width, V vocabulary.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+LOGITS = {"cpu": 2**21, "cuda": 2**26}
+"""Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
+POSITIONS = 256
+"""Positions in a chunk at least: fewer would read the weights too often."""
+
+Transform = Callable[[torch.Tensor], torch.Tensor]
+
+
+def can_be_chunked(layer: nn.Module) -> bool:
+    """Tell whether a layer computes nothing but `W h + b` with weights that are all here.
+
+    Adapters, quantized or sharded weights and hooks, which gather or count them, need the layer's own `forward`.
+    `torch.compile` fuses what it sees.
+    """
+    return (
+        type(layer) is nn.Linear
+        and type(layer.weight) in (nn.Parameter, torch.Tensor)
+        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+        and not torch.compiler.is_compiling()
+    )
+
+
+def chunked_cross_entropy(
+    states: torch.Tensor,
+    layer: nn.Linear,
+    targets: torch.Tensor,
+    transform: Transform,
+    options: dict[str, Any],
+    positions: int | None = None,
+) -> torch.Tensor:
+    """Return `Σ_n CE(f(W h_n + b), y_n)`, of which the first derivatives can be taken.
+
+    The gradients by h, W and b are computed with the loss, chunk by chunk, and with as many operations as without
+    chunks; memory grows with N · D + V · D, not with N · V.
+
+    Args:
+        states: h (N, D).
+        layer: The output layer, as `can_be_chunked` wants it.
+        targets: y (N).
+        transform: f, element by element.
+        options: Options of `torch.nn.functional.cross_entropy`.
+        positions: Positions in a chunk. Default: as many as suit the vocabulary.
+    """
+    weight, bias, device = layer.weight, layer.bias, states.device.type
+    if not torch.is_grad_enabled():
+        states, weight, bias = states.detach(), weight.detach(), None if bias is None else bias.detach()
+    if torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+        states, weight = states.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+    positions = positions or max(POSITIONS, LOGITS.get(device, 2**26) // len(weight))
+    with torch.autocast(device, enabled=False):
+        return ChunkedCrossEntropy.apply(
+            states, weight, bias, targets.to(states.device), transform, options, positions
+        )
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """See `chunked_cross_entropy`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        targets: torch.Tensor,
+        transform: Transform,
+        options: dict[str, Any],
+        positions: int,
+    ) -> torch.Tensor:
+        needed, exact = any(ctx.needs_input_grad), torch.promote_types(weight.dtype, torch.float32)
+        sums = {"dtype": exact, "device": states.device}  # of many chunks, in which rounding would add up
+        gradients = [
+            torch.zeros(value.shape, **sums) if wanted and value is not None else None
+            for value, wanted in zip((states, weight, bias), ctx.needs_input_grad)
+        ]
+        total = torch.zeros((), **sums)
+        for start in range(0, len(states), positions):
+            part = slice(start, start + positions)
+            logits = nn.functional.linear(states[part], weight, bias).to(exact).requires_grad_(needed)
+            with torch.enable_grad():
+                loss = nn.functional.cross_entropy(transform(logits), targets[part], reduction="sum", **options)
+            total += loss.detach()
+            if needed:
+                (slope,) = torch.autograd.grad(loss, logits)
+                add_gradients(gradients, slope.to(weight.dtype), states, weight, part)
+        ctx.save_for_backward(*gradients)
+        ctx.dtype = weight.dtype
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients = (None if saved is None else (saved * slope).to(ctx.dtype) for saved in ctx.saved_tensors)
+        return (*gradients, None, None, None, None)
+
+
+def add_gradients(
+    gradients: list[torch.Tensor | None], slope: torch.Tensor, states: torch.Tensor, weight: torch.Tensor, part: slice
+) -> None:
+    """Add what the positions of a chunk give to the gradients by states, weight and bias.
+
+    Args:
+        gradients: The sums; `None` for those that are not needed.
+        slope: The gradient by the chunk's logits (n, V).
+        states: All states (N, D).
+        weight: The weights (V, D).
+        part: The positions of the chunk.
+    """
+    by_states, by_weight, by_bias = gradients
+    if by_states is not None:
+        by_states[part] = slope @ weight
+    if by_weight is not None and by_weight.dtype == slope.dtype:
+        torch.addmm(by_weight, slope.T, states[part], out=by_weight)
+    elif by_weight is not None:
+        by_weight += slope.T @ states[part]
+    if by_bias is not None:
+        by_bias += slope.sum(dim=0)

@@ -1,0 +1,162 @@
+"""The chunked cross-entropy: against torch's own on all logits, its cost, and when it is not used."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from vanillaformer.modeling import chunked_loss
+from vanillaformer.modeling.chunked_loss import can_be_chunked, chunked_cross_entropy
+from vanillaformer.modeling.heads import cap_logits
+from vanillaformer.modeling.parts.dropout import identity
+
+from .toys import assert_close, inputs_of, labels_of, toy
+
+N, D, V = 11, 6, 19
+CAPPED = partial(cap_logits, scale=0.7, cap=2.0)
+TARGETS = torch.randint(V, (N,), generator=torch.Generator().manual_seed(1))
+TARGETS[3] = -100
+OPTIONS = {"ignore_index": -100, "label_smoothing": 0.0}
+
+
+def layer_and_states(bias: bool, dtype: torch.dtype = torch.float64) -> tuple[nn.Linear, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Linear(D, V, bias=bias).to(dtype), torch.randn(N, D).to(dtype).requires_grad_()
+
+
+def whole(states: torch.Tensor, layer: nn.Linear, transform: Any, options: dict[str, Any]) -> torch.Tensor:
+    logits = transform(layer(states))
+    return nn.functional.cross_entropy(logits, TARGETS, reduction="sum", **options)
+
+
+def gradients(loss: torch.Tensor, states: torch.Tensor, layer: nn.Linear) -> tuple[torch.Tensor, ...]:
+    return torch.autograd.grad(2.5 * loss, (states, *layer.parameters()))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("transform", [identity, CAPPED])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("positions", [1, 4, 100, None])
+def test_loss_and_gradients_are_those_of_all_logits(bias, transform, smoothing, positions):
+    layer, states = layer_and_states(bias)
+    options = OPTIONS | {"label_smoothing": smoothing}
+    found = chunked_cross_entropy(states, layer, TARGETS, transform, options, positions)
+    expected = whole(states, layer, transform, options)
+    assert_close(found, expected, "loss", 1e-13)
+    pairs = zip(gradients(found, states, layer), gradients(expected, states, layer))
+    for name, (own, reference) in zip(("states", "weight", "bias"), pairs):
+        assert_close(own, reference, name, 1e-12)
+
+
+@pytest.mark.parametrize("frozen", ["states", "weight"])
+def test_what_is_frozen_has_no_gradient(frozen):
+    layer, states = layer_and_states(bias=True)
+    {"states": states, "weight": layer.weight}[frozen].requires_grad_(False)
+    chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4).backward()
+    found = {"states": states.grad, "weight": layer.weight.grad}
+    assert found.pop(frozen) is None
+    assert all(gradient is not None for gradient in found.values())
+
+
+def test_without_gradients_only_the_loss_is_computed():
+    layer, states = layer_and_states(bias=True)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+    assert counter.get_total_flops() == 2 * N * D * V
+
+
+def test_chunks_cost_no_operations():
+    layer, states = layer_and_states(bias=False)
+    with FlopCounterMode(display=False) as counter:
+        chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4).backward()
+    assert counter.get_total_flops() == 3 * 2 * N * D * V
+
+
+def test_rounding_does_not_add_up_over_chunks():
+    layer, states = layer_and_states(False, torch.bfloat16)
+    exact = gradients(whole(states.double(), layer.double(), identity, OPTIONS), states, layer)[1]
+    layer, states = layer_and_states(False, torch.bfloat16)
+    errors = [
+        (gradients(loss, states, layer)[1].double() - exact).abs().max().item()
+        for loss in (
+            chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 1),
+            whole(states, layer, identity, OPTIONS),
+        )
+    ]
+    assert errors[0] <= errors[1]
+
+
+def test_autocast_computes_in_its_own_type():
+    layer, states = layer_and_states(True, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+        expected = nn.functional.cross_entropy(layer(states).float(), TARGETS, reduction="sum", **OPTIONS)
+    assert_close(found, expected, "loss", 1e-6)
+    for own, reference in zip(gradients(found, states, layer), gradients(expected, states, layer)):
+        assert own.dtype == torch.float32
+        assert_close(own, reference, "gradient", 2**-7)
+
+
+def test_it_cannot_be_differentiated_twice():
+    layer, states = layer_and_states(bias=False)
+    loss = chunked_cross_entropy(states, layer, TARGETS, identity, OPTIONS, 4)
+    (slope,) = torch.autograd.grad(loss**2, states, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+class Largest(TorchDispatchMode):
+    """Notes the size of the largest tensor that is made."""
+
+    size = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(value, torch.Tensor):
+                self.size = max(self.size, value.numel())
+        return result
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [("encoder_decoder", {"decoder_vocab_size": 500, "num_hidden_layers": 1}), ("decoder", {"vocab_size": 500})],
+)
+def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatch):
+    monkeypatch.setitem(chunked_loss.LOGITS, "cpu", 0)
+    monkeypatch.setattr(chunked_loss, "POSITIONS", 2)
+    model, labels, sizes = toy(kind, **fields), labels_of(kind), {}
+    for asked in (True, False):
+        with Largest() as largest:
+            model(**inputs_of(kind), labels=labels, return_logits=asked).loss.backward()
+        sizes[asked] = largest.size
+    table = model.lm_head.weight.numel()
+    assert sizes[False] == table
+    assert sizes[True] >= labels.numel() * model.lm_head.out_features
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.register_forward_pre_hook(lambda *_: None),
+        lambda layer: layer.register_forward_hook(lambda *_: None),
+        lambda layer: layer.register_full_backward_hook(lambda *_: None),
+        lambda layer: nn.utils.parametrizations.weight_norm(layer),
+    ],
+    ids=["before", "after", "backward", "parametrized"],
+)
+def test_layers_that_do_more_are_run_themselves(change):
+    layer = nn.Linear(D, V)
+    assert can_be_chunked(layer)
+    change(layer)
+    assert not can_be_chunked(layer)
+
+
+def test_a_loss_of_the_user_is_used():
+    model = toy("decoder")
+    model.loss_function = lambda **_: torch.tensor(7.0)
+    assert model(**inputs_of("decoder"), labels=labels_of("decoder"), return_logits=False).loss == 7
