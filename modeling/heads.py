@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
-from .chunked_loss import can_be_chunked, chunked_cross_entropy
+from .parts.chunked_loss import can_be_chunked, chunked_cross_entropy
 from .parts.dropout import identity
 from .parts.norms import build_norm
 

@@ -29,7 +29,7 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.pooling", "parts.initialization", "parts.ngrams", "parts.pointers"),
+        *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -59,7 +59,7 @@ COMPOSED = {
     "parts.attention": {"parts.norms", "parts.positions"},
     "parts.feed_forward": {"parts.dropout"},
     "parts.pointers": {"parts.dropout"},
-    "heads": {"parts.dropout", "parts.norms"},
+    "heads": {"parts.chunked_loss", "parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.grid_positions": {"parts.positions"},
     "parts.position_schemes": {"parts.grid_positions", "parts.positions"},

@@ -9,9 +9,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer.modeling import chunked_loss
-from vanillaformer.modeling.chunked_loss import can_be_chunked, chunked_cross_entropy
 from vanillaformer.modeling.heads import cap_logits
+from vanillaformer.modeling.parts import chunked_loss
+from vanillaformer.modeling.parts.chunked_loss import can_be_chunked, chunked_cross_entropy
 from vanillaformer.modeling.parts.dropout import identity
 
 from .toys import assert_close, inputs_of, labels_of, toy

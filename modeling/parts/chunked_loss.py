@@ -4,6 +4,7 @@ Shape letters: N positions, D model width, V vocabulary.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -53,7 +54,9 @@ def chunked_cross_entropy(
         options: Options of `torch.nn.functional.cross_entropy`.
         positions: Positions in a chunk. Default: as many as suit the vocabulary.
     """
-    weight, bias, device = layer.weight, layer.bias, states.device.type
+    weight: torch.Tensor = layer.weight
+    bias: torch.Tensor | None = layer.bias
+    device = states.device.type
     if not torch.is_grad_enabled():
         states, weight, bias = states.detach(), weight.detach(), None if bias is None else bias.detach()
     if torch.is_autocast_enabled(device):
@@ -82,12 +85,12 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         positions: int,
     ) -> torch.Tensor:
         needed, exact = any(ctx.needs_input_grad), torch.promote_types(weight.dtype, torch.float32)
-        sums = {"dtype": exact, "device": states.device}  # of many chunks, in which rounding would add up
+        zeros = partial(torch.zeros, dtype=exact, device=states.device)  # sums, in which rounding would add up
         gradients = [
-            torch.zeros(value.shape, **sums) if wanted and value is not None else None
+            zeros(value.shape) if wanted and value is not None else None
             for value, wanted in zip((states, weight, bias), ctx.needs_input_grad)
         ]
-        total = torch.zeros((), **sums)
+        total = zeros(())
         for start in range(0, len(states), positions):
             part = slice(start, start + positions)
             logits = nn.functional.linear(states[part], weight, bias).to(exact).requires_grad_(needed)
