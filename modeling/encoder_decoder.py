@@ -68,6 +68,8 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
+        Without masks several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin
+        again with each source and target.
         Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
@@ -91,6 +93,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
             past_key_values=past_key_values,
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
+            encoder_position_ids=position_ids,
             **kwargs,
         )
         return Seq2SeqModelOutput(

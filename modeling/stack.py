@@ -169,6 +169,29 @@ def same_document(
     return None if documents is None else packed_sequence_mask_function(documents)
 
 
+def same_pair(
+    positions: torch.Tensor | None, source_positions: torch.Tensor | None, source_mask: torch.Tensor | None, rows: int
+) -> Callable | None:
+    """Return the mask function by which each target of a packed row attends to its own source, `None` if none is.
+
+    Positions of targets (B or 1, T) and sources (B or 1, S) begin again with every text, and there is no padding mask.
+    What fills a row up behind the last target attends to the last source: to nothing at all it could not.
+    """
+    if positions is None or source_positions is None or source_mask is not None:
+        return None
+    sides = [find_packed_sequence_indices(side.expand(rows, -1)) for side in (positions, source_positions)]
+    if sides[0] is None and sides[1] is None:
+        return None
+    given = zip(sides, (positions, source_positions))
+    targets, sources = (torch.zeros_like(side).expand(rows, -1) if pairs is None else pairs for pairs, side in given)
+    targets = targets.minimum(sources[:, -1:])
+
+    def attends(row: int, head: int, query: int, key: int) -> torch.Tensor:
+        return targets[row, query] == sources[row, key]
+
+    return attends
+
+
 class TokenStack(Stack):
     """A stack whose stem looks tokens up in a table."""
 
@@ -314,9 +337,13 @@ class CrossDecoderStack(TokenStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        encoder_position_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D)."""
+        """Return the states (B, T, D) of target tokens `input_ids` (B, T), given the encoder's output (B, S, D).
+
+        `encoder_position_ids` (B, S) tell the sources of a packed row apart.
+        """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(  # cross-attention has no sliding window
                 DynamicCache(config=self.config), DynamicCache()
@@ -333,7 +360,13 @@ class CrossDecoderStack(TokenStack):
             masks,
             encoder_hidden_states,
             encoder_attention_mask=create_bidirectional_mask(
-                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
+                self.config,
+                hidden_states,
+                encoder_attention_mask,
+                encoder_hidden_states,
+                and_mask_function=same_pair(
+                    position_ids, encoder_position_ids, encoder_attention_mask, hidden_states.shape[0]
+                ),
             ),
             past_key_values=past_key_values,
             use_cache=use_cache,

@@ -19,6 +19,7 @@ from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import fit_decoding, set_generation
 from vanillaformer.training.preprocessing.encoding import encode_pairs
+from vanillaformer.training.preprocessing.packed_pairs import PackedPairs, check_packing
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
@@ -78,12 +79,16 @@ def _train(run: Run, args: Arguments) -> Run:
     scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
     if training_args.predict_with_generate:
         run.details["signatures"] = sacrebleu_signatures(**scoring)
+    collator: Any = DataCollatorForSeq2Seq(source, model=model)
+    if data_args.packing:
+        check_packing(model, training_args)
+        collator = PackedPairs(model, collator)
     trainer = TranslationTrainer(
         model=model,
         args=training_args,
         train_dataset=train_rows,
         eval_dataset=rows["validation"],
-        data_collator=DataCollatorForSeq2Seq(source, model=model),
+        data_collator=collator,
         compute_metrics=translation_metrics(target, **scoring) if training_args.predict_with_generate else None,
     )
     options: dict[str, Any] = {"data": data, "example": example, "num_beams": training_args.num_beams}

@@ -15,7 +15,7 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document
+from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document, same_pair
 
 
 class ParallelDecoderStack(CrossDecoderStack):
@@ -37,6 +37,7 @@ class ParallelDecoderStack(CrossDecoderStack):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        encoder_position_ids: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), some of them hidden."""
@@ -48,7 +49,13 @@ class ParallelDecoderStack(CrossDecoderStack):
             self.masks(hidden_states, attention_mask, and_mask_function=and_mask),
             encoder_hidden_states,
             encoder_attention_mask=create_bidirectional_mask(
-                self.config, hidden_states, encoder_attention_mask, encoder_hidden_states
+                self.config,
+                hidden_states,
+                encoder_attention_mask,
+                encoder_hidden_states,
+                and_mask_function=same_pair(
+                    position_ids, encoder_position_ids, encoder_attention_mask, hidden_states.shape[0]
+                ),
             ),
             **kwargs,
         )

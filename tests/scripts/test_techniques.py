@@ -45,6 +45,14 @@ def test_average_checkpoints(tmp_path: Path, capfd) -> None:
     assert_equal_weights(whole, killed)
 
 
+def test_packed_pairs_train_as_padded_ones(tmp_path: Path) -> None:
+    for name, options in {"padded": [], "packed": ["--packing"]}.items():
+        train("translation", tmp_path / name, "--set", "dropout=0.0", *options)
+    for name in ("loss", "eval_loss"):
+        assert history(tmp_path / "packed", name) == pytest.approx(history(tmp_path / "padded", name), rel=1e-5)
+    assert "packed rows" in (tmp_path / "packed" / "README.md").read_text()
+
+
 class Steps(TrainerCallback):
     """Keeps the weights after each step of the optimizer of the runs that begin while it is `listening`."""
 

@@ -189,6 +189,7 @@ class TranslationDataArguments(TextDataArguments):
     target_locale: str = field(default="de", metadata={"help": "Embedded data: target locale"})
     max_source_length: int = field(default=128, metadata={"help": "Maximum source length in tokens"})
     max_target_length: int = field(default=128, metadata={"help": "Maximum target length in tokens"})
+    packing: bool = field(default=False, metadata={"help": "Pack pairs into rows, without attention between pairs"})
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
         default="13a", metadata={"help": "Tokenization for BLEU", "group": "Evaluation and checkpoints"}
     )
