@@ -7,8 +7,8 @@ Model, weights and rows are the same on both sides; what differs is how rows are
 computes. Theirs: random batches of `--batch` rows, padded to their longest (the Trainer's default), or with rows of
 similar length (`group_by_length`), or every row padded to the longest of all, as tutorials do. Ours: batches of as
 many tokens as theirs have on average (`--tokens_per_batch`), rows of similar length (`group_by_length`, the default of
-`train_classifier`), or short texts packed into rows (`--packing`). Lengths are log-normal, half of them below a third
-of the longest. `speed` is their time through ours.
+`train_classifier`), or texts and pairs packed into rows (`--packing`). Lengths are log-normal, half of them below a
+third of the longest. `speed` is their time through ours.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ from transformers import HfArgumentParser, PreTrainedModel, Seq2SeqTrainer, Seq2
 from weights import END, FIRST_WORD, PAD, Size, pair
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
 from vanillaformer.training.preprocessing.packing import pack
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
@@ -121,14 +122,18 @@ def their_epoch(
     return epoch
 
 
-def our_epoch(task: str, model: PreTrainedModel, rows: Dataset, batch: int, longest: int) -> Call:
+def our_epoch(
+    task: str, model: PreTrainedModel, rows: Dataset, batch: int, longest: int, *, by_tokens: bool, packing: bool
+) -> Call:
     collator: Callable[..., Any] = partial(collate, task)
     how: dict[str, Any] = {"per_device_train_batch_size": batch, "train_sampling_strategy": "group_by_length"}
     tokens = sum(
         len(cell) for name in rows.column_names if name != "labels" or task == "translation" for cell in rows[name]
     )
     if task == "translation":
-        how = {"tokens_per_batch": round(tokens * batch / len(rows))}
+        size = {"tokens_per_batch": round(tokens * batch / len(rows))}
+        how = size if by_tokens else {"per_device_train_batch_size": batch}
+        collator = PackedPairs(model, collator) if packing else collator
     if task.startswith("language"):
         collator, longest = collate_packed, 4 * longest
         how["per_device_train_batch_size"] = max(1, round(tokens * batch / len(rows) / longest))
@@ -147,17 +152,21 @@ def compare(task: str, options: Options) -> None:
     rows = make_rows(task, options, longest)
     models = pair(peer, Size(options.layers, options.width, 4, options.vocab, 4 * longest + 2))
     theirs = partial(their_epoch, task, models["theirs"], rows, options.batch)
-    calls = {"ours": our_epoch(task, models["ours"], rows, options.batch, longest)}
-    calls["random batches"] = theirs(longest=None, how="random")
-    calls["batches by length"] = theirs(longest=None, how="group_by_length")
-    calls["all as long as the longest"] = theirs(longest=longest, how="random")
+    ours = partial(our_epoch, task, models["ours"], rows, options.batch, longest)
+    calls = {"ours": ours(by_tokens=True, packing=False)}
+    if task == "translation":
+        calls["ours: random batches, packed"] = ours(by_tokens=False, packing=True)
+        calls["ours: --tokens_per_batch, packed"] = ours(by_tokens=True, packing=True)
+    calls[f"{peer}: random batches"] = theirs(longest=None, how="random")
+    calls[f"{peer}: batches by length"] = theirs(longest=None, how="group_by_length")
+    calls[f"{peer}: all as long as the longest"] = theirs(longest=longest, how="random")
     samples = measure(calls, options.repeats, 1e-9, "cpu", options.wait_idle)
     kept = undisturbed(samples) if len(undisturbed(samples)) >= 3 else samples
     for number, name in enumerate(calls):
         ratios = [each[number].seconds / each[0].seconds for each in kept]
         seconds = statistics.median(each[number].seconds for each in kept)
         print(
-            f"{task} | {peer if number else 'ours'}: {name} | {seconds:.1f} s | speed {statistics.median(ratios):.2f} "
+            f"{task} | {name} | {seconds:.1f} s | speed {statistics.median(ratios):.2f} "
             f"[{min(ratios):.2f}, {max(ratios):.2f}]",
             flush=True,
         )

@@ -165,7 +165,10 @@ def describe_rows(
     """
     sample = stream is not None
     if tokenizers:
-        run.details["data"] = describe_data(rows, cast(Any, tokenizers), args.training_args, data.stats, sample=sample)
+        pair, packed = cast(Any, tokenizers), args.data_args.packing
+        run.details["data"] = describe_data(
+            rows, pair, args.training_args, data.stats, sample=sample, packed_batches=packed
+        )
     else:
         run.details["data"] = describe_images(rows, data.stats, sample=sample)
     if stream is None:

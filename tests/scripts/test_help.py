@@ -81,7 +81,7 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
     offered = {program: set(OPTION.findall(page(program))) for program in ARGUMENTS}
     only = {
         "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
-        "train-language-model": {"--block_size", "--packing", "--turns_column", "--sample_by"},
+        "train-language-model": {"--block_size", "--block_stride", "--turns_column", "--sample_by"},
         "train-classifier": {"--max_length", "--truncation_side", "--lm_loss_weight"},
         "train-image-classifier": {"--image_size", "--shift", "--mixup", "--mask_ratio"},
     }

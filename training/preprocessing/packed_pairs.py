@@ -16,12 +16,9 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .collators import EVALUATION, EpochCollator
-from .packing import check_attention, pack
+from .packing import check_attention, pack_pairs
 
 Row = dict[str, Any]
-ROOM = 128
-"""Tokens in a row of either side, unless a text is longer: attention computes what is masked too, so that long rows
-would cost more than the padding of short ones."""
 
 
 class PackedPairs(EpochCollator):
@@ -42,8 +39,8 @@ class PackedPairs(EpochCollator):
     def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
         if self.epoch == EVALUATION:
             return self.padded(rows)
-        lengths = np.array([max(len(row["input_ids"]), len(row["labels"])) for row in rows])
-        bins = [[rows[number] for number in items] for items in pack(lengths, max(ROOM, int(lengths.max())))]
+        lengths = np.array([(len(row["input_ids"]), len(row["labels"])) for row in rows])
+        bins = [[rows[number] for number in numbers] for numbers in pack_pairs(lengths)]
         targets = [torch.tensor(row["labels"])[None] for pairs in bins for row in pairs]
         inputs = iter(self.model.prepare_decoder_input_ids_from_labels(labels)[0].tolist() for labels in targets)
         first = [[next(inputs) for _ in pairs] for pairs in bins]

@@ -23,6 +23,9 @@ from .tokenizing import TokenizedSplits, handle_long_texts, map_splits
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention implementations that take a mask of the texts in each row of a batch."""
+ROOM = 128
+"""Tokens in a row of packed pairs, about, unless a text is longer: attention computes what is masked too, so that long
+rows would cost more than the padding of short ones."""
 
 
 def packed_rows(
@@ -91,6 +94,22 @@ def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
             open_bins[left].append(number)
             rooms |= 1 << left
     return sorted(map(sorted, bins))
+
+
+def pack_pairs(lengths: np.ndarray) -> list[list[int]]:
+    """Return which pairs of a batch share a row, given the lengths (B, 2) of sources and targets.
+
+    As many rows as the longer side fills, and the longest pairs go first, each where the row stays shortest (Graham
+    1969): rows of a batch are of about the same length on both sides.
+    """
+    count = -(-lengths.sum(axis=0).max() // max(ROOM, lengths.max()))
+    rows: list[list[int]] = [[] for _ in range(count)]
+    filled = np.zeros((count, 2), np.int64)
+    for pair in np.argsort(-lengths.max(axis=1), kind="stable"):
+        row = int((filled + lengths[pair]).max(axis=1).argmin())
+        rows[row].append(int(pair))
+        filled[row] += lengths[pair]
+    return [sorted(pairs) for pairs in rows if pairs]
 
 
 def check_attention(model: PreTrainedModel) -> None:

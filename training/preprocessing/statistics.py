@@ -14,6 +14,7 @@ from vanillaformer.hub.reporting import report
 from ..data.rows import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
+from .packing import pack_pairs
 from .tokenizing import TokenizedSplits
 
 BATCHES = 200
@@ -30,6 +31,7 @@ def describe_data(
     data_stats: DataStats | None = None,
     *,
     sample: bool = False,
+    packed_batches: bool = False,
 ) -> DataStats:
     """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
 
@@ -39,6 +41,7 @@ def describe_data(
         training_args: The training arguments, which say what makes a batch.
         data_stats: By split, how many rows were left out, or occur in the training data too.
         sample: Whether the training rows are only the first of a stream.
+        packed_batches: Whether the pairs of a batch share rows.
     """
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
@@ -70,7 +73,7 @@ def describe_data(
             size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
             stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
             report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
-    stats["train"]["padding"] = padding_share(rows["train"], training_args)
+    stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed_batches)
     report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
     if sample:
         stats["train"]["sampled rows"] = stats["train"].pop("rows")
@@ -100,8 +103,8 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     return counts
 
 
-def padding_share(rows: Dataset, training_args: Any) -> float:
-    """Return the share of padding in the first batches of the first epoch."""
+def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) -> float:
+    """Return the share of padding in the first batches of the first epoch; `packed`: their pairs share rows."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:
@@ -111,8 +114,15 @@ def padding_share(rows: Dataset, training_args: Any) -> float:
         order = iter(row_order(lengths, training_args) or range(len(lengths)))
         numbers = np.fromiter(islice(order, size * BATCHES), np.int64)
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-    padded = sum(int((lengths[batch].max(axis=0) * len(batch)).sum()) for batch in batches if len(batch))
-    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / padded
+    computed = sum(_computed(lengths[batch], packed) for batch in batches if len(batch))
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / computed
+
+
+def _computed(lengths: np.ndarray, packed: bool) -> int:
+    """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
+    if packed and lengths.shape[1] > 1:
+        lengths = np.stack([lengths[pairs].sum(axis=0) for pairs in pack_pairs(lengths)])
+    return int((lengths.max(axis=0) * len(lengths)).sum())
 
 
 def _lengths(rows: Dataset, column: str) -> dict[str, float]:

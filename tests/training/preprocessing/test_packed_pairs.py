@@ -8,7 +8,7 @@ import torch
 from modeling.axes import FIRST_WORD, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
 from modeling.toys import assert_close, plain_flex_attention, position_choices, toy
 
-from vanillaformer.training.preprocessing import packed_pairs
+from vanillaformer.training.preprocessing import packing
 from vanillaformer.training.preprocessing.packed_pairs import PackedPairs, check_packing
 
 LENGTHS = [(3, 4), (7, 2), (1, 6), (5, 1), (12, 9), (2, 3), (4, 4)]
@@ -34,7 +34,7 @@ def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 
 @pytest.fixture(autouse=True)
 def _short_rows(monkeypatch):
-    monkeypatch.setattr(packed_pairs, "ROOM", 16)
+    monkeypatch.setattr(packing, "ROOM", 16)
 
 
 def gradients(model: Any, batch: dict[str, torch.Tensor]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
+from modeling.toys import toy
 
 from vanillaformer.training.preprocessing.batching import RandomEpochs
 from vanillaformer.training.preprocessing.blocks import block_rows
+from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
 from vanillaformer.training.preprocessing.statistics import describe_data, padding_share
 from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
@@ -110,6 +113,20 @@ def test_padding_of_random_batches():
 def test_padding_by_kind_of_batch(changes):
     share = padding_share(many_rows(), settings(train_batch_size=8, **changes))
     assert (0.0 < share < 0.12) if "data_seed" not in changes else share > 0.3
+
+
+def test_padding_of_packed_pairs():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(2, 60, (64, 2)).tolist()
+    rows = Dataset.from_list([{"input_ids": [1] * source, "labels": [1] * target} for source, target in lengths])
+    collator = PackedPairs(toy("encoder_decoder"), None)
+    order = list(RandomEpochs(64, 0))
+    batches = [collator([rows[row] for row in order[start : start + 16]]) for start in range(0, 64, 16)]
+    computed = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
+    real = sum(map(sum, lengths))
+    shares = [padding_share(rows, settings(train_batch_size=16), packed=packed) for packed in (True, False)]
+    assert shares[0] == pytest.approx(1 - real / computed)
+    assert shares[0] < shares[1] / 2
 
 
 # ------------------------------------------------------------------------------------------------- long texts
