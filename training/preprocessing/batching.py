@@ -90,10 +90,10 @@ class LengthGroupedEpochs(RandomEpochs):
 class TokenBatches(Sampler[list[int]]):
     """Batches of about equal numbers of tokens, from rows of similar length, in random order.
 
-    The rows of an epoch are shuffled, sorted by their lengths within pools of `POOL` batches, and cut where the
-    running sum of tokens passes a multiple of the batch's share: a batch differs from the others by no more than one
-    row, and every epoch has the same number of batches. A batch is the work of one optimizer step; every process
-    gets `accumulation` parts of it.
+    The rows of an epoch are shuffled, sorted by their lengths within pools of `POOL` batches unless they are packed,
+    and cut where the running sum of tokens passes a multiple of the batch's share: a batch differs from the others by
+    no more than one row, and every epoch has the same number of batches. A batch is the work of one optimizer step;
+    every process gets `accumulation` parts of it.
 
     Args:
         lengths: Tokens of each row, one column for each side that is padded: (rows, 1 or 2).
@@ -102,6 +102,7 @@ class TokenBatches(Sampler[list[int]]):
         accumulation: Parts that one process works on in turn.
         processes: Number of processes.
         process: Which of them this is.
+        by_length: Whether a batch has rows of similar length; any rows otherwise.
 
     Raises:
         ValueError: A batch would not have a row for every part.
@@ -116,11 +117,13 @@ class TokenBatches(Sampler[list[int]]):
         accumulation: int = 1,
         processes: int = 1,
         process: int = 0,
+        by_length: bool = True,
     ):
         self.lengths = np.asarray(lengths)
         self.totals = self.lengths.sum(axis=1)
         self.epochs = RandomEpochs(len(self.totals), seed)
         self.accumulation, self.processes, self.process = accumulation, processes, process
+        self.by_length = by_length
         self.batches = max(1, round(int(self.totals.sum()) / tokens))
         share, longest, parts = self.totals.sum() / self.batches, int(self.totals.max()), accumulation * processes
         if share < (parts + 1) * longest and (parts > 1 or share < longest):
@@ -149,8 +152,9 @@ class TokenBatches(Sampler[list[int]]):
         order = self.epochs.order(generator).numpy()
         pools = -(-self.batches // POOL)
         bounds = [0, *np.linspace(0, self.batches, pools + 1)[1:].round().astype(int).tolist()]
-        rows = [self._sorted(pool) for pool in self._cut(order, np.asarray(bounds))]
-        batches = self._cut(np.concatenate(rows), np.arange(self.batches + 1))
+        if self.by_length:
+            order = np.concatenate([self._sorted(pool) for pool in self._cut(order, np.asarray(bounds))])
+        batches = self._cut(order, np.arange(self.batches + 1))
         return [batches[number] for number in torch.randperm(len(batches), generator=generator).tolist()]
 
     def _cut(self, order: np.ndarray, bounds: np.ndarray) -> list[np.ndarray]:
@@ -170,8 +174,8 @@ def order_seed(training_args: Any) -> int:
     return training_args.seed if training_args.data_seed is None else training_args.data_seed
 
 
-def token_batches(lengths: np.ndarray, arguments: Any) -> TokenBatches:
-    """Return the batches of `--tokens_per_batch` for this process."""
+def token_batches(lengths: np.ndarray, arguments: Any, *, packed: bool = False) -> TokenBatches:
+    """Return the batches of `--tokens_per_batch` for this process, of rows of similar length unless they are packed."""
     return TokenBatches(
         lengths,
         arguments.tokens_per_batch,
@@ -179,6 +183,7 @@ def token_batches(lengths: np.ndarray, arguments: Any) -> TokenBatches:
         accumulation=arguments.gradient_accumulation_steps,
         processes=arguments.world_size,
         process=arguments.process_index,
+        by_length=not packed,
     )
 
 

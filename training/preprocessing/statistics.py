@@ -106,9 +106,10 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) -> float:
     """Return the share of padding in the first batches of the first epoch; `packed`: their pairs share rows."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
+    packed = packed and lengths.shape[1] > 1  # the rows of a language model are packed already
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:
-        whole = token_batches(lengths, training_args).epoch_batches()[:BATCHES]
+        whole = token_batches(lengths, training_args, packed=packed).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
         order = iter(row_order(lengths, training_args) or range(len(lengths)))
@@ -120,7 +121,7 @@ def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) ->
 
 def _computed(lengths: np.ndarray, packed: bool) -> int:
     """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
-    if packed and lengths.shape[1] > 1:
+    if packed:
         lengths = np.stack([lengths[pairs].sum(axis=0) for pairs in pack_pairs(lengths)])
     return int((lengths.max(axis=0) * len(lengths)).sum())
 

@@ -57,9 +57,10 @@ def rows_of(batches: TokenBatches) -> list[list[int]]:
     return [list(map(int, batch)) for batch in batches]
 
 
-def test_token_batches_have_every_row_once_and_about_equal_tokens() -> None:
+@pytest.mark.parametrize("by_length", [True, False])
+def test_token_batches_have_every_row_once_and_about_equal_tokens(by_length: bool) -> None:
     lengths = pairs()
-    batches = TokenBatches(lengths, 1024, seed=3)
+    batches = TokenBatches(lengths, 1024, seed=3, by_length=by_length)
     found = rows_of(batches)
     assert sorted(row for batch in found for row in batch) == list(range(len(lengths)))
     assert len(found) == len(batches) == round(lengths.sum() / 1024)
@@ -76,6 +77,17 @@ def test_token_batches_pad_little() -> None:
         for found in (batches, at_random)
     ]
     assert padding[0] < padding[1] / 10
+
+
+def test_token_batches_of_packed_rows_have_rows_of_all_lengths() -> None:
+    lengths = pairs()
+    spread = [
+        np.mean(
+            [lengths[batch, 0].std() for batch in rows_of(TokenBatches(lengths, 1024, seed=0, by_length=by_length))]
+        )
+        for by_length in (True, False)
+    ]
+    assert spread[1] > 0.9 * lengths[:, 0].std() > 5 * spread[0]
 
 
 def test_token_batches_differ_by_epoch_and_seed_alone() -> None:
