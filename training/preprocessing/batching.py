@@ -175,7 +175,7 @@ def order_seed(training_args: Any) -> int:
 
 
 def token_batches(lengths: np.ndarray, arguments: Any, *, packed: bool = False) -> TokenBatches:
-    """Return the batches of `--tokens_per_batch` for this process, of rows of similar length unless they are packed."""
+    """Return the batches of `--tokens_per_batch` for this process, by length unless their rows are packed."""
     return TokenBatches(
         lengths,
         arguments.tokens_per_batch,
