@@ -81,12 +81,8 @@ def test_token_batches_pad_little() -> None:
 
 def test_token_batches_of_packed_rows_have_rows_of_all_lengths() -> None:
     lengths = pairs()
-    spread = [
-        np.mean(
-            [lengths[batch, 0].std() for batch in rows_of(TokenBatches(lengths, 1024, seed=0, by_length=by_length))]
-        )
-        for by_length in (True, False)
-    ]
+    by_length, of_all = (rows_of(TokenBatches(lengths, 1024, seed=0, by_length=wanted)) for wanted in (True, False))
+    spread = [np.mean([lengths[batch, 0].std() for batch in batches]) for batches in (by_length, of_all)]
     assert spread[1] > 0.9 * lengths[:, 0].std() > 5 * spread[0]
 
 
