@@ -17,6 +17,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from .decoding import DECODINGS, DecoderInputs
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
+from .parts.sentence_cache import share_sources
 from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output
 from .stack import EncoderStack, replace_windowed_cross_cache
 
@@ -133,12 +134,17 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
     ) -> Any:
         if not self.model.decoder.has_cache:
             return None
+        given = model_kwargs.get("past_key_values")
         prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
             generation_config, model_kwargs, *args, **kwargs
         )
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
             replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
+            copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
+            if cache is not given:
+                shared = share_sources(cache, copies, self.config._attn_implementation or "eager")
+                model_kwargs["past_key_values"] = shared
         return prepared
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:

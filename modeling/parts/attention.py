@@ -16,6 +16,7 @@ from vanillaformer.configuration import BlockConfig, layer_types, remaining_head
 
 from .norms import NormPerHead, build_norm
 from .positions import PositionEmbeddings, Rotate
+from .sentence_cache import SentenceCache
 
 
 def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -251,3 +252,27 @@ class CrossAttention(Attention):
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
         return query, key, value
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_embeddings: PositionEmbeddings | None = None,
+        past_key_values: Cache | None = None,
+        position_bias: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if not isinstance(past_key_values, SentenceCache):
+            return super().forward(
+                hidden_states, key_value_states, attention_mask, past_key_values=past_key_values, **kwargs
+            )
+        cache = past_key_values
+        output, probabilities = super().forward(
+            cache.fold(hidden_states),
+            cache.sources(key_value_states),
+            cache.sources(attention_mask),
+            past_key_values=cache,
+            **kwargs,
+        )
+        return cache.unfold(output), None if probabilities is None else cache.unfold(probabilities)

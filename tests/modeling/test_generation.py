@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from vanillaformer.modeling.parts.sentence_cache import share_sources
+
 from .axes import cover, single_values
 from .toys import (
     PAD,
@@ -219,6 +221,48 @@ def test_the_keys_and_values_of_the_source_are_computed_once():
     attention.q_proj.register_forward_hook(lambda *args: calls.append(0))
     model.generate(source, attention_mask=torch.ones_like(source), min_new_tokens=5, max_new_tokens=5, do_sample=False)
     assert (calls.count(1), calls.count(0)) == (1, 5)
+
+
+SEVERAL = [
+    {"num_beams": 3},
+    {"num_beams": 4, "num_return_sequences": 2},
+    {"do_sample": True, "num_return_sequences": 3},
+]
+
+
+@pytest.mark.parametrize("how", SEVERAL)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_outputs_of_a_source_share_its_keys_and_values(implementation, how):
+    model, prompts = toy("encoder_decoder").double(), prompt_of("encoder_decoder")
+    model.set_attn_implementation(implementation)
+    eager = implementation == "eager"
+    settings = {
+        "max_new_tokens": NEW,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+        "output_attentions": eager,
+    }
+    caches = [None, EncoderDecoderCache(DynamicCache(), DynamicCache())]
+    found = []
+    for cache in caches:
+        torch.manual_seed(0)
+        found.append(model.generate(**prompts, **how, **settings, past_key_values=cache))
+    shared, repeated = found
+    assert torch.equal(shared.sequences, repeated.sequences)
+    for step, (ours, theirs) in enumerate(zip(shared.scores, repeated.scores, strict=True)):
+        assert_close(ours, theirs, f"scores of step {step}", 1e-12)
+    for ours, theirs in zip(shared.cross_attentions, repeated.cross_attentions, strict=True) if eager else ():
+        assert_close(torch.stack(ours), torch.stack(theirs), "cross-attention", 1e-12)
+    rows = [len(output.past_key_values.cross_attention_cache.layers[0].keys) for output in found]
+    assert rows == [3, 3 * max(how.get("num_beams", 1), how.get("num_return_sequences", 1))]
+
+
+def test_outputs_that_cannot_share_their_source_have_their_own():
+    model = toy("encoder_decoder")
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    assert share_sources(cache, 3, "flex_attention") is share_sources(cache, 1, "sdpa") is cache
+    static = EncoderDecoderCache(*(StaticCache(config=model.config, max_cache_len=6) for _ in range(2)))
+    assert share_sources(static, 3, "sdpa") is static
 
 
 def test_a_cache_that_was_reset_takes_another_source():

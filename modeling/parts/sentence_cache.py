@@ -1,0 +1,56 @@
+"""The cache of generation with several outputs for each source: cross-attention is kept once per source."""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+
+FOLDING = ("eager", "sdpa")
+"""Attention implementations whose masks are tensors (B, 1, T, S)."""
+
+
+class SentenceCache(EncoderDecoderCache):
+    """A cache for `copies` rows, beams or samples, of each source, whose keys and values they share.
+
+    Rows of one source are neighbors, and a beam takes the place of another of its own source only: what
+    cross-attention has cached never changes its place.
+
+    Args:
+        caches: Those of self-attention and of cross-attention, the latter empty.
+        copies: Rows of each source.
+    """
+
+    def __init__(self, *caches: Cache, copies: int):
+        super().__init__(*caches)
+        self.copies = copies
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Put row `beam_idx[i]` of self-attention in the place of row i."""
+        self.self_attention_cache.reorder_cache(beam_idx)  # type: ignore[arg-type]  # any integers
+
+    def fold(self, x: torch.Tensor) -> torch.Tensor:
+        """Return states (B·copies, T, D) as (B, copies·T, D): the tokens of one source in one row."""
+        return x.reshape(-1, self.copies * x.shape[1], x.shape[2])
+
+    def unfold(self, x: torch.Tensor) -> torch.Tensor:
+        """Return states or probabilities (B, ..., copies·T, N) as (B·copies, ..., T, N)."""
+        x = x.unflatten(-2, (self.copies, -1)).movedim(-3, 1)
+        return x.flatten(0, 1)
+
+    def sources(self, x: Any) -> Any:
+        """Return one row for each source of states (B·copies, S, D) or of a mask (B·copies, 1, T, S), T then 1."""
+        return None if x is None else x[:: self.copies] if x.ndim == 3 else x[:: self.copies, :, :1]
+
+
+def share_sources(cache: EncoderDecoderCache, copies: int, implementation: str) -> EncoderDecoderCache:
+    """Return the cache for `copies` rows of each source, itself where they cannot share their source.
+
+    Args:
+        cache: An empty cache.
+        copies: Rows of each source.
+        implementation: The attention's.
+    """
+    cross = cache.cross_attention_cache
+    if copies == 1 or type(cross) is not DynamicCache or cross.offloading or implementation not in FOLDING:
+        return cache
+    return SentenceCache(cache.self_attention_cache, cross, copies=copies)
