@@ -70,7 +70,7 @@ def main() -> None:
         order = sorted(range(len(sources)), key=lambda row: -len(tokenizer(sources[row])["input_ids"]))
         some = order[:: max(1, len(order) // options.count)]
         for name, settings in ways(model, options).items():
-            settings = {"max_new_tokens": 128, "do_sample": False, **settings}
+            settings = {"do_sample": False, **settings}
             ids = translate(model, batched(tokenizer, sources, order, 64), settings)
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
             wanted = [references[row] for row in order]

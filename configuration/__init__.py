@@ -1,5 +1,6 @@
 """Descriptions of models: strict configs, every value of every option, and presets."""
 
+from .activations import ACTIVATION_ALIASES
 from .base import BlockConfig, ConfigView, VanillaConfig, layer_types
 from .decoder import VanillaDecoderConfig
 from .encoder import VanillaEncoderConfig
@@ -11,6 +12,7 @@ from .pruned_heads import remaining_heads
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 __all__ = [
+    "ACTIVATION_ALIASES",
     "PRESETS",
     "BlockConfig",
     "ConfigView",

@@ -1,4 +1,4 @@
-"""Activation functions of transformers that have a name of their own or a paper: cards and conversion read them."""
+"""Activation functions of transformers that have a name of their own, a paper or several names."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ ACTIVATION_ALIASES = {
     "gelu_python": "gelu",
     "gelu_python_tanh": "gelu_pytorch_tanh",
 }
-"""Other names that transformers has for the same function, equal but for rounding."""
+"""Other names that transformers has for the same function, equal but for rounding; that on the right is fused."""
 
 
 def activation_choice(name: str) -> Activation:

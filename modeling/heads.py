@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
+from .parts.activations import build_activation
 from .parts.chunked_loss import can_be_chunked, chunked_cross_entropy
 from .parts.dropout import identity
 from .parts.norms import build_norm
@@ -153,7 +153,7 @@ class PredictionHead(nn.Module):
     def __init__(self, config: VanillaEncoderConfig, act: str, norm: bool):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.head_bias)
-        self.act_fn = ACT2FN[act]
+        self.act_fn = build_activation(act)
         self.norm = build_norm(config) if norm else nn.Identity()
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
@@ -20,6 +19,7 @@ from vanillaformer.configuration import BlockConfig, Stage, VanillaImageEncoderC
 
 from .base import VanillaPreTrainedModel
 from .block import SelfAttentionBlock
+from .parts.activations import build_activation
 from .parts.attention import Attention
 from .parts.grid_positions import Grid
 from .parts.norms import build_norm
@@ -50,7 +50,7 @@ class ImagePooler(nn.Module):
         self.pool = IMAGE_POOLINGS[config.image_pooling]
         self.norm = build_norm(config, width) if config.pooler_norm else nn.Identity()
         self.dense = nn.Linear(width, width) if config.pooler_act else nn.Identity()
-        self.act_fn = ACT2FN[config.pooler_act] if config.pooler_act else nn.Identity()
+        self.act_fn = build_activation(config.pooler_act) if config.pooler_act else nn.Identity()
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         pooled = self.pool(hidden_states, self.num_prefix_tokens, attention_mask)

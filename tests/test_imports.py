@@ -30,6 +30,7 @@ LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
+        "parts.activations",
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -57,9 +58,9 @@ LAYERS = [
 # The parts that are made of other parts, and of which.
 COMPOSED = {
     "parts.attention": {"parts.norms", "parts.positions", "parts.sentence_cache"},
-    "parts.feed_forward": {"parts.dropout"},
+    "parts.feed_forward": {"parts.activations", "parts.dropout"},
     "parts.pointers": {"parts.dropout"},
-    "heads": {"parts.chunked_loss", "parts.dropout", "parts.norms"},
+    "heads": {"parts.activations", "parts.chunked_loss", "parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.grid_positions": {"parts.positions"},
     "parts.position_schemes": {"parts.grid_positions", "parts.positions"},

@@ -2,10 +2,10 @@
 
 import torch
 from torch import nn
-from transformers.activations import ACT2FN
 
 from vanillaformer.configuration import BlockConfig
 
+from .activations import build_activation
 from .dropout import build_dropout
 
 
@@ -19,7 +19,7 @@ class PlainFeedForward(nn.Module):
         super().__init__()
         width, inner_width = config.hidden_size, config.intermediate_size
         self.up_proj = nn.Linear(width, inner_width, bias=config.mlp_bias)
-        self.act_fn = ACT2FN[config.hidden_act]
+        self.act_fn = build_activation(config.hidden_act)
         self.dropout = build_dropout(config.activation_dropout)
         self.down_proj = nn.Linear(inner_width, width, bias=config.mlp_bias)
 
