@@ -32,6 +32,7 @@ PUBLIC = {
         "preset",
     },
     "vanillaformer.configuration": {
+        "ACTIVATION_ALIASES",
         "PRESETS",
         "BlockConfig",
         "ConfigView",
