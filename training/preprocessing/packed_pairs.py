@@ -33,7 +33,8 @@ class PackedPairs(EpochCollator):
     """
 
     def __init__(self, model: PreTrainedModel, padded: Callable[[list[Row]], Any]):
-        self.model, self.padded = model, padded
+        self.model: Any = model  # whose class says how inputs are made of labels
+        self.padded = padded
         self.epoch = 0
 
     def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
