@@ -26,8 +26,8 @@ class MaskPredict(ParallelDecoding):
     hidden: it is then the mean negative log-likelihood of length and tokens in one step.
 
     Generation hides the `⌊T (1 - t/steps)⌋` least certain tokens after step t, and predicts them again. With several
-    beams it does so for the likeliest lengths, and keeps the text with the greatest mean log-probability (by
-    `length_penalty`, as for beams).
+    beams it does so for the likeliest lengths, and keeps the text with the greatest `(log p(T) + Σ log p(y)) / T^α`, α
+    being `length_penalty`. Without p(T), as in the paper, a text that was cut short is often the surest one.
 
     A hidden token is `decoder_start_token_id`, which no target contains; the last token, which ends a text, is never
     hidden.
@@ -130,24 +130,30 @@ class MaskPredict(ParallelDecoding):
         self, model: Any, config: Any, encoder_outputs: Any, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         seen = source_mask(encoder_outputs[0], attention_mask)
-        lengths = self.predict_lengths(encoder_outputs[0], seen, config)
+        lengths, length_scores = self.predict_lengths(encoder_outputs[0], seen, config)
         source = {"encoder_outputs": encoder_outputs, "attention_mask": attention_mask}
         tokens, log_probabilities = self.refine(model, lengths, config.refinement_steps, **source)
-        scores = log_probabilities.sum(dim=1) / lengths.clamp(min=1) ** config.length_penalty
+        scores = (length_scores + log_probabilities.sum(dim=1)) / lengths.clamp(min=1) ** config.length_penalty
         best = scores.view(-1, config.num_beams).topk(config.num_return_sequences, dim=1)
         first = torch.arange(0, len(lengths), config.num_beams, device=lengths.device)
         rows = (best.indices + first[:, None]).flatten()
         return tokens[rows, : int(lengths[rows].max()) + 1], best.values.flatten()
 
-    def predict_lengths(self, states: torch.Tensor, seen: torch.Tensor, config: Any) -> torch.Tensor:
-        """Return the number of tokens of each text (B · E), without its end: the E likeliest ones of each source."""
+    def predict_lengths(
+        self, states: torch.Tensor, seen: torch.Tensor, config: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the number of tokens of each text, without its end, and its log-probability (B · E), twice.
+
+        They are the E likeliest ones of each source.
+        """
         beams, limit = config.num_beams, self.config.max_length_difference
         longest = min(config.max_length - 2, self.config.max_position_embeddings - 1)
         states, seen = states[::beams], seen[::beams]
         lengths = seen.sum(dim=1, keepdim=True) + torch.arange(-limit, limit + 1, device=states.device)
         logits = self.length_logits(states, seen).masked_fill((lengths < 1) | (lengths > longest), -torch.inf)
-        likeliest = lengths.gather(1, logits.topk(beams).indices).flatten()
-        return (likeliest * config.length_scale).round().long().clamp(min(1, longest), longest)
+        best = logits.log_softmax(dim=-1).topk(beams)
+        likeliest = lengths.gather(1, best.indices).flatten()
+        return (likeliest * config.length_scale).round().long().clamp(min(1, longest), longest), best.values.flatten()
 
     def refine(
         self, model: Any, lengths: torch.Tensor, steps: int, **source: Any

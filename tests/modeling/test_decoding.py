@@ -221,11 +221,8 @@ def test_one_step_is_the_argmax_of_a_pass_on_hidden_tokens(models):
     assert output[0, 1:-1].tolist() == logits.argmax(-1).tolist()
 
 
-def test_refinement_hides_the_least_certain_tokens(models):
-    """The algorithm of the paper for one sentence, in plain Python."""
-    model, inputs, steps = models["mask_predict"], single(source(), 0), 3
-    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=steps, return_dict_in_generate=True)
-    length = output.sequences.shape[1] - 2
+def refined(model, inputs, length: int, steps: int) -> tuple[list[int], float]:
+    """The algorithm of the paper for one sentence, in plain Python: the text, and the sum of the log-probabilities."""
     text, certainty = [START] * length, [0.0] * length
     for step in range(1, steps + 1):
         logits = model(**inputs, decoder_input_ids=torch.tensor([[*text, END]])).logits[0]
@@ -235,23 +232,47 @@ def test_refinement_hides_the_least_certain_tokens(models):
             text[place], certainty[place] = best.indices[place].item(), best.values[place].item()
         for place in sorted(range(length), key=lambda place: certainty[place])[: length * (steps - step) // steps]:
             text[place] = START
-    assert text_of(output.sequences[0]) == [*text, END]
-    assert output.sequences_scores.item() == pytest.approx(sum(certainty) / length, rel=1e-5)
+    return [*text, END], sum(certainty)
 
 
-def test_candidates_are_the_likeliest_lengths_and_the_best_text_wins(models):
-    model, inputs = models["mask_predict"], single(source(), 0)
+def length_log_probabilities(model, inputs) -> dict[int, float]:
+    """Log-probability of every length that fits into NEW tokens, by the differences to the source's 7 tokens."""
     states = model.get_encoder()(**inputs).last_hidden_state
-    seen = inputs["attention_mask"].bool()
-    scores = model.decoding.length_logits(states, seen)[0]
-    lengths = [7 + place - 128 for place in scores.argsort(descending=True).tolist()]
-    likeliest = [length for length in lengths if 1 <= length <= NEW - 1][:3]
-    options = {"max_new_tokens": NEW, "return_dict_in_generate": True}
+    logits = model.decoding.length_logits(states, inputs["attention_mask"].bool())[0].tolist()
+    fitting = {7 + place - 128: logit for place, logit in enumerate(logits) if 1 <= 7 + place - 128 <= NEW - 1}
+    total = math.log(sum(map(math.exp, fitting.values())))
+    return {length: logit - total for length, logit in fitting.items()}
+
+
+def test_refinement_hides_the_least_certain_tokens(models):
+    model, inputs = models["mask_predict"], single(source(), 0)
+    output = model.generate(**inputs, max_new_tokens=NEW, refinement_steps=3, return_dict_in_generate=True)
+    length = output.sequences.shape[1] - 2
+    text, certainty = refined(model, inputs, length, steps=3)
+    assert text_of(output.sequences[0]) == text
+    score = (length_log_probabilities(model, inputs)[length] + certainty) / length
+    assert output.sequences_scores.item() == pytest.approx(score, rel=1e-5)
+
+
+@pytest.mark.parametrize("penalty", [1.0, 0.0])
+def test_candidates_are_the_likeliest_lengths_and_the_likeliest_text_wins(models, penalty):
+    model, inputs = models["mask_predict"], single(source(), 0)
+    lengths = length_log_probabilities(model, inputs)
+    likeliest = sorted(lengths, key=lambda length: -lengths[length])[:3]
+    options = {
+        "max_new_tokens": NEW,
+        "refinement_steps": 3,
+        "length_penalty": penalty,
+        "return_dict_in_generate": True,
+    }
     output = model.generate(**inputs, num_beams=3, num_return_sequences=3, **options)
-    assert {len(text_of(row)) - 1 for row in output.sequences} == set(likeliest)
-    assert output.sequences_scores.tolist() == sorted(output.sequences_scores.tolist(), reverse=True)
+    texts = {length: refined(model, inputs, length, steps=3) for length in likeliest}
+    scores = {length: (lengths[length] + texts[length][1]) / length**penalty for length in likeliest}
+    order = sorted(likeliest, key=lambda length: -scores[length])
+    assert [text_of(row) for row in output.sequences] == [texts[length][0] for length in order]
+    assert output.sequences_scores.tolist() == pytest.approx([scores[length] for length in order], rel=1e-5)
     best = model.generate(**inputs, num_beams=3, **options)
-    assert text_of(best.sequences[0]) == text_of(output.sequences[0])
+    assert text_of(best.sequences[0]) == texts[order[0]][0]
 
 
 def test_length_scale_is_a_factor_on_the_length(models):
