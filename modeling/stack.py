@@ -359,14 +359,8 @@ class CrossDecoderStack(TokenStack):
             positions,
             masks,
             encoder_hidden_states,
-            encoder_attention_mask=create_bidirectional_mask(
-                self.config,
-                hidden_states,
-                encoder_attention_mask,
-                encoder_hidden_states,
-                and_mask_function=same_pair(
-                    position_ids, encoder_position_ids, encoder_attention_mask, hidden_states.shape[0]
-                ),
+            encoder_attention_mask=self.source_mask(
+                hidden_states, encoder_hidden_states, encoder_attention_mask, position_ids, encoder_position_ids
             ),
             past_key_values=past_key_values,
             use_cache=use_cache,
@@ -375,3 +369,15 @@ class CrossDecoderStack(TokenStack):
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=hidden_states, past_key_values=past_key_values
         )
+
+    def source_mask(
+        self,
+        hidden_states: torch.Tensor,
+        source: torch.Tensor | None,
+        padding: torch.Tensor | None,
+        position_ids: torch.Tensor | None,
+        source_position_ids: torch.Tensor | None,
+    ) -> Any:
+        """Return the mask of cross-attention to a source (B, S, D): its padding mask, or that of packed pairs."""
+        pairs = same_pair(position_ids, source_position_ids, padding, hidden_states.shape[0])
+        return create_bidirectional_mask(self.config, hidden_states, padding, source, and_mask_function=pairs)

@@ -8,14 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document, same_pair
+from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document
 
 
 class ParallelDecoderStack(CrossDecoderStack):
@@ -48,14 +47,8 @@ class ParallelDecoderStack(CrossDecoderStack):
             positions,
             self.masks(hidden_states, attention_mask, and_mask_function=and_mask),
             encoder_hidden_states,
-            encoder_attention_mask=create_bidirectional_mask(
-                self.config,
-                hidden_states,
-                encoder_attention_mask,
-                encoder_hidden_states,
-                and_mask_function=same_pair(
-                    position_ids, encoder_position_ids, encoder_attention_mask, hidden_states.shape[0]
-                ),
+            encoder_attention_mask=self.source_mask(
+                hidden_states, encoder_hidden_states, encoder_attention_mask, position_ids, encoder_position_ids
             ),
             **kwargs,
         )
