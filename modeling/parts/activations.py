@@ -9,7 +9,7 @@ from vanillaformer.configuration import ACTIVATION_ALIASES
 def build_activation(name: str) -> nn.Module:
     """Return the activation of this name in `ACT2FN`.
 
-    Names of one function differ in rounding: GPT-2's `gelu_new` is written out in seven operations there, each of
-    which keeps its result for the backward pass, and is one kernel as `gelu_pytorch_tanh`.
+    Names of one function differ in rounding: GPT-2's `gelu_new` is written out in single operations there, whose
+    results are kept for the backward pass, and is one kernel as `gelu_pytorch_tanh`.
     """
     return ACT2FN[ACTIVATION_ALIASES.get(name, name)]

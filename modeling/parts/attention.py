@@ -253,26 +253,16 @@ class CrossAttention(Attention):
             cache.is_updated[self.layer_idx] = True
         return query, key, value
 
-    def forward(
+    def forward(  # type: ignore[override]  # the cache is given by its name
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
-        position_embeddings: PositionEmbeddings | None = None,
-        past_key_values: Cache | None = None,
-        position_bias: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if not isinstance(past_key_values, SentenceCache):
-            return super().forward(
-                hidden_states, key_value_states, attention_mask, past_key_values=past_key_values, **kwargs
-            )
-        cache = past_key_values
-        output, probabilities = super().forward(
-            cache.fold(hidden_states),
-            cache.sources(key_value_states),
-            cache.sources(attention_mask),
-            past_key_values=cache,
-            **kwargs,
-        )
+        cache = kwargs.get("past_key_values")
+        if not isinstance(cache, SentenceCache):
+            return super().forward(hidden_states, key_value_states, attention_mask, **kwargs)
+        inputs = cache.fold(hidden_states), cache.sources(key_value_states), cache.sources(attention_mask)
+        output, probabilities = super().forward(*inputs, **kwargs)
         return cache.unfold(output), None if probabilities is None else cache.unfold(probabilities)

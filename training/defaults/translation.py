@@ -77,7 +77,7 @@ def translator_defaults(
         Default("max_source_length", source_length, "enough for 99 % of the sources"),
         Default("max_target_length", target_length, "enough for 99 % of the targets"),
         Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {machine.words}"),
-        Default("tokens_per_batch", 4_096, "no padding, and many steps"),
+        Default("tokens_per_batch", 4_096, "little padding, and many steps"),
         Default("optim", "muon", "fewer steps than AdamW to the same loss"),
         Default("learning_rate", 4e-3, "for Muon"),
         Default("weight_decay", 0.1, "for Muon"),

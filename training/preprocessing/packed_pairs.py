@@ -1,7 +1,7 @@
 """Pairs of texts packed into rows while a batch is made: several sources in one row, their targets in another.
 
 A batch has the same pairs with packing as without, so that its loss and gradient are the same, on any number of
-processes; only the padding is gone. Positions begin again with each text: by them the model keeps texts apart, and
+processes; most of the padding is gone. Positions begin again with each text: by them the model keeps texts apart, and
 lets each target attend to its own source.
 """
 
