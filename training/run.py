@@ -30,7 +30,7 @@ from .evaluation.samples import print_samples
 from .evaluation.wide import add_wide_part, fit_wide_part
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu
-from .models import build_model, check_model, check_preset
+from .models import build_model, check_model, check_preset, fit_attention
 from .preprocessing.batching import order_seed
 from .preprocessing.images import describe_images
 from .preprocessing.statistics import describe_data, shortfalls
@@ -202,7 +202,10 @@ def new_model(
     seed = args.training_args.seed if seed is None else seed
     sizes: dict[str, Any] = {"length": length, "labels": labels, "fields": fields}
     sizes["trained"] = run.folder if run.finished else None
-    return build_model(task, args.model_args, *tokenizers, seed=seed, **sizes)
+    model = build_model(task, args.model_args, *tokenizers, seed=seed, **sizes)
+    if args.model_args.attn_implementation is None:
+        fit_attention(model, args.training_args, length)
+    return model
 
 
 def train_and_save(
