@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-contract test-engines check docs clean
+.PHONY: help install demo test test-contract test-engines bench check docs clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -29,6 +29,9 @@ test-contract: $(STAMP) ## Run transformers' own model tests on the three models
 test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip builds it: minutes, a C++ compiler).
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
+
+bench: $(STAMP) ## Time training and decoding beside transformers, bare torch and CTranslate2 (10 minutes on 2 idle cores).
+	$(BIN)/python benchmarks/table.py --wait_idle 2
 
 check: $(STAMP) ## Lint, format and types.
 	$(BIN)/ruff check .

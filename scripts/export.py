@@ -2,10 +2,12 @@
 
 SRC is a folder or Hub id of one of our models, or of a native one that converts to ours; DST is a new folder, which
 `vanillaformer generate --model DST` runs like any other model. Tokenizers, image processor and generation settings are
-included.
+included. With --validation_file both are scored on the same held-out rows: what rounded weights cost, and what they
+gain in speed.
 
 Examples:
   vanillaformer export runs/translation deploy/translation --engine ctranslate2 --quantization int8
+  vanillaformer export runs/reviews deploy/reviews --engine onnx --validation_file held_out.csv
   vanillaformer export runs/image_classification deploy/images --engine onnx
   vanillaformer export gpt2 deploy/gpt2 --engine gguf --quantization q8_0
 """
@@ -14,7 +16,10 @@ from collections.abc import Sequence
 
 from vanillaformer.conversion.exports import EXPORTERS
 from vanillaformer.conversion.exports.folders import export_folder
+from vanillaformer.inference.held_out import HeldOutRows
 from vanillaformer.scripts.console import CommandParser, hide_progress_bars, program
+
+COLUMNS = ("source_column", "target_column", "text_column", "label_column")
 
 
 def parser() -> CommandParser:
@@ -29,6 +34,14 @@ def parser() -> CommandParser:
     engine.add_argument("--engine", required=True, choices=list(EXPORTERS), help=f"Engine. {models}")
     allowed = "; ".join(f"{name}: {', '.join(exporter.quantizations)}" for name, exporter in EXPORTERS.items())
     engine.add_argument("--quantization", help=f"Data type of the weights (default: float32). {allowed}")
+    rows = made.add_argument_group("Held-out rows")
+    rows.add_argument("--validation_file", nargs="+", help="Files with rows to score the model and its export on")
+    rows.add_argument("--validation_target_file", nargs="+", help="Target lines of a .txt --validation_file")
+    for column in COLUMNS:
+        rows.add_argument(
+            f"--{column}", help=f"Column of the {column.removesuffix('_column')} (default: {column[:-7]})"
+        )
+    rows.add_argument("--max_validation_samples", type=int, help="Maximum number of rows (default: all)")
     return made
 
 
@@ -37,7 +50,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     args = parser().parse_args(argv)
     hide_progress_bars()
+    given = {name: getattr(args, name) for name in COLUMNS if getattr(args, name)}
+    given |= {"target_file": args.validation_target_file, "most": args.max_validation_samples}
+    rows = args.validation_file and HeldOutRows(args.source, args.revision, args.validation_file, **given)
     print(export_folder(args.source, args.target, args.engine, quantization=args.quantization, revision=args.revision))
+    if rows:
+        print(rows.compare(args.target))
 
 
 if __name__ == "__main__":

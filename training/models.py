@@ -126,9 +126,9 @@ def build_model(
 
 
 def fit_attention(model: PreTrainedModel, training_args: Any, length: int) -> None:
-    """Make short rows attend eagerly where a CPU computes in bfloat16: torch's fused attention is several times slower.
+    """Make short rows attend eagerly where a CPU computes in bfloat16, if the model has torch's fused attention.
 
-    It makes its products for each head of each row, which take oneDNN longer to prepare than to compute.
+    That makes its products for each head of each row, which oneDNN takes longer to prepare than to compute.
     """
     on_cpu = training_args.device.type == "cpu"
     in_bfloat16 = training_args.bf16 or model.dtype == torch.bfloat16

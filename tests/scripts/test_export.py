@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig
 
 from vanillaformer import VanillaDecoderModel
 from vanillaformer.conversion.exports import read_record
@@ -126,3 +127,44 @@ def test_options_that_do_not_fit(options, message, trained, exported):
     words = [str(exported("classification")) if word == "{classifier}" else word for word in words]
     with pytest.raises(SystemExit, match=message):
         generate.main([*words, "--text", "x"])
+
+
+HELD_OUT = {
+    "translation": ("source,target\nMay 6,6. Mai\nMay 7,7. Mai\nMay 8,8. Mai\n", ["BLEU", "chrF"]),
+    "causal": ("text\ndef f(x): return x\nimport os\nx\n", ["perplexity per token"]),
+    "classification": ("text,label\nDeutschland,de\nFrance,fr\nItalia,it\n", ["accuracy", "F1, mean over classes"]),
+}
+
+
+@pytest.mark.parametrize("job", HELD_OUT)
+def test_a_float32_export_scores_as_the_model_does(job, trained, tmp_path, capsys):
+    source, (content, names) = str(trained(job)), HELD_OUT[job]
+    labels = list(AutoConfig.from_pretrained(source).id2label.values())[:3]
+    for old, new in zip((",de", ",fr", ",it"), labels) if job == "classification" else ():
+        content = content.replace(old, f",{new}")
+    (tmp_path / "rows.csv").write_text(content)
+    capsys.readouterr()
+    arguments = [source, str(tmp_path / "e"), "--engine", "ctranslate2"]
+    export.main([*arguments, "--validation_file", str(tmp_path / "rows.csv")])
+    _, count, header, *both = capsys.readouterr().out.splitlines()
+    assert count == f"3 rows of {tmp_path / 'rows.csv'}:"
+    assert all(name in header for name in names)
+    ours, theirs = (line.split()[1:-1] for line in both)  # without the name and the speed
+    assert ours == theirs
+    assert len(ours) >= len(names)
+
+
+@pytest.mark.parametrize(
+    ("job", "more", "message"),
+    [
+        ("causal", ["--source_column", "a"], "--source_column a: VanillaDecoderForCausalLM reads text"),
+        ("masked", [], "VanillaEncoderForMaskedLM has no scores to compare"),
+        ("causal", ["--max_validation_samples", "0"], "--max_validation_samples 0: it must be at least 1"),
+    ],
+)
+def test_rows_that_cannot_be_scored_are_refused_before_the_export(job, more, message, trained, tmp_path):
+    (tmp_path / "rows.csv").write_text("text\nabc\n")
+    arguments = [str(trained(job)), str(tmp_path / "e"), "--engine", "ctranslate2"]
+    with pytest.raises(SystemExit, match=message):
+        export.main([*arguments, "--validation_file", str(tmp_path / "rows.csv"), *more])
+    assert not (tmp_path / "e").exists()

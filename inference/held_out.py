@@ -1,0 +1,153 @@
+"""What an export loses: the scores of a model and of its export on the same held-out rows, and how fast each is."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from vanillaformer.training.data.arguments import (
+    COLUMNS,
+    ClassifierDataArguments,
+    DataArguments,
+    LanguageModelDataArguments,
+    TranslationDataArguments,
+)
+from vanillaformer.training.data.labels import with_labels
+from vanillaformer.training.data.rows import load_rows
+from vanillaformer.training.data.sources import find_sources
+from vanillaformer.training.metrics.functions import corpus_perplexity
+from vanillaformer.training.metrics.scores import SCORES, functions_of
+from vanillaformer.training.tasks import TaskName
+
+from .arguments import GenerateArguments
+from .tasks import Loaded, class_probabilities, classify, continue_prompts, load, run, translate
+
+BATCH = 32
+BLOCK = 1024  # tokens of a text at once, for a model without a limit
+SPEED = "rows/s"
+Rows = dict[str, list[Any]]
+Scores = dict[str, float]
+ARGUMENTS: dict[Callable[..., Any], tuple[TaskName, type[DataArguments]]] = {
+    translate: ("translation", TranslationDataArguments),
+    classify: ("classification", ClassifierDataArguments),
+    continue_prompts: ("causal", LanguageModelDataArguments),
+}
+
+
+class HeldOutRows:
+    """Held-out rows of the task of a model, and the model to score on them.
+
+    Translations are scored by BLEU and its like, classes by accuracy and F1, and language models by the perplexity of
+    the tokens of each text after the first.
+
+    Args:
+        source: Folder or Hub id of the model.
+        revision: Branch, tag or commit of a Hub id.
+        files: Files with the rows.
+        target_file: Files with the targets, if the files are lines of text.
+        most: How many rows at most.
+        **columns: The options of the training programs that name columns, such as `source_column`.
+
+    Raises:
+        ValueError: The rows cannot be read, or what the model does has no such scores.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        revision: str | None,
+        files: list[str],
+        *,
+        target_file: list[str] | None = None,
+        most: int | None = None,
+        **columns: str,
+    ):
+        self.source, self.files = source, files
+        self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
+        if self.function not in ARGUMENTS:
+            raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
+        if most is not None and most < 1:
+            raise ValueError(f"--max_validation_samples {most}: it must be at least 1")
+        task, arguments = ARGUMENTS[self.function]
+        data: dict[str, Any] = {"train_file": files, **columns}
+        data |= {} if target_file is None else {"train_target_file": target_file}
+        data |= {"sample_by": "passage"} if task == "causal" else {}
+        allowed = {field.name for field in dataclasses.fields(arguments)}
+        if unknown := sorted(data.keys() - allowed):
+            named = unknown[0].replace("train", "validation")
+            raise ValueError(
+                f"--{named} {data[unknown[0]]}: {self.loaded.architecture} reads {', '.join(COLUMNS[task])}"
+            )
+        data_args = arguments(**data)
+        part = load_rows(find_sources(data_args, task), data_args, task)["train"]
+        if task == "classification":
+            part = with_labels(part, list(self.loaded.model.config.id2label.values()))
+        rows = part.rows.select(range(min(most or len(part.rows), len(part.rows))))
+        self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
+
+    def compare(self, export: str) -> str:
+        """Return a table of the scores and of rows per second, of the model and of its export in a folder."""
+        exported, *_ = load(GenerateArguments(export))
+        results = {self.source: self.score(self.loaded), export: self.score(exported)}
+        names = [name for name in results[export] if name != SPEED]
+        lines = [["", *(SCORES[name].label for name in names), SPEED]]
+        for where, found in results.items():
+            lines.append([where, *(SCORES[name].format(found[name]) for name in names), f"{found[SPEED]:.1f}"])
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines]
+        return "\n".join([f"{len(self):,} rows of {', '.join(self.files)}:", *table])
+
+    def score(self, loaded: Loaded) -> Scores:
+        """Return the scores of a model, and the rows that it works on in a second."""
+        start = time.perf_counter()
+        with torch.inference_mode():
+            scores = SCORERS[self.function](loaded, self.rows)
+        return scores | {SPEED: len(self) / (time.perf_counter() - start)}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.rows.values())))
+
+
+def translation_scores(loaded: Loaded, rows: Rows) -> Scores:
+    texts = list(run(loaded, translate, rows["source"], BATCH))
+    return {name: score(texts, rows["target"]) for name, score in functions_of("texts", "texts").items()}
+
+
+def class_scores(loaded: Loaded, rows: Rows) -> Scores:
+    def classes(loaded: Loaded, texts: list[str]) -> list[Any]:
+        return class_probabilities(loaded, texts).argmax(dim=-1).tolist()
+
+    chosen = list(run(loaded, classes, rows["text"], BATCH))
+    return {name: score(chosen, rows["label"]) for name, score in functions_of("classes", "ids").items()}
+
+
+def token_scores(loaded: Loaded, rows: Rows) -> Scores:
+    longest = getattr(loaded.model.config, "max_position_embeddings", None) or BLOCK
+    losses, counts = [], []
+    for text in rows["text"]:
+        ids = loaded.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
+        for block in ids.split(longest, dim=1):
+            losses.append(-math.fsum(token_log_probabilities(loaded.model, block)))
+            counts.append(block.shape[1] - 1)
+    return {"perplexity": corpus_perplexity(losses, counts)}
+
+
+def token_log_probabilities(model: Any, ids: torch.Tensor) -> list[float]:
+    """Return the log-probability of each token of a text (1, T) after the first."""
+    if ids.shape[1] < 2:
+        return []
+    if not isinstance(model, torch.nn.Module):
+        first, *others = ids[0].tolist()
+        return list(model.engine.score([[first]], [others])[0])
+    log_probabilities = model(ids).logits[0, :-1].float().log_softmax(dim=-1)
+    return log_probabilities.gather(1, ids[0, 1:, None]).flatten().tolist()
+
+
+SCORERS: dict[Callable[..., Any], Callable[[Loaded, Rows], Scores]] = {
+    translate: translation_scores,
+    classify: class_scores,
+    continue_prompts: token_scores,
+}
