@@ -100,12 +100,16 @@ def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length
 
 
 def build_on_meta(config: VanillaConfig) -> VanillaPreTrainedModel:
-    """Return the model of a config in evaluation mode, with tensors that have a shape and no memory."""
-    model_class = MODELS[type(config)]
+    """Return the model of a config in evaluation mode, without memory."""
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"  # the one whose matrix products are all seen
+    return on_meta(config).eval()
+
+
+def on_meta(config: VanillaConfig) -> VanillaPreTrainedModel:
+    """Return the model of a config, with tensors that have a shape and no memory."""
     with torch.device("meta"):
-        model = model_class(config).eval()
+        model = MODELS[type(config)](config)
     for module in model.modules():
         if isinstance(module, RotaryEmbedding):
             module.rope_type = "default"  # other scalings read the largest position, which has no value here

@@ -54,6 +54,7 @@ LAYERS = [
         "gradinit",
     },
     {"auto", "counts"},
+    {"memory"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {

@@ -1,0 +1,93 @@
+"""Predicted memory of a training step: against the tensors that a real one saves, and the memory of a process."""
+
+import copy
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from vanillaformer import preset
+from vanillaformer.modeling.memory import saved_bytes, training_memory
+
+from .toys import TARGET_VOCABULARY, attending, few_toys, shared_toy, tokens
+
+BATCH, LENGTH = 16, 24
+
+
+@few_toys()
+def test_activations_are_what_a_step_saves(kind, overrides):
+    model = copy.deepcopy(shared_toy(kind, overrides)).requires_grad_(True).train()
+    inputs = {"input_ids": tokens(BATCH, LENGTH)}
+    if kind == "encoder_decoder":
+        inputs["decoder_input_ids"] = tokens(BATCH, LENGTH, TARGET_VOCABULARY)
+    known = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    saved = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if tensor.is_floating_point() and storage.data_ptr() not in known:
+            saved[storage.data_ptr()] = storage
+        return tensor
+
+    fused = "sdpa" if model.config.attn_logit_softcapping is None else "eager"
+    with attending(model, fused), saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.base_model(**inputs)
+    real = sum(storage.nbytes() for storage in saved.values())
+    predicted, _, weights = saved_bytes(model.config, BATCH, LENGTH, LENGTH, torch.float64, "cpu")
+    assert predicted == pytest.approx(real, rel=0.2)
+    assert weights == 4 * model.num_parameters()
+
+
+MEASURED = """
+from pathlib import Path
+import ctypes, torch
+from vanillaformer import VanillaDecoderForCausalLM, preset
+ctypes.CDLL(None).mallopt(-3, 2**16)  # what is freed goes back to the system
+torch.set_num_threads(1)
+
+def step(**sizes):
+    model = VanillaDecoderForCausalLM(preset("gpt-tiny", attention_dropout=0.0, **sizes)).train()
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(9, (8, 128))
+    for _ in range(2):
+        model(input_ids=ids, labels=ids, return_logits=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+step(hidden_size=16, num_attention_heads=2, vocab_size=9)  # what libraries load and keep
+status = Path("/proc/self/status")
+before = int(status.read_text().split("VmRSS:")[1].split()[0])
+Path("/proc/self/clear_refs").write_text("5")
+step(**SIZES)
+print((int(status.read_text().split("VmHWM:")[1].split()[0]) - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4, "vocab_size": 500},
+        {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 30000},
+    ],
+)
+def test_the_peak_is_that_of_a_process(sizes):
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this system does not tell the peak of a process's memory")
+    command = [sys.executable, "-c", MEASURED.replace("**SIZES", f"**{sizes}")]
+    found = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    assert training_memory(preset("gpt-tiny", **sizes), 8, 128).peak == pytest.approx(found, rel=0.2)
+
+
+def test_what_divides_memory():
+    config = preset("gpt-tiny", num_hidden_layers=12, vocab_size=200)
+    whole = training_memory(config, 4, 64)
+    assert training_memory(config, 8, 64).activations > 1.8 * whole.activations
+    assert training_memory(config, 4, 64, dtype=torch.bfloat16).activations < 0.6 * whole.activations
+    assert training_memory(config, 4, 64, gradient_checkpointing=True).activations < 0.3 * whole.activations
+    assert training_memory(config, 4, 64, optimizer_values=1).optimizer == whole.optimizer // 2
+    parts = training_memory(config, 4, 64, devices=8)
+    assert (parts.gradients, parts.optimizer) == (whole.gradients // 8, whole.optimizer // 8)
+    assert whole.weights // 8 < parts.weights < whole.weights // 2
