@@ -115,7 +115,7 @@ def point(axis: str, value: int, repeats: int, threads: int) -> dict[str, float]
 def exponent(axis: str, points: list[dict[str, float]], measure: str) -> float:
     """Return the slope of a straight line through the points, both logarithmic."""
     x, y = (np.log([one[name] for one in points]) for name in (axis, measure))
-    return float(np.polyfit(x, y, 1)[0])
+    return round(float(np.polyfit(x, y, 1)[0]), 2) + 0.0  # which makes -0 a 0
 
 
 def print_axis(axis: str, points: list[dict[str, float]]) -> None:
@@ -134,6 +134,8 @@ def plot(results: dict[str, list[dict[str, float]]], path: Path) -> None:
             label = f"{name.split(' (')[0]}, exponent {exponent(axis, points, measure):.2f}"
             values = [one[measure] / points[0][measure] for one in points]
             panel.loglog([one[axis] for one in points], values, marker="o", label=label)
+        panel.minorticks_off()
+        panel.set_xticks([one[axis] for one in points], [f"{one[axis]:,}" for one in points])
         panel.set_xlabel(axis)
         panel.set_ylabel("cost, first point = 1")
         panel.legend(fontsize="small")

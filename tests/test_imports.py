@@ -38,7 +38,7 @@ LAYERS = [
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
-    {"decoding.stacks", "decoding.base"},
+    {"decoding.stacks", "decoding.base", "decoding.length_groups"},
     {"decoding.parallel"},
     {"decoding.mask_predict", "decoding.ctc"},
     {"decoding.decodings"},
