@@ -17,7 +17,7 @@ import multiprocessing
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -210,47 +210,49 @@ def prepare(task: Task, model: PreTrainedModel, options: Options) -> Call:
 
 
 class MatrixProducts(TorchDispatchMode):
-    """Records the shapes of the matrix products that a step cannot do without, as pairs for `torch.bmm`.
+    """Records the matrix products that a step cannot do without: two shapes for `torch.matmul`, and which weight.
 
     Attention is two products, and four in the backward pass, without the scores that fused kernels compute again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parameters: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.weights = {parameter.data_ptr() for parameter in parameters}
+        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if name in ("mm", "bmm", "addmm", "baddbmm"):
             left, right = args[-2:] if name in ("mm", "bmm") else args[1:3]
-            self.shapes.append((tuple(left.shape), tuple(right.shape)))
+            weight = right.untyped_storage().data_ptr()
+            self.shapes.append((tuple(left.shape), tuple(right.shape), weight if weight in self.weights else 0))
         elif name.startswith("_scaled_dot_product"):
             backward = "backward" in name
             query, key = args[1:3] if backward else args[:2]
             scores, states = (query.shape[-2], query.shape[-1], key.shape[-2]), query.shape[:-2].numel()
             rows, width, columns = scores
             one = (
-                ((states, rows, width), (states, width, columns)),
-                ((states, rows, columns), (states, columns, width)),
+                ((states, rows, width), (states, width, columns), 0),
+                ((states, rows, columns), (states, columns, width), 0),
             )
             self.shapes += one * (1 + backward)
         elif name in ("convolution", "convolution_backward"):  # patches: none of the images' gradient is needed
             pixels, weight = args[1:3] if name.endswith("backward") else args[:2]
             patches = pixels.numel() // weight[0].numel()
-            self.shapes.append(((patches, weight[0].numel()), (weight[0].numel(), len(weight))))
+            self.shapes.append(((patches, weight[0].numel()), (weight[0].numel(), len(weight)), 0))
         return func(*args, **(kwargs or {}))
 
 
-def matrix_products(step: Call, options: Options) -> Call:
-    """Return the bare matrix products of a step, of tensors of the same shapes."""
-    with MatrixProducts() as products:
+def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
+    """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
+    with MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}
-    made = {shape: torch.randn(shape, **like) for pair in products.shapes for shape in pair}
+    made = {key: torch.randn(key[0], **like) for a, b, weight in products.shapes for key in ((a, 0), (b, weight))}
 
     def call() -> None:
-        for left, right in products.shapes:
-            torch.matmul(made[left], made[right])
+        for left, right, weight in products.shapes:
+            torch.matmul(made[left, 0], made[right, weight])
 
     return call
 
@@ -280,7 +282,7 @@ def compare(name: str, peer: str, options: Options, processes: ProcessPoolExecut
     error = check_equal(models, task.inputs(4, task.length, options.vocab))
     calls = {side: prepare(task, model, options) for side, model in models.items()}
     if task.work is training:
-        calls["limit"] = matrix_products(calls["ours"], options)
+        calls["limit"] = matrix_products(calls["ours"], models["ours"], options)
     samples = measure(calls, options.repeats, options.seconds, options.device, options.wait_idle)
     quiet = undisturbed(samples)
     counted = quiet if len(quiet) >= 3 else samples

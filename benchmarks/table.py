@@ -10,6 +10,7 @@ ratios are taken inside a repetition. `speed` is transformers' time through the 
 contestant's. No token ends a text: all decode the same number of steps.
 """
 
+import copy
 import json
 import os
 import platform
@@ -31,6 +32,7 @@ from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
 from weights import FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
+from vanillaformer.inference.weight_layout import store_by_inputs
 from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
 
 Rows = list[list[int]]
@@ -104,8 +106,8 @@ def loss_of(model: Any, batch: Batch, **options: Any) -> Callable[[], torch.Tens
     return lambda: model(**batch, **options).loss
 
 
-def products(call: Call) -> Call:
-    return compare.matrix_products(call, compare.Options())
+def products(call: Call, model: nn.Module) -> Call:
+    return compare.matrix_products(call, model, compare.Options())
 
 
 def check_losses(ours: Any, theirs: Any, batch: Batch, **options: Any) -> None:
@@ -128,7 +130,7 @@ def language_model(vocab: int) -> Contest:
         "ours": ours,
         "nanoGPT's way": step(plain, lambda: plain(**batch)),
     }
-    return Contest(calls, products(ours))
+    return Contest(calls, products(ours, models["ours"]))
 
 
 def translation() -> Contest:
@@ -151,7 +153,7 @@ def translation() -> Contest:
         "ours, --packing": step(models["ours"], loss_of(models["ours"], packed, **like_trainer)),
         "torch.nn": step(plain, lambda: plain(**batch)),
     }
-    return Contest(calls, products(whole))
+    return Contest(calls, products(whole, models["ours"]))
 
 
 def classifier(median: float, spread: float, length: int) -> Contest:
@@ -169,7 +171,7 @@ def classifier(median: float, spread: float, length: int) -> Contest:
         "ours, attention_dropout 0.1": step(theirs["ours"], loss_of(theirs["ours"], batch)),
         "torch.nn": step(plain, lambda: plain(**batch)),
     }
-    return Contest(calls, products(step(models["ours"], loss_of(models["ours"], full))))
+    return Contest(calls, products(step(models["ours"], loss_of(models["ours"], full)), models["ours"]))
 
 
 # ------------------------------------------------------------------------------------------------------------ decoding
@@ -207,9 +209,12 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
     calls["ours"] = partial(generate, models["ours"], batches)
+    arranged = copy.deepcopy(models["ours"])
+    store_by_inputs(arranged)
+    calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)
     calls |= {key: partial(on_other, engine) for key, engine in on_engine(models["ours"]).items()}
     exact = {key: call for key, call in calls.items() if "int8" not in key}
-    return Contest(dict(calls), products(lambda: generate(models["ours"], whole)), exact)
+    return Contest(dict(calls), products(lambda: generate(arranged, whole), arranged), exact)
 
 
 def translations(beams: int) -> Contest:

@@ -24,6 +24,7 @@ from vanillaformer.training.progress import stage
 from vanillaformer.training.tasks import TASKS, TaskName
 
 from .text_files import hint
+from .weight_layout import store_by_inputs
 
 TORCH, AUTO = "torch", "auto"
 
@@ -134,7 +135,10 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     device = usable_device(arguments.device)
     model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
     tokenizers = open_tokenizers(folder, config, f"--model {path}")
-    return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
+    model = model.to(device).eval()
+    if generates and device.type == "cpu":
+        store_by_inputs(model)
+    return Loaded(model, *tokenizers, architecture), function, generates
 
 
 def show_no_bars() -> None:
