@@ -2,9 +2,9 @@
 
     python benchmarks/guided_attention.py --output_dir runs/guided_attention
 
-Names of languages, territories, scripts, currencies and time zones come from the CLDR data in Babel. A small translator
-is trained with guided attention (Tachibana et al. 2018) and without, from the same seeds. Printed is the share of
-held-out names that are right, letter for letter, after so many steps, and the first step with 90 %.
+Names of languages, territories, scripts, currencies and cities come from the CLDR data in Babel. A small translator is
+trained with guided attention (Tachibana et al. 2018) and without, from the same seeds. Printed is how many held-out
+names are right, letter for letter, after so many steps, and the first step with 90 %.
 """
 
 import argparse
@@ -17,12 +17,13 @@ from babel import Locale
 from vanillaformer.scripts import train_translation
 
 SIDES = ("sr_Cyrl", "sr_Latn")
-RECIPE = """
-    --preset transformer-tiny --set num_hidden_layers=2 encoder_layers=2 dropout=0.1 norm_placement=pre
-    --tokenizer_algorithm characters --bleu_tokenize char --max_source_length 96 --max_target_length 96
-    --per_device_train_batch_size 32 --learning_rate 1e-3 --warmup_steps 100 --validation_fraction 0.15
-    --metric_for_best_model exact_match --logging_steps 50 --baseline false
-""".split()
+RECIPE = [
+    *("--preset", "transformer-tiny", "--tokenizer_algorithm", "characters", "--bleu_tokenize", "char"),
+    *("--set", "num_hidden_layers=2", "encoder_layers=2", "dropout=0.1", "norm_placement=pre"),
+    *("--max_source_length", "96", "--max_target_length", "96", "--validation_fraction", "0.15"),
+    *("--per_device_train_batch_size", "32", "--learning_rate", "1e-3", "--warmup_steps", "100"),
+    *("--metric_for_best_model", "exact_match", "--logging_steps", "50"),
+]
 
 
 def names(locale: str) -> dict[tuple[str, str], str]:

@@ -42,6 +42,7 @@ AXES = {
 }
 MEASURES = {"seconds": "seconds", "operations": "operations (10⁹)", "memory": "memory (MiB)"}
 HEAD = 64
+COLUMNS = 3  # of the picture
 
 
 def config_of(size: dict[str, int]) -> Any:
@@ -128,8 +129,10 @@ def print_axis(axis: str, points: list[dict[str, float]]) -> None:
 
 def plot(results: dict[str, list[dict[str, float]]], path: Path) -> None:
     """Draw each measure against each size, the first point being 1."""
-    drawn = Figure(figsize=(4 * len(results), 3.6), layout="constrained")
-    for panel, (axis, points) in zip(drawn.subplots(1, len(results), squeeze=False)[0], results.items()):
+    rows = -(-len(results) // COLUMNS)
+    drawn = Figure(figsize=(4 * COLUMNS, 3.4 * rows), layout="constrained")
+    for place, (axis, points) in enumerate(results.items(), start=1):
+        panel = drawn.add_subplot(rows, COLUMNS, place)
         for measure, name in MEASURES.items():
             label = f"{name.split(' (')[0]}, exponent {exponent(axis, points, measure):.2f}"
             values = [one[measure] / points[0][measure] for one in points]
