@@ -209,12 +209,13 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
     calls["ours"] = partial(generate, models["ours"], batches)
-    arranged = copy.deepcopy(models["ours"])
-    store_by_inputs(arranged)
-    calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)
+    if peer == "gpt2":
+        arranged = copy.deepcopy(models["ours"])
+        store_by_inputs(arranged)
+        calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)
     calls |= {key: partial(on_other, engine) for key, engine in on_engine(models["ours"]).items()}
     exact = {key: call for key, call in calls.items() if "int8" not in key}
-    return Contest(dict(calls), products(lambda: generate(arranged, whole), arranged), exact)
+    return Contest(dict(calls), products(lambda: generate(models["ours"], whole), models["ours"]), exact)
 
 
 def translations(beams: int) -> Contest:

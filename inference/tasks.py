@@ -136,7 +136,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
     tokenizers = open_tokenizers(folder, config, f"--model {path}")
     model = model.to(device).eval()
-    if generates and device.type == "cpu":
+    if function is continue_prompts and device.type == "cpu":  # translators have many rows, and get no faster
         store_by_inputs(model)
     return Loaded(model, *tokenizers, architecture), function, generates
 
