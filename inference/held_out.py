@@ -66,7 +66,10 @@ class HeldOutRows:
         **columns: str,
     ):
         self.source, self.files = source, files
-        self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
+        try:
+            self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
+        except ValueError as error:
+            raise ValueError(f"--validation_file {files[0]}: {error}") from error
         if self.function not in ARGUMENTS:
             raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
         if most is not None and most < 1:
@@ -130,15 +133,16 @@ def token_scores(loaded: Loaded, rows: Rows) -> Scores:
     for text in rows["text"]:
         ids = loaded.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
         for block in ids.split(longest, dim=1):
-            losses.append(-math.fsum(token_log_probabilities(loaded.model, block)))
-            counts.append(block.shape[1] - 1)
+            if block.shape[1] > 1:
+                losses.append(-math.fsum(token_log_probabilities(loaded.model, block.to(loaded.model.device))))
+                counts.append(block.shape[1] - 1)
+    if not losses:
+        raise ValueError("--validation_file: no text has two tokens, the first of which a language model continues")
     return {"perplexity": corpus_perplexity(losses, counts)}
 
 
 def token_log_probabilities(model: Any, ids: torch.Tensor) -> list[float]:
     """Return the log-probability of each token of a text (1, T) after the first."""
-    if ids.shape[1] < 2:
-        return []
     if not isinstance(model, torch.nn.Module):
         first, *others = ids[0].tolist()
         return list(model.engine.score([[first]], [others])[0])

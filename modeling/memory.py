@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,8 +10,13 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from vanillaformer.configuration import VanillaConfig, VanillaImageEncoderConfig
+from vanillaformer.configuration import (
+    VanillaConfig,
+    VanillaImageEncoderConfig,
+    VanillaRecurrentEncoderDecoderConfig,
+)
 
 from .counts import inputs_on_meta, on_meta
 from .parts.attention import eager_attention
@@ -98,54 +104,90 @@ def training_memory(
         gradient_checkpointing: Keep only what goes into each layer, and compute it again in the backward pass.
         devices: Devices that weights, gradients and optimizer are divided among (FSDP).
         device: `cpu` or `cuda`: how large a chunk of logits is.
+
+    Raises:
+        ValueError: The model is recurrent: what torch's kernels of recurrent layers keep depends on the machine.
     """
-    sizes = batch, length, source_length or length
-    saved, largest, weights = saved_bytes(config, *sizes, dtype, device)
-    gathered = 0
-    if gradient_checkpointing or devices > 1:
-        layers = depth(config)
-        one, _, without = saved_bytes(with_depth(config, 1), *sizes, dtype, device)
-        gathered = (weights - without) // max(1, layers - 1) if devices > 1 else 0
-        if gradient_checkpointing:
-            width = batch * max(sizes[1:]) * int(config.hidden_size) * dtype.itemsize
-            saved = one + (layers - 1) * width
+    if isinstance(config, VanillaRecurrentEncoderDecoderConfig):
+        raise ValueError(f"the memory of a training step is counted for Transformers, not for {config.model_type}")
+    model = build(config, dtype)
+    saved = saved_bytes(model, inputs_on_meta(config, batch, length, source_length or length), device)
+    weights = size_of(model)
+    gathered = max(map(size_of, layers_of(model)), default=0) if devices > 1 else 0
+    activations = (
+        saved.outside + saved.inputs + max(saved.layers, default=0) if gradient_checkpointing else saved.total
+    )
     logits = 0
     if not isinstance(config, VanillaImageEncoderConfig):
         vocabulary, tokens, width = output_size(config), batch * length, config.hidden_size
         logits = min(tokens, chunk_size(vocabulary, device)) * vocabulary
         # the states, and gradients by them and by the output layer
-        saved += tokens * width * (dtype.itemsize + FLOAT32) + vocabulary * width * FLOAT32
+        activations += tokens * width * (dtype.itemsize + FLOAT32) + vocabulary * width * FLOAT32
     return TrainingMemory(
         weights=weights // devices + 2 * gathered,
         gradients=weights // devices,
         optimizer=optimizer_values * weights // devices,
-        activations=saved,
-        workspace=max(4 * logits * FLOAT32, 2 * largest),  # logits, log-probabilities and the gradients by both
+        activations=activations,
+        workspace=max(4 * logits * FLOAT32, 2 * saved.largest),  # logits, log-probabilities and the gradients by both
     )
 
 
-def saved_bytes(
-    config: VanillaConfig, batch: int, length: int, source_length: int, dtype: torch.dtype, device: str
-) -> tuple[int, int, int]:
-    """Return the bytes that layers save for the backward pass, those of the largest tensor, and those of weights."""
-    model = build(config, dtype)
-    inputs = inputs_on_meta(config, batch, length, source_length)
+@dataclass
+class SavedBytes:
+    """Bytes that a forward pass saves for the backward pass: by layers, outside of them, and what goes into layers."""
+
+    layers: list[int]
+    outside: int = 0
+    inputs: int = 0
+    largest: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.layers) + self.outside
+
+
+def saved_bytes(model: Any, inputs: dict[str, torch.Tensor], device: str) -> SavedBytes:
+    """Return what the model without its head saves; every tensor is counted once."""
+    layers = layers_of(model)
+    saved, inside = SavedBytes([0] * len(layers)), [-1]
     known = {id_of(tensor) for tensor in (*model.parameters(), *model.buffers(), *inputs.values())}
-    saved: dict[int, tuple[torch.UntypedStorage, int]] = {}
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if id_of(tensor) not in known:
-            storage = tensor.untyped_storage()
+        if id_of(tensor) not in known | kept.keys():
+            storage = kept[id_of(tensor)] = tensor.untyped_storage()  # so that no other one gets its address
             # Which numbers dropout keeps: factors on a CPU (parts/dropout.py), a byte each elsewhere
-            factor = dtype.itemsize if tensor.dtype == torch.bool and device == "cpu" else 1
-            saved[id_of(tensor)] = storage, factor * storage.nbytes()  # kept: no other one gets its address
+            size = storage.nbytes() * (model.dtype.itemsize if tensor.dtype == torch.bool and device == "cpu" else 1)
+            saved.largest = max(saved.largest, size)
+            if inside[-1] < 0:
+                saved.outside += size
+            else:
+                saved.layers[inside[-1]] += size
         return tensor
 
+    def enter(number: int, module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        inside.append(number)
+        saved.inputs += args[0].nbytes
+
+    def leave(*args: Any) -> None:
+        inside.pop()
+
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(partial(enter, number))
+        layer.register_forward_hook(leave)
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         model.base_model(**inputs)
-    sizes = [size for _, size in saved.values()]
-    weights = sum(parameter.numel() for parameter in model.parameters()) * FLOAT32
-    return sum(sizes), max(sizes), weights
+    return saved
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Return the modules that gradient checkpointing computes again."""
+    return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+
+
+def size_of(module: nn.Module) -> int:
+    """Return the bytes of a module's weights."""
+    return sum(parameter.numel() for parameter in module.parameters()) * FLOAT32
 
 
 def output_size(config: Any) -> int:
@@ -163,17 +205,3 @@ def build(config: VanillaConfig, dtype: torch.dtype) -> Any:
 
 def id_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
-
-
-def depth(config: VanillaConfig) -> int:
-    """Return the number of layers of all stacks."""
-    return sum(int(getattr(config, name, 0) or 0) for name in ("num_hidden_layers", "encoder_layers"))
-
-
-def with_depth(config: VanillaConfig, layers: int) -> VanillaConfig:
-    """Return the config with as many layers in each stack."""
-    config = copy.deepcopy(config)
-    for name in ("num_hidden_layers", "encoder_layers"):
-        if getattr(config, name, 0):
-            setattr(config, name, layers)
-    return config

@@ -10,7 +10,8 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from vanillaformer import preset
-from vanillaformer.modeling.memory import saved_bytes, training_memory
+from vanillaformer.modeling.counts import inputs_on_meta
+from vanillaformer.modeling.memory import build, saved_bytes, training_memory
 
 from .toys import TARGET_VOCABULARY, attending, few_toys, shared_toy, tokens
 
@@ -36,9 +37,10 @@ def test_activations_are_what_a_step_saves(kind, overrides):
     with attending(model, fused), saved_tensors_hooks(pack, lambda tensor: tensor):
         model.base_model(**inputs)
     real = sum(storage.nbytes() for storage in saved.values())
-    predicted, _, weights = saved_bytes(model.config, BATCH, LENGTH, LENGTH, torch.float64, "cpu")
-    assert predicted == pytest.approx(real, rel=0.2)
-    assert weights == 4 * model.num_parameters()
+    inputs = inputs_on_meta(model.config, BATCH, LENGTH, LENGTH)
+    predicted = saved_bytes(build(model.config, torch.float64), inputs, "cpu")
+    assert predicted.total == pytest.approx(real, rel=0.2)
+    assert training_memory(model.config, BATCH, LENGTH).weights == 4 * model.num_parameters()
 
 
 MEASURED = """
@@ -91,3 +93,17 @@ def test_what_divides_memory():
     parts = training_memory(config, 4, 64, devices=8)
     assert (parts.gradients, parts.optimizer) == (whole.gradients // 8, whole.optimizer // 8)
     assert whole.weights // 8 < parts.weights < whole.weights // 2
+
+
+@pytest.mark.parametrize("name", ["vit-tiny", "swin-tiny", "gemma2", "modernbert", "t5", "bloom"])
+def test_every_kind_of_model_has_an_answer(name):
+    config = preset(name)
+    whole = training_memory(config, 4, 32)
+    again = training_memory(config, 4, 32, gradient_checkpointing=True)
+    assert whole.peak > whole.weights > 0
+    assert again.activations < whole.activations
+
+
+def test_recurrent_models_are_refused():
+    with pytest.raises(ValueError, match="is counted for Transformers, not for vanilla_recurrent_encoder_decoder"):
+        training_memory(preset("gru-tiny"), 4, 32)
