@@ -45,6 +45,7 @@ def parsed() -> Namespace:
     parser.add_argument("--rows", help="A file with the columns of --source and --target.")
     parser.add_argument("--source", default="source", help="Column of the sources.")
     parser.add_argument("--target", default="target", help="Column of the references.")
+    parser.add_argument("--bleu_tokenize", default="13a", help="sacrebleu's tokenization: none for tokenized texts.")
     parser.add_argument("--count", type=int, default=256, help="Rows that are timed; all are scored.")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32], help="Batch sizes.")
     parser.add_argument("--beams", type=int, nargs="+", default=[1], help="Beams of token by token.")
@@ -75,7 +76,8 @@ def main() -> None:
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
             wanted = [references[row] for row in order]
             exact = sum(text == reference for text, reference in zip(texts, wanted)) / len(wanted)
-            scores[folder, name] = f"{exact:.1%} exact, {sacrebleu.corpus_bleu(texts, [wanted]).score:.1f} BLEU"
+            bleu = sacrebleu.corpus_bleu(texts, [wanted], tokenize=options.bleu_tokenize, force=True).score
+            scores[folder, name] = f"{exact:.1%} exact, {bleu:.1f} BLEU"
             for size in options.batches:
                 inputs = batched(tokenizer, sources, some, size)
                 calls[folder, name, size] = partial(translate, model, inputs, settings)
