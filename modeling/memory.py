@@ -109,7 +109,7 @@ def training_memory(
         ValueError: The model is recurrent: what torch's kernels of recurrent layers keep depends on the machine.
     """
     if isinstance(config, VanillaRecurrentEncoderDecoderConfig):
-        raise ValueError(f"the memory of a training step is counted for Transformers, not for {config.model_type}")
+        raise ValueError("the memory of a training step is counted for Transformers, not for recurrent models")
     model = build(config, dtype)
     saved = saved_bytes(model, inputs_on_meta(config, batch, length, source_length or length), device)
     weights = size_of(model)

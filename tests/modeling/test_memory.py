@@ -105,5 +105,5 @@ def test_every_kind_of_model_has_an_answer(name):
 
 
 def test_recurrent_models_are_refused():
-    with pytest.raises(ValueError, match="is counted for Transformers, not for vanilla_recurrent_encoder_decoder"):
+    with pytest.raises(ValueError, match="is counted for Transformers, not for recurrent models"):
         training_memory(preset("gru-tiny"), 4, 32)
