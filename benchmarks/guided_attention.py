@@ -18,7 +18,7 @@ from vanillaformer.scripts import train_translation
 
 SIDES = ("sr_Cyrl", "sr_Latn")
 RECIPE = [
-    *("--preset", "transformer-tiny", "--tokenizer_algorithm", "characters", "--bleu_tokenize", "char"),
+    *("--preset", "transformer-tiny", "--tokenizer_algorithm", "character", "--bleu_tokenize", "char"),
     *("--set", "num_hidden_layers=2", "encoder_layers=2", "dropout=0.1", "norm_placement=pre"),
     *("--max_source_length", "96", "--max_target_length", "96", "--validation_fraction", "0.15"),
     *("--per_device_train_batch_size", "32", "--learning_rate", "1e-3", "--warmup_steps", "100"),
