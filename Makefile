@@ -30,7 +30,7 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'
 	OMP_NUM_THREADS=1 TEST_ENGINES=all $(BIN)/python -m pytest -n 2 tests/conversion/exports
 
-bench: $(STAMP) ## Time training and decoding beside transformers, bare torch and CTranslate2 (10 minutes on 2 idle cores).
+bench: $(STAMP) ## Time training and decoding beside transformers, bare torch and CTranslate2 (a quarter of an hour).
 	$(BIN)/python benchmarks/table.py --wait_idle 2
 
 check: $(STAMP) ## Lint, format and types.

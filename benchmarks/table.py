@@ -56,8 +56,8 @@ class Options:
 
     tasks: list[str] = field(default_factory=lambda: list(TASKS), metadata={"help": "Which tasks."})
     repeats: int = field(default=5, metadata={"help": "Repetitions; the median of their ratios is reported."})
-    seconds: float = field(default=0.2, metadata={"help": "A sample repeats its call until so many seconds are over."})
-    wait_idle: float = field(default=0.0, metadata={"help": "Wait up to so many seconds for idle cores."})
+    seconds: float = field(default=0.2, metadata={"help": "Shortest sample in seconds; calls are repeated."})
+    wait_idle: float = field(default=0.0, metadata={"help": "Longest wait for idle cores, in seconds."})
     threads: int = field(default=torch.get_num_threads(), metadata={"help": "CPU threads of torch."})
     json: str | None = field(default=None, metadata={"help": "Write all that was measured to this file."})
 

@@ -154,7 +154,7 @@ def saved_bytes(model: Any, inputs: dict[str, torch.Tensor], device: str) -> Sav
     kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
-        if id_of(tensor) not in known | kept.keys():
+        if id_of(tensor) not in known and id_of(tensor) not in kept:
             storage = kept[id_of(tensor)] = tensor.untyped_storage()  # so that no other one gets its address
             # Which numbers dropout keeps: factors on a CPU (parts/dropout.py), a byte each elsewhere
             size = storage.nbytes() * (model.dtype.itemsize if tensor.dtype == torch.bool and device == "cpu" else 1)

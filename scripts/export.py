@@ -12,11 +12,12 @@ Examples:
   vanillaformer export gpt2 deploy/gpt2 --engine gguf --quantization q8_0
 """
 
+from argparse import Namespace
 from collections.abc import Sequence
+from typing import Any
 
 from vanillaformer.conversion.exports import EXPORTERS
 from vanillaformer.conversion.exports.folders import export_folder
-from vanillaformer.inference.held_out import HeldOutRows
 from vanillaformer.scripts.console import CommandParser, hide_progress_bars, program
 
 COLUMNS = ("source_column", "target_column", "text_column", "label_column")
@@ -38,11 +39,29 @@ def parser() -> CommandParser:
     rows.add_argument("--validation_file", nargs="+", help="Files with rows to score the model and its export on")
     rows.add_argument("--validation_target_file", nargs="+", help="Target lines of a .txt --validation_file")
     for column in COLUMNS:
-        rows.add_argument(
-            f"--{column}", help=f"Column of the {column.removesuffix('_column')} (default: {column[:-7]})"
-        )
+        name = column.removesuffix("_column")
+        rows.add_argument(f"--{column}", help=f"Column of the {name} (default: {name})")
     rows.add_argument("--max_validation_samples", type=int, help="Maximum number of rows (default: all)")
     return made
+
+
+def held_out_rows(args: Namespace) -> Any:
+    """Return the rows to score models on, `None` if there are none.
+
+    Raises:
+        ValueError: They cannot be read, or an option on them is given without them.
+    """
+    options = {name: getattr(args, name) for name in (*COLUMNS, "validation_target_file", "max_validation_samples")}
+    given = {name: value for name, value in options.items() if value is not None}
+    if args.validation_file is None:
+        if given:
+            raise ValueError(f"--{next(iter(given))} needs a --validation_file")
+        return None
+    from vanillaformer.inference.held_out import HeldOutRows  # which takes a moment
+
+    columns = {name: given[name] for name in COLUMNS if name in given}
+    files = {"target_file": args.validation_target_file, "most": args.max_validation_samples}
+    return HeldOutRows(args.source, args.revision, args.validation_file, **files, **columns)
 
 
 @program
@@ -50,11 +69,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     args = parser().parse_args(argv)
     hide_progress_bars()
-    given = {name: getattr(args, name) for name in COLUMNS if getattr(args, name)}
-    given |= {"target_file": args.validation_target_file, "most": args.max_validation_samples}
-    rows = args.validation_file and HeldOutRows(args.source, args.revision, args.validation_file, **given)
+    rows = held_out_rows(args)
     print(export_folder(args.source, args.target, args.engine, quantization=args.quantization, revision=args.revision))
-    if rows:
+    if rows is not None:
         print(rows.compare(args.target))
 
 

@@ -168,3 +168,10 @@ def test_rows_that_cannot_be_scored_are_refused_before_the_export(job, more, mes
     with pytest.raises(SystemExit, match=message):
         export.main([*arguments, "--validation_file", str(tmp_path / "rows.csv"), *more])
     assert not (tmp_path / "e").exists()
+
+
+def test_options_on_rows_need_rows(trained, tmp_path):
+    arguments = [str(trained("causal")), str(tmp_path / "e"), "--engine", "ctranslate2", "--text_column", "a"]
+    with pytest.raises(SystemExit, match="--text_column needs a --validation_file"):
+        export.main(arguments)
+    assert not (tmp_path / "e").exists()
