@@ -29,7 +29,7 @@ from transformers import HfArgumentParser, PreTrainedModel, Seq2SeqTrainer, Seq2
 from weights import END, FIRST_WORD, PAD, Size, pair
 
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
+from vanillaformer.training.preprocessing.packed_batches import PackedPairs
 from vanillaformer.training.preprocessing.packing import pack
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import TranslationTrainingArguments

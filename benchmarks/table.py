@@ -33,7 +33,7 @@ from weights import FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.inference.weight_layout import store_by_inputs
-from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
+from vanillaformer.training.preprocessing.packed_batches import PackedPairs, PackedTexts
 
 Rows = list[list[int]]
 Batch = dict[str, torch.Tensor]
@@ -110,12 +110,13 @@ def products(call: Call, model: nn.Module) -> Call:
     return compare.matrix_products(call, model, compare.Options())
 
 
-def check_losses(ours: Any, theirs: Any, batch: Batch, **options: Any) -> None:
-    """Raise SystemExit if two models with equal weights have different losses."""
+def check_losses(ours: Any, theirs: Any, batch: Batch, packed: Batch | None = None, **options: Any) -> None:
+    """Raise SystemExit if two models with equal weights have different losses, or ours another one of packed rows."""
+    calls = [(theirs, batch), (ours, batch | options)] + ([(ours, packed | options)] if packed else [])
     with torch.inference_mode():
-        losses = [model.eval()(**batch, **more).loss.item() for model, more in ((ours, options), (theirs, {}))]
-    if abs(losses[0] / losses[1] - 1) > 1e-6:
-        raise SystemExit(f"equal weights, but the losses are {losses[0]:.8f} and {losses[1]:.8f}")
+        losses = [model.eval()(**inputs).loss.item() for model, inputs in calls]
+    if max(abs(loss / losses[0] - 1) for loss in losses) > 1e-6:
+        raise SystemExit(f"equal weights, but the losses are {', '.join(f'{loss:.8f}' for loss in losses)}")
 
 
 def language_model(vocab: int) -> Contest:
@@ -143,8 +144,7 @@ def translation() -> Contest:
     collator = PackedPairs(models["ours"], lambda rows: rows)
     packed = collator([{"input_ids": source, "labels": target} for source, target in zip(sources, targets)])
     like_trainer: Any = {"labeled_only": True, "return_logits": False, "use_cache": False}
-    check_losses(models["ours"], models["theirs"], batch, **like_trainer)
-    check_losses(models["ours"], models["ours"], batch)
+    check_losses(models["ours"], models["theirs"], batch, packed, **like_trainer)
     full = compare.words(64, even(sizes[0])[0], size.vocab), compare.words(64, even(sizes[1])[0], size.vocab)
     whole = step(models["ours"], loss_of(models["ours"], dict(zip(("input_ids", "labels"), full)), **like_trainer))
     calls = {
@@ -162,12 +162,16 @@ def classifier(median: float, spread: float, length: int) -> Contest:
     models, plain = pair("bert", size), TorchClassifier(size)
     theirs = pair("bert", Size(**asdict(size) | {"attention_dropout": 0.1}))
     sizes, labels = lengths(64, median, spread, 200), {"labels": torch.randint(4, (64,))}
-    batch = as_batch(texts(sizes, size.vocab), length) | labels
-    check_losses(models["ours"], theirs["theirs"], batch)
+    rows = texts(sizes, size.vocab)
+    batch = as_batch(rows, length) | labels
+    collator = PackedTexts(models["ours"], lambda rows: rows)
+    packed = collator([{"input_ids": row, "labels": int(label)} for row, label in zip(rows, labels["labels"])])
+    check_losses(models["ours"], theirs["theirs"], batch, packed)
     full = {"input_ids": compare.words(64, even(sizes)[0], size.vocab)} | labels
     calls = {
         "BERT": step(theirs["theirs"], loss_of(theirs["theirs"], batch)),
         "ours": step(models["ours"], loss_of(models["ours"], batch)),
+        "ours, --packing": step(models["ours"], loss_of(models["ours"], packed)),
         "ours, attention_dropout 0.1": step(theirs["ours"], loss_of(theirs["ours"], batch)),
         "torch.nn": step(plain, lambda: plain(**batch)),
     }

@@ -14,6 +14,7 @@ from vanillaformer.configuration import VanillaEncoderConfig
 from .base import VanillaPreTrainedModel
 from .heads import IGNORE_INDEX, LMHeadMixin, PredictionHead, build_logits_transform, build_pooler, pool_states
 from .parts.ngrams import build_wide_logits
+from .parts.packed_texts import one_text_per_row
 from .parts.pooling import POOLINGS
 from .stack import EncoderStack
 
@@ -189,10 +190,13 @@ class VanillaEncoderForSequenceClassification(VanillaPreTrainedModel):
         labels: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> SequenceClassifierOutput:
-        """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`."""
+        """Return logits (B, labels) and, given `labels` (B), the loss of `config.problem_type`.
+
+        With `position_ids` that begin again at 0, rows have several texts, whose logits and labels (N) are in order.
+        """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        pooled = pool_states(self.pool, outputs.last_hidden_state, attention_mask)
-        logits = self.wide(self.classifier(self.dropout(self.pooler(pooled))), input_ids, attention_mask)
+        mask, states, ids = one_text_per_row(position_ids, attention_mask, outputs.last_hidden_state, input_ids)
+        logits = self.wide(self.classifier(self.dropout(self.pooler(pool_states(self.pool, states, mask)))), ids, mask)
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
+from transformers.masking_utils import packed_sequence_mask_function
 from transformers.modeling_outputs import (
     BaseModelOutputWithPooling,
     ImageClassifierOutput,
@@ -23,6 +23,7 @@ from .parts.activations import build_activation
 from .parts.attention import Attention
 from .parts.grid_positions import Grid
 from .parts.norms import build_norm
+from .parts.packed_texts import bidirectional_mask
 from .parts.patches import ImageEmbeddings
 from .parts.pooling import IMAGE_POOLINGS
 from .parts.windows import PatchMerging, Sides, Windows, merged_grid, neighbors, stage_windows
@@ -169,12 +170,8 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
         regions = windows.regions(x, attention_mask)
         if regions is None:
             return None
-        return create_bidirectional_mask(
-            self.config,
-            x.new_empty(*regions.shape, 1),
-            attention_mask=None,
-            and_mask_function=packed_sequence_mask_function(regions),
-        )
+        states = x.new_empty(*regions.shape, 1)
+        return bidirectional_mask(self.config, states, None, texts=packed_sequence_mask_function(regions))
 
 
 class VanillaImageEncoderForImageClassification(ImagePreTrainedModel):

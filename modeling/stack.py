@@ -12,12 +12,8 @@ from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 from transformers.masking_utils import (
-    create_bidirectional_mask,
-    create_bidirectional_sliding_window_mask,
     create_causal_mask,
     create_sliding_window_causal_mask,
-    find_packed_sequence_indices,
-    packed_sequence_mask_function,
 )
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -35,11 +31,12 @@ from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
 from .parts.attention import Attention
 from .parts.embeddings import InputEmbeddings, Stem
+from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text
 from .parts.residual import build_final_norm
 
 BIDIRECTIONAL_MASKS = {
-    "full_attention": create_bidirectional_mask,
-    "sliding_attention": create_bidirectional_sliding_window_mask,
+    "full_attention": bidirectional_mask,
+    "sliding_attention": bidirectional_window_mask,
 }
 CAUSAL_MASKS = {
     "full_attention": create_causal_mask,
@@ -155,43 +152,6 @@ def query_key_positions(
     return query_positions, torch.arange(key_length, device=device) + key_offset
 
 
-def same_document(
-    position_ids: torch.Tensor | None, attention_mask: torch.Tensor | Masks | None, rows: int
-) -> Callable | None:
-    """Return the mask function that separates packed documents, `None` if there is one document per row.
-
-    As in transformers' causal masks: without a padding mask, a document begins wherever positions (B or 1, T) do not
-    increase by one.
-    """
-    if position_ids is None or attention_mask is not None:
-        return None
-    documents = find_packed_sequence_indices(position_ids.expand(rows, -1))
-    return None if documents is None else packed_sequence_mask_function(documents)
-
-
-def same_pair(
-    positions: torch.Tensor | None, source_positions: torch.Tensor | None, source_mask: torch.Tensor | None, rows: int
-) -> Callable | None:
-    """Return the mask function by which each target of a packed row attends to its own source, `None` if none is.
-
-    Positions of targets (B or 1, T) and sources (B or 1, S) begin again with every text, and there is no padding mask.
-    What fills a row up behind the last target attends to the last source: to nothing at all it could not.
-    """
-    if positions is None or source_positions is None or source_mask is not None:
-        return None
-    sides = [find_packed_sequence_indices(side.expand(rows, -1)) for side in (positions, source_positions)]
-    if sides[0] is None and sides[1] is None:
-        return None
-    given = zip(sides, (positions, source_positions))
-    targets, sources = (torch.zeros_like(side).expand(rows, -1) if pairs is None else pairs for pairs, side in given)
-    targets = targets.minimum(sources[:, -1:])
-
-    def attends(row: int, head: int, query: int, key: int) -> torch.Tensor:
-        return targets[row, query] == sources[row, key]
-
-    return attends
-
-
 class TokenStack(Stack):
     """A stack whose stem looks tokens up in a table."""
 
@@ -246,10 +206,13 @@ class EncoderStack(TokenStack):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
-        """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding."""
+        """Return the states (B, T, D) of tokens `input_ids` (B, T); `attention_mask` (B, T) is 0 on padding.
+
+        `position_ids` (B, T) that begin again at 0 part a row into texts, none of which attends to another.
+        """
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
-        and_mask = same_document(position_ids, attention_mask, hidden_states.shape[0])
-        masks = self.masks(hidden_states, attention_mask, and_mask_function=and_mask)
+        texts = same_text(position_ids, attention_mask, hidden_states.shape[0])
+        masks = self.masks(hidden_states, attention_mask, texts=texts)
         return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, positions, masks, **kwargs))
 
 
@@ -380,4 +343,4 @@ class CrossDecoderStack(TokenStack):
     ) -> Any:
         """Return the mask of cross-attention to a source (B, S, D): its padding mask, or that of packed pairs."""
         pairs = same_pair(position_ids, source_position_ids, padding, hidden_states.shape[0])
-        return create_bidirectional_mask(self.config, hidden_states, padding, source, and_mask_function=pairs)
+        return bidirectional_mask(self.config, hidden_states, padding, source, texts=pairs)

@@ -20,6 +20,7 @@ from vanillaformer.training.cards.examples import WIDTH, example_row, opening
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.preprocessing.encoding import encode_texts, set_truncation_side
+from vanillaformer.training.preprocessing.packed_batches import PackedBatches, fit_packing
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import classification_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
@@ -62,16 +63,19 @@ def _train(run: Run, args: Arguments) -> Run:
     stream = None
     if data.stream is not None:
         stream = StreamedRows(data.stream, encode_texts(tokenizer, length), long_texts=data_args.long_texts)
-    train_rows = describe_rows(run, args, data, rows, tokenizers, stream)
     make_model = partial(new_model, run, "classification", args, tokenizer, length=length, labels=labels)
     model = make_model()
     check_language_model_loss(training_args.lm_loss_weight, model.config)
+    padded = DataCollatorWithPadding(tokenizer)
+    collator = fit_packing(model, data_args.packing, rows["train"], training_args, padded)
+    packed = isinstance(collator, PackedBatches)
+    train_rows = describe_rows(run, args, data, rows, tokenizers, stream, packed=packed)
     trainer = RunTrainer(
         model=model,
         args=training_args,
         train_dataset=train_rows,
         eval_dataset=rows["validation"],
-        data_collator=DataCollatorWithPadding(tokenizer),
+        data_collator=collator,
         processing_class=tokenizer,
         compute_metrics=classification_metrics(),
     )

@@ -19,7 +19,7 @@ from vanillaformer.training.cards.examples import example_row
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import fit_decoding, set_generation
 from vanillaformer.training.preprocessing.encoding import encode_pairs
-from vanillaformer.training.preprocessing.packed_pairs import PackedPairs, check_packing
+from vanillaformer.training.preprocessing.packed_batches import PackedBatches, fit_packing
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
@@ -70,7 +70,6 @@ def _train(run: Run, args: Arguments) -> Run:
     if data.stream is not None:
         encode = encode_pairs(source, target, *lengths)
         stream = StreamedRows(data.stream, encode, long_texts=data_args.long_texts)
-    train_rows = describe_rows(run, args, data, rows, (source, target), stream)
     model = new_model(run, "translation", args, source, target, length=max(lengths))
     fit_decoding(model.config, training_args)
     if training_args.guided_attention and not run.finished:
@@ -79,10 +78,10 @@ def _train(run: Run, args: Arguments) -> Run:
     scoring: dict[str, Any] = {"bleu_tokenize": data_args.bleu_tokenize, "bleu_lowercase": data_args.bleu_lowercase}
     if training_args.predict_with_generate:
         run.details["signatures"] = sacrebleu_signatures(**scoring)
-    collator: Any = DataCollatorForSeq2Seq(source, model=model)
-    if data_args.packing:
-        check_packing(model, training_args)
-        collator = PackedPairs(model, collator)
+    padded = DataCollatorForSeq2Seq(source, model=model)
+    collator = fit_packing(model, data_args.packing, rows["train"], training_args, padded)
+    packed = isinstance(collator, PackedBatches)
+    train_rows = describe_rows(run, args, data, rows, (source, target), stream, packed=packed)
     trainer = TranslationTrainer(
         model=model,
         args=training_args,

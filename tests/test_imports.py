@@ -30,7 +30,7 @@ LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
-        "parts.activations",
+        *("parts.activations", "parts.packed_texts"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",

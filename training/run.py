@@ -151,7 +151,14 @@ def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
 
 
 def describe_rows(
-    run: Run, args: Arguments, data: TaskData, rows: Any, tokenizers: Tokenizers, stream: StreamedRows | None
+    run: Run,
+    args: Arguments,
+    data: TaskData,
+    rows: Any,
+    tokenizers: Tokenizers,
+    stream: StreamedRows | None,
+    *,
+    packed: bool = False,
 ) -> Any:
     """Report and note statistics of the rows; return what to train on.
 
@@ -162,10 +169,11 @@ def describe_rows(
         rows: Its splits as the model reads them, of which `train` goes if there is a stream.
         tokenizers: The tokenizers of source and target; none of images.
         stream: With --streaming, the rows to train on.
+        packed: Whether the texts of a batch share rows.
     """
     sample = stream is not None
     if tokenizers:
-        pair, packed = cast(Any, tokenizers), args.data_args.packing
+        pair = cast(Any, tokenizers)
         run.details["data"] = describe_data(
             rows, pair, args.training_args, data.stats, sample=sample, packed_batches=packed
         )

@@ -14,7 +14,8 @@ from transformers.utils import TransformersKwargs
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack, same_document
+from ..parts.packed_texts import same_text
+from ..stack import BIDIRECTIONAL_MASKS, CrossDecoderStack
 
 
 class ParallelDecoderStack(CrossDecoderStack):
@@ -41,11 +42,11 @@ class ParallelDecoderStack(CrossDecoderStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the states (B, T, D) of target tokens `input_ids` (B, T), some of them hidden."""
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids)
-        and_mask = same_document(position_ids, attention_mask, hidden_states.shape[0])
+        texts = same_text(position_ids, attention_mask, hidden_states.shape[0])
         hidden_states = self.run_layers(
             hidden_states,
             positions,
-            self.masks(hidden_states, attention_mask, and_mask_function=and_mask),
+            self.masks(hidden_states, attention_mask, texts=texts),
             encoder_hidden_states,
             encoder_attention_mask=self.source_mask(
                 hidden_states, encoder_hidden_states, encoder_attention_mask, position_ids, encoder_position_ids

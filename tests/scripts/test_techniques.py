@@ -45,9 +45,10 @@ def test_average_checkpoints(tmp_path: Path, capfd) -> None:
     assert_equal_weights(whole, killed)
 
 
-def test_packed_pairs_train_as_padded_ones(tmp_path: Path) -> None:
-    for name, options in {"padded": [], "packed": ["--packing"]}.items():
-        train("translation", tmp_path / name, "--set", "dropout=0.0", *options)
+@pytest.mark.parametrize("task", ["translation", "classification"])
+def test_packed_texts_train_as_padded_ones(task: str, tmp_path: Path) -> None:
+    for name, packing in {"padded": "false", "packed": "true"}.items():
+        train(task, tmp_path / name, "--set", "dropout=0.0", "--packing", packing)
     for name in ("loss", "eval_loss"):
         assert history(tmp_path / "packed", name) == pytest.approx(history(tmp_path / "padded", name), rel=1e-5)
     assert "packed rows" in (tmp_path / "packed" / "README.md").read_text()

@@ -35,7 +35,7 @@ class DataArguments:
     validation_target_file = cast("list[str] | None", None)
     test_target_file = cast("list[str] | None", None)
     turns_column = cast("str | None", None)
-    packing = cast(bool, False)
+    packing = cast("bool | None", False)
     sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
     image_size = cast("int | None", None)
     tokenizer_samples = 1_000
@@ -189,7 +189,10 @@ class TranslationDataArguments(TextDataArguments):
     target_locale: str = field(default="de", metadata={"help": "Embedded data: target locale"})
     max_source_length: int = field(default=128, metadata={"help": "Maximum source length in tokens"})
     max_target_length: int = field(default=128, metadata={"help": "Maximum target length in tokens"})
-    packing: bool = field(default=False, metadata={"help": "Pack pairs into rows, without attention between pairs"})
+    packing: bool | None = field(
+        default=None,
+        metadata={"help": "Pack pairs into rows, kept apart (default: where it pays)"},
+    )
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
         default="13a", metadata={"help": "Tokenization for BLEU", "group": "Evaluation and checkpoints"}
     )
@@ -262,6 +265,10 @@ class ClassifierDataArguments(TextDataArguments):
     max_length: int = field(default=128, metadata={"help": "Maximum length of a text in tokens"})
     truncation_side: Literal["left", "right"] = field(
         default="right", metadata={"help": "Side at which long texts are cut"}
+    )
+    packing: bool | None = field(
+        default=None,
+        metadata={"help": "Pack texts into rows, kept apart (default: where it pays)"},
     )
 
     def __post_init__(self) -> None:

@@ -23,9 +23,9 @@ from .tokenizing import TokenizedSplits, handle_long_texts, map_splits
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention implementations that take a mask of the texts in each row of a batch."""
-ROOM = 128
-"""Tokens in a row of packed pairs, about, unless a text is longer: attention computes what is masked too, so that long
-rows would cost more than the padding of short ones."""
+ROOM = 96
+"""Tokens in a row of a packed batch, about, unless a text is longer: attention computes what is masked too, so that
+long rows would cost more than the padding of short ones."""
 
 
 def packed_rows(
@@ -96,20 +96,20 @@ def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
     return sorted(map(sorted, bins))
 
 
-def pack_pairs(lengths: np.ndarray) -> list[list[int]]:
-    """Return which pairs of a batch share a row, given the lengths (B, 2) of sources and targets.
+def share_rows(lengths: np.ndarray) -> list[list[int]]:
+    """Return which texts of a batch share a row, given their lengths (B, 1), or those of sources and targets (B, 2).
 
-    As many rows as the longer side fills, and the longest pairs go first, each where the row stays shortest (Graham
+    As many rows as the longer side fills, and the longest texts go first, each where the row stays shortest (Graham
     1969): rows of a batch are of about the same length on both sides.
     """
     count = -(-lengths.sum(axis=0).max() // max(ROOM, lengths.max()))
     rows: list[list[int]] = [[] for _ in range(count)]
-    filled = np.zeros((count, 2), np.int64)
-    for pair in np.argsort(-lengths.max(axis=1), kind="stable"):
-        row = int((filled + lengths[pair]).max(axis=1).argmin())
-        rows[row].append(int(pair))
-        filled[row] += lengths[pair]
-    return [sorted(pairs) for pairs in rows if pairs]
+    filled = np.zeros((count, lengths.shape[1]), np.int64)
+    for text in np.argsort(-lengths.max(axis=1), kind="stable"):
+        row = int((filled + lengths[text]).max(axis=1).argmin())
+        rows[row].append(int(text))
+        filled[row] += lengths[text]
+    return [sorted(texts) for texts in rows if texts]
 
 
 def check_attention(model: PreTrainedModel) -> None:

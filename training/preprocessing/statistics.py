@@ -14,7 +14,7 @@ from vanillaformer.hub.reporting import report
 from ..data.rows import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
-from .packing import pack_pairs
+from .packing import share_rows
 from .tokenizing import TokenizedSplits
 
 BATCHES = 200
@@ -41,7 +41,7 @@ def describe_data(
         training_args: The training arguments, which say what makes a batch.
         data_stats: By split, how many rows were left out, or occur in the training data too.
         sample: Whether the training rows are only the first of a stream.
-        packed_batches: Whether the pairs of a batch share rows.
+        packed_batches: Whether the texts of a batch share rows.
     """
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
@@ -104,9 +104,8 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 
 
 def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) -> float:
-    """Return the share of padding in the first batches of the first epoch; `packed`: their pairs share rows."""
+    """Return the share of padding in the first batches of the first epoch; `packed`: their texts share rows."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
-    packed = packed and lengths.shape[1] > 1  # the rows of a language model are packed already
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:
         whole = token_batches(lengths, training_args, packed=packed).epoch_batches()[:BATCHES]
@@ -122,7 +121,7 @@ def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) ->
 def _computed(lengths: np.ndarray, packed: bool) -> int:
     """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
     if packed:
-        lengths = np.stack([lengths[pairs].sum(axis=0) for pairs in pack_pairs(lengths)])
+        lengths = np.stack([lengths[texts].sum(axis=0) for texts in share_rows(lengths)])
     return int((lengths.max(axis=0) * len(lengths)).sum())
 
 

@@ -44,7 +44,7 @@ NOT_COMPARED = frozenset(
 # Records made before all settings were compared lack these, whatever they were
 TRANSFORMERS = frozenset(entry.name for entry in fields(Seq2SeqTrainingArguments))
 # Fields that are `None` by default now, and what that was before: it is what old records have or stand for
-EARLIER_DEFAULTS = {"sample_by": "line"}
+EARLIER_DEFAULTS = {"sample_by": "line", "packing": False}
 
 
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:

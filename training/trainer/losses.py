@@ -222,14 +222,14 @@ def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
     """Return a batch in which each token but the first of a text is padding to the model, with a probability.
 
     Args:
-        inputs: A batch with `attention_mask` (B, T), of an encoder.
+        inputs: A batch with `attention_mask` (B, T), of an encoder; with `position_ids` if rows have several texts.
         rate: The probability, or that of each text (B, 1).
     """
     if not torch.is_tensor(rate) and not rate:
         return inputs
     seen = inputs["attention_mask"]
     hidden = torch.rand(seen.shape, device=seen.device) < rate
-    hidden[:, 0] = False
+    hidden = hidden & (inputs.get("position_ids", torch.arange(seen.shape[1], device=seen.device)) > 0)
     return {**inputs, "attention_mask": seen.masked_fill(hidden, 0)}
 
 

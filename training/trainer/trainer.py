@@ -26,7 +26,7 @@ from ..preprocessing.batching import (
     token_batches,
 )
 from ..preprocessing.collators import EpochCollator
-from ..preprocessing.packed_pairs import PackedPairs
+from ..preprocessing.packed_batches import PackedBatches
 from ..preprocessing.tokenizing import RAW_TEXTS
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
@@ -73,7 +73,7 @@ class RunTrainer(
         if self.args.tokens_per_batch is None:
             return super().get_train_dataloader()
         rows: Any = self._remove_unused_columns(self.train_dataset, description="training")
-        packed = isinstance(self.data_collator, PackedPairs)
+        packed = isinstance(self.data_collator, PackedBatches)
         self.sampler = token_batches(row_lengths(rows), self.args, packed=packed)
         loader: DataLoader = DataLoader(
             rows,

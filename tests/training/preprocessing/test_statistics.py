@@ -9,7 +9,7 @@ from modeling.toys import toy
 
 from vanillaformer.training.preprocessing.batching import RandomEpochs
 from vanillaformer.training.preprocessing.blocks import block_rows
-from vanillaformer.training.preprocessing.packed_pairs import PackedPairs
+from vanillaformer.training.preprocessing.packed_batches import PackedPairs
 from vanillaformer.training.preprocessing.statistics import describe_data, padding_share
 from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
@@ -115,7 +115,7 @@ def test_padding_by_kind_of_batch(changes):
     assert (0.0 < share < 0.12) if "data_seed" not in changes else share > 0.3
 
 
-def test_padding_of_packed_pairs():
+def test_padding_of_packed_batches():
     rng = np.random.default_rng(0)
     lengths = rng.integers(2, 60, (64, 2)).tolist()
     rows = Dataset.from_list([{"input_ids": [1] * source, "labels": [1] * target} for source, target in lengths])

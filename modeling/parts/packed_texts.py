@@ -1,0 +1,151 @@
+"""Several texts in one row: which token is of which text, who attends to whom, and each text in a row of its own.
+
+Shape letters: R rows, T length, S length of the source, N texts, D model width.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.masking_utils import (
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    and_masks,
+    create_bidirectional_mask,
+    create_bidirectional_sliding_window_mask,
+    packed_sequence_mask_function,
+    sliding_window_bidirectional_overlay,
+)
+from transformers.utils import is_tracing
+
+
+def text_numbers(position_ids: torch.Tensor, attention_mask: Any, rows: int) -> torch.Tensor:
+    """Return the number, from 0, of the text in its row that each token is of, (R, T).
+
+    A text begins at position 0; what fills a row up, 0 in the mask, begins none.
+
+    Args:
+        position_ids: The positions (R or 1, T).
+        attention_mask: Padding mask (R, T), or `None`.
+        rows: R.
+    """
+    starts = position_ids.expand(rows, -1) == 0
+    if attention_mask is not None:
+        starts = starts & attention_mask.bool()
+    return (starts.cumsum(-1) - 1).clamp(min=0)
+
+
+def packed(position_ids: torch.Tensor | None, attention_mask: Any) -> bool:
+    """Tell whether positions (R or 1, T) are of several texts in a row; masks but for (R, T) say so themselves."""
+    if position_ids is None or getattr(attention_mask, "ndim", 2) != 2 or isinstance(attention_mask, dict):
+        return False
+    return is_tracing(position_ids) or bool((position_ids[:, 1:] == 0).any())
+
+
+def same_text(position_ids: torch.Tensor | None, attention_mask: Any, rows: int) -> Callable | None:
+    """Return the mask function that keeps the texts of a row apart, `None` if there is one in each."""
+    if position_ids is None or not packed(position_ids, attention_mask):
+        return None
+    return packed_sequence_mask_function(text_numbers(position_ids, attention_mask, rows))
+
+
+def same_pair(
+    positions: torch.Tensor | None, source_positions: torch.Tensor | None, source_mask: Any, rows: int
+) -> Callable | None:
+    """Return the mask function by which each target of a packed row attends to its own source, `None` if none is.
+
+    Positions of targets (R or 1, T) and sources (R or 1, S) begin again with every text. What fills a row up behind
+    the last target attends to the last source: to nothing at all it could not.
+    """
+    if positions is None or source_positions is None:
+        return None
+    if not (packed(positions, None) or packed(source_positions, source_mask)):
+        return None
+    sources = text_numbers(source_positions, source_mask, rows)
+    targets = text_numbers(positions, None, rows).minimum(sources[:, -1:])
+
+    def attends(row: int, head: int, query: int, key: int) -> torch.Tensor:
+        return targets[row, query] == sources[row, key]
+
+    return attends
+
+
+def bidirectional_mask(
+    config: PreTrainedConfig,
+    hidden_states: torch.Tensor,
+    padding: Any,
+    source: torch.Tensor | None = None,
+    *,
+    texts: Callable | None = None,
+) -> Any:
+    """Return transformers' mask of attention to a source, by default the states (R, T, D) themselves.
+
+    Args:
+        config: The stack's config.
+        hidden_states: What attends.
+        padding: Padding mask of the source (R, S), or `None`.
+        source: States (R, S, D).
+        texts: `same_text` or `same_pair`.
+    """
+    if texts is None:
+        return create_bidirectional_mask(config, hidden_states, padding, source)
+    return _indexed_mask(config, hidden_states, padding, hidden_states if source is None else source, texts)
+
+
+def bidirectional_window_mask(
+    config: PreTrainedConfig, hidden_states: torch.Tensor, padding: Any, *, texts: Callable | None = None
+) -> Any:
+    """Return the same with the config's sliding window."""
+    if texts is None:
+        return create_bidirectional_sliding_window_mask(config, hidden_states, padding)
+    both = and_masks(sliding_window_bidirectional_overlay(config.sliding_window), texts)
+    return _indexed_mask(config, hidden_states, padding, hidden_states, both)
+
+
+def _indexed_mask(
+    config: PreTrainedConfig, hidden_states: torch.Tensor, padding: Any, source: torch.Tensor, function: Callable
+) -> Any:
+    """Return what transformers makes of a mask function that only indexes and compares.
+
+    Its own `and_mask_function` may do anything, and is called by `vmap`: for rows of 128 tokens that takes longer than
+    a small layer.
+    """
+    return ALL_MASK_ATTENTION_FUNCTIONS[config._attn_implementation](
+        batch_size=source.shape[0],
+        q_length=hidden_states.shape[1],
+        kv_length=source.shape[1],
+        mask_function=function,
+        attention_mask=None if padding is None else padding.to(hidden_states.device, torch.bool),
+        allow_is_causal_skip=False,
+        allow_is_bidirectional_skip=False,
+        dtype=hidden_states.dtype,
+        config=config,
+        use_vmap=False,
+        device=hidden_states.device,
+    )
+
+
+def one_text_per_row(
+    position_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    states: torch.Tensor,
+    input_ids: torch.Tensor | None,
+) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+    """Return the mask (N, T'), states (N, T', D) and ids (N, T') of the texts of packed rows, in their order.
+
+    Each token stands at its position in its text. Rows of one text, (R, T) and (R, T, D), stay as they are.
+    """
+    if position_ids is None or not packed(position_ids, attention_mask):
+        return attention_mask, states, input_ids
+    rows, length = states.shape[:2]
+    mask = states.new_ones((rows, length), dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    first = length * torch.arange(rows, device=states.device).unsqueeze(1)  # each row has its own numbers
+    numbers = text_numbers(position_ids, attention_mask, rows) + first
+    distinct, texts = numbers[mask].unique_consecutive(return_inverse=True)
+    places = position_ids.expand(rows, -1)[mask]
+    shape = len(distinct), int(places.max()) + 1
+
+    def apart(value: torch.Tensor) -> torch.Tensor:
+        return value.new_zeros((*shape, *value.shape[2:])).index_put((texts, places), value[mask])
+
+    return apart(mask.long()), apart(states), None if input_ids is None else apart(input_ids)

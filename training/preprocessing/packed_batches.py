@@ -1,0 +1,157 @@
+"""Texts packed into rows while a batch is made: several in one, or sources in one and their targets in another.
+
+A batch has the same texts with packing as without, so that its loss and gradient are the same, on any number of
+processes; most of the padding is gone. Positions begin again with each text: by them the model keeps texts apart, and
+lets each target attend to its own source.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from vanillaformer.configuration import VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.hub.reporting import report
+from vanillaformer.modeling.heads import IGNORE_INDEX
+
+from .collators import EVALUATION, EpochCollator
+from .packing import check_attention, share_rows
+from .statistics import padding_share
+
+Row = dict[str, Any]
+PAYS = 0.25
+"""Share of padding in a batch from which packing is the default."""
+# What packed rows cannot be trained with, and what it is then
+NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
+OFF = {"guided_attention": 0.0, "scheduled_sampling": "none", "ensemble": 0}
+
+
+class PackedBatches(EpochCollator):
+    """Makes batches of packed rows for training, and of padded ones for evaluation.
+
+    A batch has `input_ids`, `attention_mask` and `position_ids` (R, S); each text has its positions from 0 on.
+
+    Args:
+        model: The model.
+        padded: Makes batches without packing.
+    """
+
+    sides: tuple[str, ...]
+    """Columns of the rows whose tokens are counted."""
+
+    def __init__(self, model: PreTrainedModel, padded: Callable[[list[Row]], Any]):
+        self.model: Any = model
+        self.padded = padded
+        self.tokenizer = getattr(padded, "tokenizer", None)  # which Trainer saves with its checkpoints
+        self.epoch = 0
+
+    def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
+        if self.epoch == EVALUATION:
+            return self.padded(rows)
+        lengths = np.array([[len(row[side]) for side in self.sides] for row in rows])
+        return self.packed([[rows[number] for number in numbers] for numbers in share_rows(lengths)])
+
+    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
+        """Return the batch with the rows of each bin in a row of their own."""
+        padding = self.model.config.pad_token_id
+        ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding)
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+class PackedPairs(PackedBatches):
+    """The same of pairs {input_ids, labels}, with `decoder_input_ids`, `decoder_position_ids` and `labels` (R, T)."""
+
+    sides = ("input_ids", "labels")
+
+    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
+        targets = [torch.tensor(row["labels"])[None] for rows in bins for row in rows]
+        inputs = iter(self.model.prepare_decoder_input_ids_from_labels(labels)[0].tolist() for labels in targets)
+        first = [[next(inputs) for _ in rows] for rows in bins]
+        ids, positions, _ = joined(first, self.model.config.pad_token_id)
+        labels, _, _ = joined([[row["labels"] for row in rows] for rows in bins], IGNORE_INDEX)
+        decoder = {"decoder_input_ids": ids, "decoder_position_ids": positions, "labels": labels}
+        return super().packed(bins) | decoder
+
+
+class PackedTexts(PackedBatches):
+    """The same of classified texts {input_ids, labels}, with `labels` (N) in the order of the texts."""
+
+    sides = ("input_ids",)
+
+    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
+        batch = super().packed(bins)
+        if "token_type_ids" in bins[0][0]:
+            batch["token_type_ids"], _, _ = joined([[row["token_type_ids"] for row in rows] for rows in bins], 0)
+        return batch | {"labels": torch.tensor([row["labels"] for rows in bins for row in rows])}
+
+
+COLLATORS: dict[type, type[PackedBatches]] = {
+    VanillaEncoderDecoderConfig: PackedPairs,
+    VanillaEncoderConfig: PackedTexts,
+}
+"""By the config of the model."""
+
+
+def joined(rows: Sequence[Sequence[Sequence[int]]], fill: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the texts of each row one after the other, filled up, their positions and the mask, all (R, T)."""
+    longest = max(sum(map(len, texts)) for texts in rows)
+    values, positions, mask = [], [], []
+    for texts in rows:
+        flat = [value for text in texts for value in text]
+        missing = longest - len(flat)
+        values.append(flat + [fill] * missing)
+        places = [place for text in texts for place in range(len(text))]
+        positions.append(places + places[-1:] * missing)
+        mask.append([1] * len(flat) + [0] * missing)
+    return torch.tensor(values), torch.tensor(positions), torch.tensor(mask)
+
+
+def check_packing(model: PreTrainedModel, training_args: Any) -> None:
+    """Raise ValueError for a model or a training to which the texts of a row would not be what they are alone."""
+    config: Any = model.config
+    if type(config) not in COLLATORS:
+        raise ValueError(
+            f"--packing: texts are packed for encoders and for encoder-decoders of Transformer layers, not for "
+            f"model_type={config.model_type!r}"
+        )
+    check_attention(model)
+    for name, needed in NEEDED.items():
+        if getattr(config, name, needed) != needed:
+            raise ValueError(f"--packing needs {name}={needed!r}, not {getattr(config, name)!r}")
+    for name, off in OFF.items():
+        if getattr(training_args, name, off) != off:
+            raise ValueError(f"--packing cannot be used with --{name} {getattr(training_args, name)}")
+
+
+def fit_packing(
+    model: PreTrainedModel, packing: bool | None, rows: Dataset, training_args: Any, padded: Callable
+) -> Callable:
+    """Return the collator of a training: one that packs if `packing` says so or, with `None`, if it can and pays.
+
+    Args:
+        model: The model to train.
+        packing: The option.
+        rows: Rows to train on.
+        training_args: The training arguments, which say what makes a batch.
+        padded: The collator that does not pack.
+
+    Raises:
+        ValueError: As from `check_packing`, if packing is asked for.
+    """
+    if packing is False:
+        return padded
+    try:
+        check_packing(model, training_args)
+    except ValueError:
+        if packing:
+            raise
+        return padded
+    if packing is None:
+        share = padding_share(rows, training_args)
+        if share < PAYS:
+            return padded
+        report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")
+    return COLLATORS[type(model.config)](model, padded)
