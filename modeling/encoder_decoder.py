@@ -16,7 +16,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .decoding import DECODINGS, DecoderInputs
-from .decoding.length_groups import encode_in_groups
+from .decoding.length_groups import encode_in_groups, length_groups
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
 from .parts.sentence_cache import share_sources
@@ -159,7 +159,9 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
             copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
             if cache is not given:
-                shared = share_sources(cache, copies, self.config._attn_implementation or "eager")
+                mask = None if generation_config.output_attentions else model_kwargs.get("attention_mask")
+                groups = length_groups(None if mask is None else mask[::copies])
+                shared = share_sources(cache, copies, self.config._attn_implementation or "eager", groups)
                 model_kwargs["past_key_values"] = shared
         return prepared
 

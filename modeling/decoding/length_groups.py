@@ -1,4 +1,4 @@
-"""Sources of similar length encoded together, so that little padding is computed.
+"""Sources of similar length encoded and attended to together, so that little padding is computed.
 
 Shape letters: B batch, S length of the source, D model width.
 """
@@ -16,8 +16,8 @@ WORTHWHILE = 0.75
 """Part of the computation that may remain."""
 
 
-def length_groups(mask: torch.Tensor | None) -> list[torch.Tensor]:
-    """Return the rows of a padding mask (B, S) in groups of similar length; one group where more do not pay.
+def length_groups(mask: torch.Tensor | None) -> list[tuple[torch.Tensor, int]]:
+    """Return the rows of a padding mask (B, S) in groups of similar length, with the longest; none if it does not pay.
 
     A graphics card computes all rows at once, so that groups are for the CPU; padding has to be on the right.
     """
@@ -26,8 +26,9 @@ def length_groups(mask: torch.Tensor | None) -> list[torch.Tensor]:
     lengths = mask.sum(dim=1)
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1]) < lengths[:, None]):
         return []
-    groups = list(lengths.argsort().split(max(ROWS, -(-len(mask) // PARTS))))
-    computed = sum(len(rows) * int(lengths[rows].max()) for rows in groups)
+    rows = lengths.argsort().split(max(ROWS, -(-len(mask) // PARTS)))
+    groups = [(some, int(lengths[some].max())) for some in rows]
+    computed = sum(len(some) * longest for some, longest in groups)
     return groups if computed <= WORTHWHILE * mask.numel() else []
 
 
@@ -41,9 +42,9 @@ def encode_in_groups(encode: Callable[..., dict[str, Any]], inputs: torch.Tensor
     """
     mask = values.get("attention_mask")
     states, outputs = torch.empty(0), None
-    for rows in length_groups(mask):
+    for rows, longest in length_groups(mask):
         assert mask is not None
-        part = rows, slice(int(mask[rows].sum(dim=1).max()))
+        part = rows, slice(longest)
         own = {name: value[part] for name, value in values.items() if has_rows(value, mask)}
         outputs = encode(inputs_tensor=inputs[part], model_kwargs=values | own)["encoder_outputs"]
         if not len(states):

@@ -198,21 +198,16 @@ class Attention(nn.Module):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = self.query_key_value(hidden_states, key_value_states, position_embeddings, past_key_values)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        output, probabilities = attend(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=self.dropout if self.training else 0.0,
-            scaling=self.scaling,
-            position_bias=self.own_heads(position_bias),
-            **self.options,
-            **kwargs,
-        )
+        bias = self.own_heads(position_bias)
+        output, probabilities = self.attend(query, key, value, attention_mask, position_bias=bias, **kwargs)
         output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
         return self.o_proj(output), probabilities
+
+    def attend(self, *tensors: torch.Tensor | None, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return what heads of queries, keys, values and a mask give, (B, T, H, K), and the probabilities."""
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.dropout if self.training else 0.0
+        return function(self, *tensors, dropout=dropout, scaling=self.scaling, **self.options, **kwargs)
 
 
 class CrossAttention(Attention):
@@ -246,12 +241,16 @@ class CrossAttention(Attention):
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer: Any = cache.cross_attention_cache.layers[self.layer_idx]
             return query, layer.keys, layer.values
-        key = self.to_heads(self.k_proj(key_value_states), self.head_dim, self.k_norm)
-        value = split_heads(self.v_proj(key_value_states), self.head_dim)
+        key, value = self.source_heads(key_value_states)
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
         return query, key, value
+
+    def source_heads(self, states: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the keys and values (B, G, S, K) of a source (B, S, D')."""
+        key = self.to_heads(self.k_proj(states), self.head_dim, self.k_norm)
+        return key, split_heads(self.v_proj(states), self.head_dim)
 
     def forward(  # type: ignore[override]  # the cache is given by its name
         self,
@@ -264,5 +263,20 @@ class CrossAttention(Attention):
         if not isinstance(cache, SentenceCache):
             return super().forward(hidden_states, key_value_states, attention_mask, **kwargs)
         inputs = cache.fold(hidden_states), cache.sources(key_value_states), cache.sources(attention_mask)
+        if cache.groups:
+            return cache.unfold(self.attend_to_groups(cache, *inputs)), None
         output, probabilities = super().forward(*inputs, **kwargs)
         return cache.unfold(output), None if probabilities is None else cache.unfold(probabilities)
+
+    def attend_to_groups(
+        self, cache: SentenceCache, x: torch.Tensor, source: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the same for states (B, T, D), from the keys and values of sources of similar length at a time."""
+        if self.layer_idx not in cache.parts:
+            cache.parts[self.layer_idx] = [
+                (rows, *self.source_heads(source[rows, :length]), mask[rows, ..., :length])
+                for rows, length in cache.groups
+            ]
+        query = self.to_heads(self.q_proj(x), self.head_dim, self.q_norm)
+        outputs = [self.attend(query[rows], *part)[0] for rows, *part in cache.parts[self.layer_idx]]
+        return self.o_proj(torch.cat(outputs)[cache.places].flatten(2))

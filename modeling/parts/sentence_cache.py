@@ -1,5 +1,6 @@
-"""The cache of generation with several outputs for each source: cross-attention is kept once per source."""
+"""The cache of generation: cross-attention is kept once per source, for sources of similar length together."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -7,6 +8,7 @@ from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 
 FOLDING = ("eager", "sdpa")
 """Attention implementations whose masks are tensors (B, 1, T, S)."""
+Group = tuple[torch.Tensor, int]
 
 
 class SentenceCache(EncoderDecoderCache):
@@ -18,11 +20,19 @@ class SentenceCache(EncoderDecoderCache):
     Args:
         caches: Those of self-attention and of cross-attention, the latter empty.
         copies: Rows of each source.
+        groups: The numbers of the sources in each group of similar length, with its longest; none for all in one.
+
+    Attributes:
+        parts: By layer, for each group the numbers of its sources, keys, values and mask.
+        places: Where each source is in the groups, one after the other.
     """
 
-    def __init__(self, *caches: Cache, copies: int):
+    def __init__(self, *caches: Cache, copies: int, groups: Sequence[Group] = ()):
         super().__init__(*caches)
         self.copies = copies
+        self.groups = groups
+        self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
+        self.places = torch.cat([rows for rows, _ in groups]).argsort() if groups else None
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put row `beam_idx[i]` of self-attention in the place of row i."""
@@ -42,15 +52,20 @@ class SentenceCache(EncoderDecoderCache):
         return None if x is None else x[:: self.copies] if x.ndim == 3 else x[:: self.copies, :, :1]
 
 
-def share_sources(cache: EncoderDecoderCache, copies: int, implementation: str) -> EncoderDecoderCache:
+def share_sources(
+    cache: EncoderDecoderCache, copies: int, implementation: str, groups: Sequence[Group] = ()
+) -> EncoderDecoderCache:
     """Return the cache for `copies` rows of each source, itself where they cannot share their source.
 
     Args:
         cache: An empty cache.
         copies: Rows of each source.
         implementation: The attention's.
+        groups: Sources of similar length, as in `SentenceCache`.
     """
     cross = cache.cross_attention_cache
-    if copies == 1 or type(cross) is not DynamicCache or cross.offloading or implementation not in FOLDING:
+    if type(cross) is not DynamicCache or cross.offloading or implementation not in FOLDING:
         return cache
-    return SentenceCache(cache.self_attention_cache, cross, copies=copies)
+    if copies == 1 and not groups:
+        return cache
+    return SentenceCache(cache.self_attention_cache, cross, copies=copies, groups=groups)
