@@ -5,7 +5,7 @@ from torch import nn
 
 
 def store_by_inputs(model: nn.Module) -> None:
-    """Store float32 layers with more outputs than inputs input by input; their values and shapes stay as they are.
+    """Store the weights of float32 layers input by input; their values and shapes stay as they are.
 
     A product with one or a few rows takes as long as reading the weights, and memory is read fastest in long runs.
     Outputs differ in rounding. For training, and to save the model, load it anew.
@@ -13,5 +13,5 @@ def store_by_inputs(model: nn.Module) -> None:
     for layer in model.modules():
         if type(layer) is not nn.Linear or type(layer.weight) is not nn.Parameter:
             continue
-        if layer.out_features > layer.in_features and layer.weight.dtype == torch.float32:
+        if layer.weight.dtype == torch.float32:
             layer.weight.data = layer.weight.data.t().contiguous().t()
