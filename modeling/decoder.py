@@ -1,6 +1,6 @@
 """GPT-style models: the causal stack, with a language-model head or a classifier."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
+from .decoding.active_rows import without_finished
 from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack
 
@@ -82,6 +83,9 @@ class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, GenerationM
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]  # called by keywords
+        return GenerationMixin._sample(without_finished(self, input_ids, kwargs), cast(Any, input_ids), **kwargs)
 
 
 class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, VanillaPreTrainedModel):

@@ -38,6 +38,7 @@ LAYERS = [
     {"parts.residual", "parts.embeddings", "base"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
+    {"decoding.active_rows"},
     {"decoding.stacks", "decoding.base", "decoding.length_groups"},
     {"decoding.parallel"},
     {"decoding.mask_predict", "decoding.ctc"},

@@ -13,6 +13,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..seq2seq import shift_right
 from ..stack import CrossDecoderStack
+from .active_rows import without_finished
 
 DecoderInputs = dict[str, torch.Tensor | None]
 """The arguments of the model's forward pass that begin with `decoder_`: ids or embeddings, and the mask."""
@@ -80,7 +81,7 @@ class Autoregressive(nn.Module):
 
     def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Return what `generate` returns where it does not search with several beams."""
-        return GenerationMixin._sample(model, cast(Any, input_ids), **kwargs)
+        return GenerationMixin._sample(without_finished(model, input_ids, kwargs), cast(Any, input_ids), **kwargs)
 
     def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Return what `generate` returns where it searches with several beams."""

@@ -32,11 +32,22 @@ class SentenceCache(EncoderDecoderCache):
         self.copies = copies
         self.groups = groups
         self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
-        self.places = torch.cat([rows for rows, _ in groups]).argsort() if groups else None
+        self.places = torch.cat([rows for rows, _ in groups] or [torch.empty(0)]).argsort()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put row `beam_idx[i]` of self-attention in the place of row i."""
         self.self_attention_cache.reorder_cache(beam_idx)  # type: ignore[arg-type]  # any integers
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep these rows, in their order, where each source has one row."""
+        super().batch_select_indices(indices)
+        if not self.groups:
+            return
+        now = torch.full((len(self.places),), -1).index_copy(0, indices, torch.arange(len(indices)))
+        for layer, parts in self.parts.items():
+            kept = [(now[rows], *[value[now[rows] >= 0] for value in values]) for rows, *values in parts]
+            self.parts[layer] = [(rows[rows >= 0], *values) for rows, *values in kept if (rows >= 0).any()]
+        self.places = torch.cat([rows for rows, *_ in self.parts[layer]]).argsort()
 
     def fold(self, x: torch.Tensor) -> torch.Tensor:
         """Return states (B·copies, T, D) as (B, copies·T, D): the tokens of one source in one row."""

@@ -1,0 +1,83 @@
+"""Finished texts leave the batch: what would come after their end is not computed.
+
+Shape letters: B rows of the batch, A rows that are left, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DynamicCache
+from transformers.utils import ModelOutput
+
+WORTHWHILE = 0.75
+"""Part of the rows that may be left when the others leave: each time the cache is copied."""
+
+
+class ActiveRows:
+    """Stands for a model in transformers' loop of generation, and computes only the rows that have not ended.
+
+    A row ends where its last token ends a text: the loop ignores what is computed for it. All else is the model's.
+
+    Args:
+        model: The model.
+        ends: Ids of the tokens that end a text.
+    """
+
+    def __init__(self, model: Any, ends: torch.Tensor):
+        self.model, self.ends = model, ends
+        self.rows: torch.Tensor | None = None  # (A), None while all are there
+        self.ended: Any = False  # (B)
+        self.source: dict[str, Any] = {}  # the encoder's output for them, which all steps read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def __call__(self, *, past_key_values: Cache, **inputs: Any) -> Any:
+        """Return the model's output for one more token of each row (B, 1): logits (B, 1, V), 0 for rows that left."""
+        tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
+        rows = torch.arange(len(tokens)) if self.rows is None else self.rows
+        self.ended = self.ended | torch.isin(tokens[:, -1], self.ends)  # padding follows
+        goes_on = ~self.ended[rows]
+        if 0 < goes_on.sum() <= WORTHWHILE * len(rows):
+            past_key_values.batch_select_indices(goes_on.nonzero().flatten())
+            self.rows = rows = rows[goes_on]
+            if "encoder_outputs" in inputs:
+                self.source = {"encoder_outputs": _rows_of(inputs["encoder_outputs"], rows, len(tokens))}
+        if self.rows is None:
+            return self.model(past_key_values=past_key_values, **inputs)
+        own = {name: _rows_of(value, rows, len(tokens)) for name, value in (inputs | self.source).items()}
+        output = self.model(past_key_values=past_key_values, **own)
+        logits = output.logits
+        output.logits = logits.new_zeros(len(tokens), *logits.shape[1:]).index_copy(0, rows, logits)
+        return output
+
+
+def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
+    """Return these rows of a tensor that has `count` of them, or of an encoder's output; other values as they are."""
+    if isinstance(value, ModelOutput) and len(value[0]) == count:
+        return type(value)(**{name: _rows_of(part, rows, count) for name, part in value.items()})
+    if isinstance(value, tuple):
+        return tuple(_rows_of(part, rows, count) for part in value)
+    return value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == count else value
+
+
+def without_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> Any:
+    """Return what stands for a model in `GenerationMixin._sample`: itself where no row can leave, or it does not pay.
+
+    Scores, states and caches that are returned have all rows, and a graphics card computes them at once.
+
+    Args:
+        model: The model.
+        input_ids: Its prompts (B, T).
+        options: The arguments of `_sample`.
+    """
+    config, cache = options["generation_config"], options.get("past_key_values")
+    ends = config._eos_token_tensor
+    returns_more = config.return_dict_in_generate or config.is_assistant or options.get("synced_gpus")
+    if ends is None or returns_more or input_ids.device.type != "cpu" or len(input_ids) == 1:
+        return model
+    caches = getattr(cache, "self_attention_cache", cache), getattr(cache, "cross_attention_cache", cache)
+    plain = all(type(one) is DynamicCache and not one.offloading for one in caches)
+    if not plain or getattr(cache, "copies", 1) > 1 or getattr(cache, "_is_user_defined", False):
+        return model
+    return ActiveRows(model, ends)

@@ -1,0 +1,105 @@
+"""Finished texts leave the batch: the same tokens, from fewer rows."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LogitsProcessor, LogitsProcessorList
+
+from vanillaformer.modeling.decoding.active_rows import ActiveRows
+
+from .toys import PAD, attending, few_choices, over, shared_toy, tokens
+
+ENDS = [2, 9, 3, 3, 4, 5, 9, 2, 3, 2, 4, 3]
+"""Number of tokens after which each row ends."""
+END = 3
+
+
+class EndRows(LogitsProcessor):
+    """Ends each row after its number of tokens, counted from the prompt, and none before."""
+
+    def __init__(self, prompt: int):
+        self.prompt = prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        ended = torch.tensor(ENDS) <= input_ids.shape[1] - self.prompt + 1
+        scores = scores.masked_fill(torch.arange(scores.shape[1]) == END, -1e9)
+        scores[ended, END] = 1e9
+        return scores
+
+
+def batch() -> dict[str, torch.Tensor]:
+    lengths = torch.tensor([5, 20, 3, 4, 5, 6, 3, 18, 4, 5, 3, 4])
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    return {"input_ids": tokens(*mask.shape).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+
+
+def inputs_of(kind: str) -> dict[str, torch.Tensor]:
+    """Sources with padding on the right, in which there are groups, or prompts with padding on the left."""
+    return batch() if kind == "encoder_decoder" else {name: value.flip(1) for name, value in batch().items()}
+
+
+def generate(model: Any, kind: str, **options: Any) -> Any:
+    inputs = inputs_of(kind)
+    prompt = 1 if kind == "encoder_decoder" else inputs["input_ids"].shape[1]
+    settings = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": PAD}
+    return model.generate(**inputs, **settings, logits_processor=LogitsProcessorList([EndRows(prompt)]), **options)
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[int]:
+    """The rows of each step that the model computes."""
+    seen: list[int] = []
+    compute = ActiveRows.__call__
+
+    def call(self: ActiveRows, **inputs: Any) -> Any:
+        output = compute(self, **inputs)
+        seen.append(len(self.rows) if self.rows is not None else len(ENDS))
+        return output
+
+    monkeypatch.setattr(ActiveRows, "__call__", call)
+    return seen
+
+
+def all_rows(monkeypatch: Any) -> None:
+    monkeypatch.setattr("vanillaformer.modeling.decoding.active_rows.WORTHWHILE", 0.0)
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+@over({"encoder_decoder": few_choices(), "decoder": few_choices()})
+def test_tokens_are_those_of_the_whole_batch(kind, overrides, sampling, computed, monkeypatch):
+    model = shared_toy(kind, overrides | {"max_position_embeddings": 40})
+    torch.manual_seed(0)
+    found = generate(model, kind, do_sample=sampling)
+    assert computed == [12, 9, 5, 3, 2, 2, 2, 2]
+    all_rows(monkeypatch)
+    torch.manual_seed(0)
+    assert torch.equal(found, generate(model, kind, do_sample=sampling))
+    assert computed[8:] == [12] * 8
+
+
+def test_copied_tokens_are_those_of_the_whole_batch(computed, monkeypatch):
+    fields = {"output_distribution": "pointer_generator", "decoder_vocab_size": None}
+    model = shared_toy("encoder_decoder", fields | {"share_encoder_decoder_embeddings": True})
+    found = generate(model, "encoder_decoder")
+    assert min(computed) == 2
+    all_rows(monkeypatch)
+    assert torch.equal(found, generate(model, "encoder_decoder"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"return_dict_in_generate": True, "output_scores": True},
+        {"cache_implementation": "static"},
+        {"use_cache": False},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_all_rows_stay_where_more_than_tokens_is_asked_for(options, computed):
+    model = shared_toy("encoder_decoder", {"max_position_embeddings": 40})
+    with attending(model, "eager"):
+        found = generate(model, "encoder_decoder", **options)
+    assert not computed
+    if options.get("output_scores"):
+        assert all(len(scores) == len(ENDS) for scores in found.scores)
