@@ -7,7 +7,8 @@ Ours and transformers' have equal weights; before a task is timed both must give
 decode in float32 the same tokens. torch.nn's and nanoGPT's models have equal sizes. Everyone is timed in turns, and
 ratios are taken inside a repetition. `speed` is transformers' time through the contestant's: above 1 it is faster.
 `limit` is the time of the bare matrix products on as many tokens without padding, one after the other, through the
-contestant's. No token ends a text: all decode the same number of steps.
+contestant's. No token ends a text: all decode the same number of steps, but for the task in which each text is ended
+after its own number of tokens.
 """
 
 import copy
@@ -28,8 +29,8 @@ import transformers
 from measuring import Call, measure, undisturbed
 from plain import PlainGPT, TorchClassifier, TorchTranslator
 from torch import nn
-from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
-from weights import FIRST_WORD, PAD, START, Size, pair
+from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, PreTrainedModel
+from weights import END, FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.inference.weight_layout import store_by_inputs
@@ -229,6 +230,38 @@ def translations(beams: int) -> Contest:
     return decoding("marian", "Marian", size, [rows[:64], rows[64:]], 24, beams)
 
 
+class Ends(LogitsProcessor):
+    """Ends each text after its number of tokens, and none before."""
+
+    def __init__(self, lengths: list[int]):
+        self.lengths = torch.tensor(lengths)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores[:, END] = torch.where(self.lengths <= input_ids.shape[1], 1e9, -1e9)
+        return scores
+
+
+def ended_translations() -> Contest:
+    """128 sentences in batches of 64, of 16 tokens on average."""
+    size = Size(vocab=10_000, max_length=96)
+    rows, ends = texts(lengths(128, 15, 0.45, 60), size.vocab), lengths(128, 15, 0.45, 60)
+    models = {side: endless(model) for side, model in pair("marian", size).items()}
+    for model in models.values():
+        model.generation_config.eos_token_id = END
+    halves = [(as_batch(rows[:64]), ends[:64]), (as_batch(rows[64:]), ends[64:])]
+    whole = [(as_batch(texts(even([len(row) for row in rows]), size.vocab)), [1_000] * 128)]
+
+    def generate(model: PreTrainedModel, batches: list[tuple[Batch, list[int]]], longest: int = 64) -> Rows:
+        search = {"max_new_tokens": longest}
+        found = [model.generate(**batch, **search, logits_processor=[Ends(own)]).tolist() for batch, own in batches]
+        return [row for batch in found for row in batch]
+
+    calls = {name: partial(generate, models[side], halves) for name, side in (("Marian", "theirs"), ("ours", "ours"))}
+    return Contest(
+        dict(calls), products(lambda: generate(models["ours"], whole, even(ends)[0]), models["ours"]), calls
+    )
+
+
 def continuations(batch: int) -> Contest:
     """Prompts of 32 tokens, 128 more."""
     size = Size(layers=6, width=384, heads=6, vocab=10_000)
@@ -240,7 +273,8 @@ TASKS: dict[str, tuple[str, Callable[[], Contest]]] = {
     "lm_256": ("the same, vocabulary 256", partial(language_model, 256)),
     "translation": ("translation, training, 64 pairs as they come", translation),
     "greedy": ("translation, greedy, 128 sentences", partial(translations, 1)),
-    "beam": ("the same, 5 beams", partial(translations, 5)),
+    "greedy_ends": ("the same, each ended at a length of its own", ended_translations),
+    "beam": ("translation, 5 beams, 128 sentences", partial(translations, 5)),
     "generate_1": ("continuation, batch 1", partial(continuations, 1)),
     "generate_8": ("continuation, batch 8", partial(continuations, 8)),
     "classifier": ("small classifier, training, texts padded to 200", partial(classifier, 174, 0.6, 200)),

@@ -45,6 +45,7 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
         raise ValueError(
             f"--dataloader_num_workers {training_args.dataloader_num_workers}: a stream is read by one at most"
         )
+    data_args.packing = data_args.packing or False  # the default, None, follows the lengths of all rows
     columns = {"split_column": None, "order_column": None}
     for name, unset in {"packing": False, "test_fraction": 0.0, **columns, "hold_out": "random"}.items():
         if getattr(data_args, name) != unset:

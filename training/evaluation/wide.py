@@ -58,8 +58,14 @@ def fit_wide_part(trainer: RunTrainer) -> LinearMachine | None:
     rows = getattr(dataset, "first_rows", dataset)
     length = sum(map(len, rows[:ROWS_AT_ONCE]["input_ids"])) / min(len(rows), ROWS_AT_ONCE)
     rows = rows.select(range(min(len(rows), max(1, int(MOST_TOKENS / length)))))
-    ngrams, labels = ngrams_of(wide, rows, trainer.data_collator)
+    ngrams, labels = ngrams_of(wide, rows, _padded(trainer))
     return linear_machine(ngrams, labels, trainer.model.config.num_labels)
+
+
+def _padded(trainer: RunTrainer) -> Callable[[Any], Any]:
+    """Return the collator that makes a row of each text, also where training packs them."""
+    collator: Any = trainer.data_collator
+    return getattr(collator, "padded", collator)
 
 
 def ngrams_of(wide: WideLogits, rows: Dataset, collator: Callable[[Any], Any]) -> tuple[csr_matrix, np.ndarray]:
@@ -120,7 +126,7 @@ def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: D
     assert rows is not None
     assert layer is not None
     labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(trainer.predict(rows)))  # type: ignore
-    ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), trainer.data_collator)
+    ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), _padded(trainer))
     parts = [deep.double(), torch.as_tensor(ngrams @ machine.table + machine.bias)]
     scales = fit_scales(parts, labels)
     with torch.no_grad():

@@ -6,6 +6,7 @@ lets each target attend to its own source.
 """
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -150,8 +151,17 @@ def fit_packing(
             raise
         return padded
     if packing is None:
-        share = padding_share(rows, training_args)
+        share = padding_share(rows, _whole_steps(training_args))
         if share < PAYS:
             return padded
         report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")
     return COLLATORS[type(model.config)](model, padded)
+
+
+def _whole_steps(training_args: Any) -> Any:
+    """Return the arguments by which a whole step is one batch of one process: its parts have the same choice."""
+    parts = {"gradient_accumulation_steps": 1, "world_size": 1, "process_index": 0}
+    names = ("train_sampling_strategy", "tokens_per_batch", "seed", "data_seed")
+    args = training_args
+    rows = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return SimpleNamespace(**{name: getattr(args, name) for name in names}, **parts, train_batch_size=rows)
