@@ -214,7 +214,7 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
     calls["ours"] = partial(generate, models["ours"], batches)
-    if peer == "gpt2":
+    if peer == "gpt2" and len(rows[0]) == 1:
         arranged = copy.deepcopy(models["ours"])
         store_by_inputs(arranged)
         calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)

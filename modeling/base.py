@@ -11,6 +11,7 @@ from transformers import initialization as init
 from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_parallel_plan
 
 from .parts.initialization import initialize
+from .parts.products import speed_up_linear_layers
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
@@ -60,6 +61,7 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
+        speed_up_linear_layers(self)
         if (peft := sys.modules.get("peft.utils.constants")) is not None:  # only if the program has imported it
             table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
             table.setdefault(self.config.model_type, list(self.lora_targets))

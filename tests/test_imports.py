@@ -30,7 +30,7 @@ LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
-        *("parts.activations", "parts.packed_texts"),
+        *("parts.activations", "parts.packed_texts", "parts.products"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -69,7 +69,8 @@ COMPOSED = {
     "parts.windows": {"parts.norms"},
     "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
-    "base": {"parts.initialization"},
+    "parts.chunked_loss": {"parts.products"},
+    "base": {"parts.initialization", "parts.products"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [

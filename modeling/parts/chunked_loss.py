@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from .products import product, slopes, takes_onednn
+
 LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
 POSITIONS = 256
@@ -98,7 +100,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = zeros(())
         for start in range(0, len(states), positions):
             part = slice(start, start + positions)
-            logits = nn.functional.linear(states[part], weight, bias).to(exact).requires_grad_(needed)
+            logits = product(states[part], weight, bias).to(exact).requires_grad_(needed)
             with torch.enable_grad():
                 loss = nn.functional.cross_entropy(transform(logits), targets[part], reduction="sum", **options)
             total += loss.detach()
@@ -128,12 +130,21 @@ def add_gradients(
         weight: The weights (V, D).
         part: The positions of the chunk.
     """
+    rows = states[part]
     by_states, by_weight, by_bias = gradients
-    if by_states is not None:
-        by_states[part] = slope @ weight
+    by_rows = None if by_states is None else by_states[part]
+    if takes_onednn(rows, weight):
+        totals = by_rows, by_weight, by_bias
+        needed = tuple(total is not None for total in totals)
+        for total, addend in zip(totals, slopes(slope, rows, weight, needed)):
+            if total is not None and addend is not None:
+                total += addend
+        return
+    if by_rows is not None:
+        by_rows += slope @ weight
     if by_weight is not None and by_weight.dtype == slope.dtype:
-        torch.addmm(by_weight, slope.T, states[part], out=by_weight)
+        torch.addmm(by_weight, slope.T, rows, out=by_weight)
     elif by_weight is not None:
-        by_weight += slope.T @ states[part]
+        by_weight += slope.T @ rows
     if by_bias is not None:
         by_bias += slope.sum(dim=0)

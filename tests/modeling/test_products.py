@@ -1,0 +1,327 @@
+"""Products by oneDNN are those of `torch.nn.functional.linear`, with all their derivatives; and when they are used."""
+
+import copy
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.func import grad, hessian, jvp, vmap
+from torch.nn.functional import linear
+from torch.utils.flop_counter import FlopCounterMode
+
+from vanillaformer.modeling.parts import products
+from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
+from vanillaformer.modeling.parts.dropout import identity
+from vanillaformer.modeling.parts.products import apply_layer, onednn_is_faster, product, takes_onednn
+
+from .toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+
+D, E = 40, 24
+ROUNDING = 2e-6  # of sums of some dozens of float32 products
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+
+
+@pytest.fixture
+def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever oneDNN can compute it does."""
+    monkeypatch.setattr(products, "WORK", 0)
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+
+
+@pytest.fixture
+def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Nothing is known of this machine; returns the file of what was measured."""
+    monkeypatch.delenv(products.SWITCH, raising=False)
+    monkeypatch.setattr(products, "MEASURED", tmp_path / "folder" / "products.json")
+    monkeypatch.setattr(products, "speed", lambda: 1.5)
+    yield products.MEASURED
+    onednn_is_faster.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _unasked() -> None:
+    onednn_is_faster.cache_clear()
+
+
+def operands(*shape: int, bias: bool = True) -> Operands:
+    x, weight, b = torch.randn(*(shape or (7,)), D), torch.randn(E, D), torch.randn(E)
+    return x.requires_grad_(), weight.requires_grad_(), b.requires_grad_() if bias else None
+
+
+def onednn_flops(call: Callable[[], Any]) -> int:
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return sum(count for name, count in counter.get_flop_counts()["Global"].items() if "mkldnn" in str(name))
+
+
+# ------------------------------------------------------------------------------------------------- the product
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(), (7,), (2, 5), (2, 1, 3)], ids=str)
+def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
+    inputs = [value for value in operands(*shape, bias=bias) if value is not None]
+    ours, theirs = product(*inputs), linear(*inputs)
+    assert takes_onednn(*inputs[:2])
+    assert ours.is_contiguous()
+    assert_close(ours, theirs, "product", ROUNDING)
+    slope = torch.randn_like(ours)
+    for own, reference in zip(*(torch.autograd.grad(value, inputs, slope) for value in (ours, theirs))):
+        assert_close(own, reference, "gradient", ROUNDING)
+
+
+def test_rows_may_lie_anyhow_in_memory(onednn):
+    x, weight, bias = operands(4, 6)
+    turned, slope = x.detach().transpose(0, 1).requires_grad_(), torch.randn(4, 6, E).transpose(0, 1)
+    for own, reference in zip(
+        *(torch.autograd.grad(f(turned, weight, bias), turned, slope) for f in (product, linear))
+    ):
+        assert_close(own, reference, "gradient", ROUNDING)
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)], ids=str)
+def test_what_is_frozen_has_no_gradient(frozen, onednn):
+    inputs = operands()
+    for number in frozen:
+        inputs[number].requires_grad_(False)
+    product(*inputs).pow(2).sum().backward()
+    assert [value.grad is None for value in inputs] == [number in frozen for number in range(3)]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "grad": lambda f, x, w, b: grad(lambda w: f(x, w, b).pow(2).sum())(w),
+    "of each row": lambda f, x, w, b: vmap(grad(lambda w, row: f(row, w, b).pow(2).sum()), (None, 0))(w, x),
+    "forward": lambda f, x, w, b: jvp(lambda x, w, b: f(x, w, b), (x, w, b), (x.cos(), w.sin(), b.cos()))[1],
+    "forward by x": lambda f, x, w, b: jvp(lambda x: f(x, w, b), (x,), (x.cos(),))[1],
+    "hessian": lambda f, x, w, b: hessian(lambda row: f(row, w, b).pow(3).sum())(x[0]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_functions(name, onednn):
+    x, weight, bias = (value.detach() for value in operands())
+    ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (product, linear))
+    assert_close(ours, theirs, name, 4 * ROUNDING)
+
+
+def test_derivatives_of_derivatives(onednn):
+    found = []
+    for function in (product, linear):
+        torch.manual_seed(0)
+        x, weight, bias = operands(2, 3)
+        (slope,) = torch.autograd.grad(function(x, weight, bias).pow(2).sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(slope.pow(2).sum(), (x, weight, bias)))
+    for own, reference in zip(*found):
+        assert_close(own, reference, "second derivative", 4 * ROUNDING)
+
+
+def test_operations_are_counted(onednn):
+    inputs = operands(2, 5)
+    counts = []
+    for function in (product, linear):
+        with FlopCounterMode(display=False) as counter:
+            function(*inputs).sum().backward()
+        counts.append(counter.get_total_flops())
+    assert counts == [3 * 2 * 10 * D * E] * 2
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("frozen", [None, "states", "weight"])
+def test_chunks_of_a_loss(frozen, bias, onednn):
+    layer, states = nn.Linear(D, E, bias=bias), torch.randn(11, D, requires_grad=True)
+    targets = torch.randint(E, (11,))
+    if frozen:
+        {"states": states, "weight": layer.weight}[frozen].requires_grad_(False)
+    inputs = [value for value in (states, *layer.parameters()) if value.requires_grad]
+    ours = chunked_cross_entropy(states, layer, targets, identity, {}, 4)
+    theirs = nn.functional.cross_entropy(linear(states, layer.weight, layer.bias), targets, reduction="sum")
+    assert_close(ours, theirs, "loss", ROUNDING)
+    assert onednn_flops(lambda: chunked_cross_entropy(states, layer, targets, identity, {}, 4)) >= 2 * 2 * 11 * D * E
+    for own, reference in zip(*(torch.autograd.grad(2.5 * loss, inputs) for loss in (ours, theirs))):
+        assert_close(own, reference, "gradient", 2 * ROUNDING)
+
+
+# ------------------------------------------------------------------------------------------------- in the models
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_models_have_the_same_loss_and_gradients(kind, onednn):
+    model = toy(kind)
+    labels = torch.tensor([0, 1, 0]) if kind == "image_encoder" else labels_of(kind)
+    inputs = inputs_of(kind) | {"labels": labels}
+
+    def loss_and_gradients() -> tuple[torch.Tensor, ...]:
+        loss = model(**inputs).loss
+        return loss.detach(), *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+
+    assert onednn_flops(loss_and_gradients) > 0
+    ours = loss_and_gradients()
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+        assert onednn_flops(loss_and_gradients) == 0
+        theirs = loss_and_gradients()
+    scale = max(slope.norm() for slope in theirs if slope is not None)
+    for own, reference in zip(ours, theirs, strict=True):
+        assert (own is None) == (reference is None)
+        if own is not None:
+            assert (own - reference).norm() <= 1e-4 * reference.norm() + 1e-5 * scale
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_layers_stay_what_tools_look_for(kind):
+    layers = [layer for layer in toy(kind).modules() if isinstance(layer, nn.Linear)]
+    assert layers
+    assert {type(layer) for layer in layers} == {nn.Linear}
+    assert {layer.forward.func for layer in layers} == {apply_layer}
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
+)
+def test_copies_compute_with_their_own_weights(copied, onednn):
+    model, inputs = toy("decoder"), inputs_of("decoder")
+    other, before = copied(model), model(**inputs).logits
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert torch.equal(model(**inputs).logits, before)
+    assert not other(**inputs).logits.any()
+
+
+# ------------------------------------------------------------------------------------------------- when it is used
+def autocast() -> bool:
+    with torch.autocast("cpu", torch.bfloat16):
+        return takes_onednn(torch.randn(7, D), torch.randn(E, D))
+
+
+def switched_off() -> bool:
+    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
+        return takes_onednn(torch.randn(7, D), torch.randn(E, D))
+
+
+def compiled() -> bool:
+    found = []
+
+    @torch.compile(backend=lambda module, _: found.append(str(module.graph)) or module.forward, fullgraph=True)
+    def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return product(x, weight)
+
+    function(torch.randn(7, D), torch.randn(E, D))
+    return "mkldnn" in found[0]
+
+
+def exported() -> bool:
+    with torch.inference_mode():
+        program = torch.export.export(nn.Sequential(Layer()), (torch.randn(7, D),))
+    return "mkldnn" in str(program.graph)
+
+
+def traced() -> bool:
+    return "mkldnn" in str(torch.jit.trace(Layer(), torch.randn(7, D)).inlined_graph)
+
+
+class Layer(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(D, E)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return apply_layer(self, x)
+
+
+OTHERWISE = {
+    "float64": lambda: takes_onednn(torch.randn(7, D).double(), torch.randn(E, D).double()),
+    "bfloat16": lambda: takes_onednn(torch.randn(7, D).bfloat16(), torch.randn(E, D).bfloat16()),
+    "weights by inputs": lambda: takes_onednn(torch.randn(7, D), torch.randn(D, E).T),
+    "a subclass": lambda: takes_onednn(torch.randn(7, D), torch.nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)),
+    "another device": lambda: takes_onednn(torch.randn(7, D, device="meta"), torch.randn(E, D, device="meta")),
+    "autocast": autocast,
+    "torch's switch": switched_off,
+    "torch.compile": compiled,
+    "torch.export": exported,
+    "torch.jit.trace": traced,
+}
+
+
+class Quantized(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_all_else_is_left_to_linear(case, onednn):
+    assert takes_onednn(torch.randn(7, D), torch.randn(E, D))
+    assert not OTHERWISE[case]()
+
+
+def test_small_products_are_left_to_linear(monkeypatch):
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    weight, threads = torch.randn(2**10, 2**6), torch.get_num_threads()
+    layer = nn.Linear(2**6, 2**10)
+    for rows, large in ((2**6 * threads, True), (2**6 * threads - 1, False)):
+        x = torch.randn(rows, 2**6)
+        assert takes_onednn(x, weight) == large
+        assert bool(onednn_flops(lambda: apply_layer(layer, x))) == large  # noqa: B023 - called at once
+
+
+# ------------------------------------------------------------------------------------------------- what is measured
+def test_it_is_measured_once_for_a_machine(unknown, monkeypatch):
+    assert onednn_is_faster()
+    assert list(json.loads(unknown.read_text()).values()) == [1.5]
+    assert list(unknown.parent.iterdir()) == [unknown]
+    onednn_is_faster.cache_clear()
+    monkeypatch.setattr(products, "speed", lambda: pytest.fail("measured again"))
+    assert onednn_is_faster()
+
+
+def test_other_machines_are_kept(unknown):
+    unknown.parent.mkdir()
+    unknown.write_text('{"another": 0.5}')
+    assert onednn_is_faster()
+    assert json.loads(unknown.read_text()) == {
+        "another": 0.5,
+        f"{products.processor()}, torch {torch.__version__}": 1.5,
+    }
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"another": "fast"}', "\xff"])
+def test_a_spoiled_file_is_written_anew(unknown, content):
+    unknown.parent.mkdir()
+    unknown.write_text(content, "latin-1")
+    assert onednn_is_faster()
+    assert list(json.loads(unknown.read_text()).values()) == [1.5]
+
+
+def test_a_folder_that_cannot_be_written_to(unknown):
+    unknown.parent.write_text("no folder")
+    assert onednn_is_faster()
+
+
+@pytest.mark.parametrize(("speed", "expected"), [(0.9, False), (1.1, False), (1.2, True)])
+def test_it_has_to_pay(unknown, monkeypatch, speed, expected):
+    monkeypatch.setattr(products, "speed", lambda: speed)
+    assert onednn_is_faster() is expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True)])
+def test_the_environment_decides(unknown, monkeypatch, value, expected):
+    monkeypatch.setenv(products.SWITCH, value)
+    assert onednn_is_faster() is expected
+    assert not unknown.exists()
+
+
+def test_a_torch_without_onednn(unknown, monkeypatch):
+    monkeypatch.setenv(products.SWITCH, "1")
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not onednn_is_faster()
+
+
+def test_it_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
+    monkeypatch.delenv(products.SWITCH, raising=False)
+    monkeypatch.setattr(products, "MEASURED", tmp_path / "products.json")
+    before = torch.get_rng_state()
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        onednn_is_faster()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(0.01 < ratio < 100 for ratio in json.loads(products.MEASURED.read_text()).values())
+    onednn_is_faster.cache_clear()
