@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import platform
 import statistics
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -245,7 +246,8 @@ class MatrixProducts(TorchDispatchMode):
 
 def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
     """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), MatrixProducts(model.parameters()) as products:
+    without_onednn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)
+    with warnings.catch_warnings(action="ignore"), without_onednn, MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}
     made = {key: torch.randn(key[0], **like) for a, b, weight in products.shapes for key in ((a, 0), (b, weight))}

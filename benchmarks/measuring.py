@@ -19,7 +19,7 @@ QUIET = 0.25  # cores that others may use in a sample that counts as undisturbed
 
 
 class Sample(NamedTuple):
-    """One timed call: seconds on the clock, CPU seconds of this process, cores that other processes kept busy."""
+    """One timed call: seconds on the clock, CPU seconds of it and its children, cores that others kept busy."""
 
     seconds: float
     cpu: float
@@ -37,13 +37,19 @@ def busy_seconds() -> float:
     return everyone.user + everyone.system + getattr(everyone, "irq", 0.0) + getattr(everyone, "softirq", 0.0)
 
 
+def own_seconds() -> float:
+    """Return the CPU seconds that this process and those it started have used so far."""
+    children = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
+    return time.process_time() + sum(times.user + times.system for times in children)
+
+
 def sample(call: Call, calls: int = 1, device: str = "cpu") -> Sample:
     """Return the mean of `calls` calls in a row."""
-    busy, mine, start = busy_seconds(), time.process_time(), time.perf_counter()
+    busy, mine, start = busy_seconds(), own_seconds(), time.perf_counter()
     for _ in range(calls):
         call()
     synchronize(device)
-    seconds, mine, busy = time.perf_counter() - start, time.process_time() - mine, busy_seconds() - busy
+    seconds, mine, busy = time.perf_counter() - start, own_seconds() - mine, busy_seconds() - busy
     return Sample(seconds / calls, mine / calls, max(0.0, (busy - mine) / seconds))
 
 

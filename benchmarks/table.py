@@ -7,17 +7,20 @@ Ours and transformers' have equal weights; before a task is timed both must give
 decode in float32 the same tokens. torch.nn's and nanoGPT's models have equal sizes. Everyone is timed in turns, and
 ratios are taken inside a repetition. `speed` is transformers' time through the contestant's: above 1 it is faster.
 `limit` is the time of the bare matrix products on as many tokens without padding, one after the other, through the
-contestant's. No token ends a text: all decode the same number of steps, but for the task in which each text is ended
-after its own number of tokens.
+contestant's. Everyone keeps freed memory for the next tensor, as our programs do (`--keep_memory false`: times then
+depend on what the process did before). No token ends a text: all decode the same number of steps, but for the task in
+which each text is ended after its own number of tokens.
 """
 
 import copy
 import json
+import multiprocessing
 import os
 import platform
 import statistics
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +37,7 @@ from weights import END, FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.inference.weight_layout import store_by_inputs
+from vanillaformer.training.machine import keep_freed_memory
 from vanillaformer.training.preprocessing.packed_batches import PackedPairs, PackedTexts
 
 Rows = list[list[int]]
@@ -60,6 +64,7 @@ class Options:
     seconds: float = field(default=0.2, metadata={"help": "Shortest sample in seconds; calls are repeated."})
     wait_idle: float = field(default=0.0, metadata={"help": "Longest wait for idle cores, in seconds."})
     threads: int = field(default=torch.get_num_threads(), metadata={"help": "CPU threads of torch."})
+    keep_memory: bool = field(default=True, metadata={"help": "Keep freed memory for the next tensor, for everyone."})
     json: str | None = field(default=None, metadata={"help": "Write all that was measured to this file."})
 
 
@@ -188,14 +193,33 @@ def endless(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def on_engine(model: PreTrainedModel) -> dict[str, Any]:
-    """Return our model on CTranslate2, in float32 and int8."""
-    engines = {}
-    for form, name in (("float32", "ours on CTranslate2"), ("int8", "ours on CTranslate2, int8")):
+ENGINES: dict[str, Any] = {}
+"""In a process of its own: where CTranslate2 is imported, two threads of torch take a third longer."""
+
+
+def open_engines(model: PreTrainedModel, forms: dict[str, str], threads: int) -> None:
+    torch.set_num_threads(threads)
+    for name, form in forms.items():
         with tempfile.TemporaryDirectory() as folder:
             export(model, Path(folder, "export"), "ctranslate2", quantization=form)
-            engines[name] = load_engine(Path(folder, "export"))
-    return engines
+            ENGINES[name] = load_engine(Path(folder, "export"))
+
+
+def decode_on_engine(name: str, batches: list[Rows], search: dict[str, Any]) -> Rows:
+    found = [row for batch in batches for row in ENGINES[name].generate(batch, **search)]
+    return [row[-search["max_new_tokens"] :] for row in found]
+
+
+def on_engine(model: PreTrainedModel, batches: list[Rows], search: dict[str, Any]) -> dict[str, Callable[[], Rows]]:
+    """Return the decoding of batches by our model on CTranslate2, in float32 and int8."""
+    forms = {"ours on CTranslate2": "float32", "ours on CTranslate2, int8": "int8"}
+    context = multiprocessing.get_context("spawn")
+    process = ProcessPoolExecutor(1, context, open_engines, (model, forms, torch.get_num_threads()))
+
+    def call(name: str) -> Rows:
+        return process.submit(decode_on_engine, name, batches, search).result()
+
+    return {name: partial(call, name) for name in forms}
 
 
 def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int, beams: int = 1) -> Contest:
@@ -207,9 +231,6 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
         found = [model.generate(**batch, **search)[:, -new_tokens:].tolist() for batch in batches]
         return [row for batch in found for row in batch]
 
-    def on_other(engine: Any) -> Rows:
-        return [row[-new_tokens:] for batch in rows for row in engine.generate(batch, **search)]
-
     batches = [as_batch(batch) for batch in rows]
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
@@ -218,7 +239,7 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
         arranged = copy.deepcopy(models["ours"])
         store_by_inputs(arranged)
         calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)
-    calls |= {key: partial(on_other, engine) for key, engine in on_engine(models["ours"]).items()}
+    calls |= on_engine(models["ours"], rows, search)
     exact = {key: call for key, call in calls.items() if "int8" not in key}
     return Contest(dict(calls), products(lambda: generate(models["ours"], whole), models["ours"]), exact)
 
@@ -326,6 +347,8 @@ def main(argv: list[str] | None = None) -> None:
     if unknown := set(options.tasks) - set(TASKS):
         raise SystemExit(f"--tasks {' '.join(sorted(unknown))}: known are {', '.join(TASKS)}")
     torch.set_num_threads(options.threads)
+    if options.keep_memory:
+        keep_freed_memory()
     transformers.logging.set_verbosity_error()
     machine = {"torch": torch.__version__, "transformers": transformers.__version__, "machine": platform.machine()}
     machine |= {"capability": torch.backends.cpu.get_cpu_capability(), "cores": os.cpu_count()}

@@ -1,6 +1,7 @@
 """Our exports on CTranslate2: generation, scores, and the states that our own heads classify."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,30 @@ class CTranslate2Engine(Engine):
         super().__init__(*exported_model(folder))
         self.ctranslate2 = ctranslate2
         self.place = {"model_path": str(folder), "device": device}
-        self.runner = self.open()
+        self.threads = torch.get_num_threads()
+        self.runners: dict[bool, Any] = {}
+        self.prepared = 0
         self.source, self.target = read_vocabularies(folder)
         self.generates = not (folder / HEAD).is_file()
+        # What is prepared for ALiBi is prepared in one thread
+        self.divides = self.generates and device == "cpu" and self.config.position_embedding_type != "alibi"
+        self.runner(self.divides)
         if not self.generates:
             model_class = model_class_of(read_record(folder))
             self.head = load_head(model_class, self.config, folder, StatesOfEngine(self.states))
 
-    def open(self) -> Any:
-        """Load the model."""
-        self.prepared = 0
-        return getattr(self.ctranslate2, RUNNERS[self.kind])(**self.place, intra_threads=torch.get_num_threads())
+    def runner(self, divided: bool) -> Any:
+        """Return the loaded model, whose threads take rows of their own, or work on each product together.
+
+        Generated tokens are small products: two threads that divide the rows take about half of the time, two that
+        work on each product together often take more than one alone.
+        """
+        if divided not in self.runners:
+            shape = (self.threads, 1) if divided else (1, self.threads)
+            options = self.place | dict(zip(("inter_threads", "intra_threads"), shape))
+            self.runners[divided] = getattr(self.ctranslate2, RUNNERS[self.kind])(**options)
+            torch.set_num_threads(self.threads)  # it was set to the engine's for the whole process
+        return self.runners[divided]
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
         if search.early_stopping == "never" and search.num_beams > 1:
@@ -57,13 +71,17 @@ class CTranslate2Engine(Engine):
             options["sampling_topk"] = search.top_k if search.top_k < len(self.target) else 0  # 0 is all
             if search.seed is not None:  # it is read when a thread of the engine draws for the first time
                 self.ctranslate2.set_random_seed(search.seed)
-                self.runner = self.open()
+                self.runners.clear()
+        divided = self.divides and not search.do_sample
+        if divided:
+            options["max_batch_size"] = math.ceil(len(prompts) / self.threads)
         if self.kind == "decoder":
             self.prepare(prompts)
-            return self.continue_prompts(prompts, search.max_new_tokens, options)
+            return self.continue_prompts(prompts, search.max_new_tokens, divided, options)
         results = self.run(
             "translate_batch",
             token_names(self.source, prompts),
+            divided=divided,
             max_decoding_length=search.max_new_tokens,
             min_decoding_length=0,  # 1 by default: no empty translation
             max_input_length=0,  # by default the source is cut
@@ -72,7 +90,9 @@ class CTranslate2Engine(Engine):
         ids = {token: token_id for token_id, token in enumerate(self.target)}
         return [[ids[token] for token in result.hypotheses[0]] for result in results]
 
-    def continue_prompts(self, prompts: Rows, max_new_tokens: int, options: dict[str, Any]) -> list[list[int]]:
+    def continue_prompts(
+        self, prompts: Rows, max_new_tokens: int, divided: bool, options: dict[str, Any]
+    ) -> list[list[int]]:
         """Return the continuations of prompts, in groups that the engine continues correctly.
 
         It miscounts distances after a prompt that it reads at once: with a relative bias it reads token by token.
@@ -82,7 +102,8 @@ class CTranslate2Engine(Engine):
         for numbers in groups(prompts, whole, options["beam_size"]):
             batch = token_names(self.source, [prompts[number] for number in numbers])
             length = max_new_tokens + (len(batch[0]) - 1 if whole else 0)
-            results = self.run("generate_batch", batch, max_length=length, include_prompt_in_result=whole, **options)
+            options |= {"max_length": length, "include_prompt_in_result": whole}
+            results = self.run("generate_batch", batch, divided=divided, **options)
             for number, result in zip(numbers, results):
                 continuations[number] = list(result.sequences_ids[0])[len(prompts[number]) if whole else 0 :]
         return [continuations[number] for number in range(len(prompts))]
@@ -91,13 +112,13 @@ class CTranslate2Engine(Engine):
         """Let the engine extend its biases for the longest row, in steps that it computes correctly."""
         longest = max(rows, key=len)
         while self.config.position_embedding_type == "alibi" and len(longest) >= self.prepared + ALIBI_STEP:
-            self.runner.forward_batch([longest[: self.prepared + 1]])
+            self.runner(False).forward_batch([longest[: self.prepared + 1]])
             self.prepared += ALIBI_STEP
 
-    def run(self, method: str, *arguments: Any, **options: Any) -> Any:
+    def run(self, method: str, *arguments: Any, divided: bool = False, **options: Any) -> Any:
         """Call the engine; its errors are reported as errors of the input."""
         try:
-            return getattr(self.runner, method)(*arguments, **options)
+            return getattr(self.runner(divided), method)(*arguments, **options)
         except RuntimeError as error:  # mostly a text longer than the position table
             limit = self.config.max_position_embeddings
             raise ValueError(f"CTranslate2: {error} (max_position_embeddings={limit})") from error

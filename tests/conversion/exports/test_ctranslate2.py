@@ -2,6 +2,7 @@
 
 import copy
 import random
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate
 EXPORTER = EXPORTERS["ctranslate2"]
 SCORES = 1e-4
 START, END, NEW = 2, 3, 9
+ALIBI = {"position_embedding_type": "alibi"}
 
 
 def obstacles(kind: str, fields: Value) -> list[str]:
@@ -233,7 +235,7 @@ def test_rounded_weights_are_those_rounded_by_hand(kind, quantization, tmp_path)
     assert ("relative error" if kind == "encoder" else "greedy tokens equal") in report
     engine, rows = load_engine(tmp_path / "export"), rows_of()
     engine.place["compute_type"] = "float32"
-    engine.runner = engine.open()
+    engine.runners.clear()
     more = [[5, 9, 7]] * len(rows)
     if kind == "encoder":
         found = np.concatenate([engine.classify([row])[0] for row in rows])
@@ -322,6 +324,33 @@ def test_sampling(kind, tmp_path):
     assert drawn[0] != greedy
     assert engine.generate(rows, **options, top_k=1, seed=1) == greedy
     assert engine.generate(rows, **options, top_p=1e-6, seed=1) == greedy
+
+
+@pytest.fixture
+def three_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(("kind", "fields"), [("encoder_decoder", {}), ("decoder", {}), ("decoder", ALIBI)])
+def test_threads_that_divide_the_rows(kind, fields, tmp_path, three_threads):
+    model = toy(kind, **fields)
+    engine = on_engine(model, tmp_path / "export")
+    assert torch.get_num_threads() == 3, "as before"
+    rows = rows_of((5, 6, 1, 3, 4, 2, 6, 5, 4, 2))
+    for beams in (1, 3):
+        search = {"num_beams": beams, "length_penalty": 0.0} if beams > 1 else {}
+        expected = [continuation(model, row, **search) for row in rows]
+        assert engine.generate(rows, max_new_tokens=NEW, **search) == expected
+        assert engine.generate(rows[:1], max_new_tokens=NEW, **search) == expected[:1]
+    assert set(engine.runners) == {not fields}
+    options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 3.0, "seed": 1}
+    assert engine.generate(rows, **options) == engine.generate(rows, **options)
+    scores = engine.score(rows, [[5, 9, 7]] * len(rows))
+    truth = torch.cat([log_probabilities(model, row, [5, 9, 7]) for row in rows])
+    assert relative_error(torch.tensor(scores).flatten(), truth) <= SCORES
 
 
 def ending(model: PreTrainedModel, token: int) -> PreTrainedModel:
