@@ -3,8 +3,9 @@
 import gc
 import os
 
-# Before transformers is imported: a test that reaches for the Hub fails at once.
-os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+# Before transformers and torch are imported: a test that reaches for the Hub fails at once, and processes that tests
+# start have one thread too, for sums that are equal bit for bit.
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
 
 import pytest
 import torch
