@@ -35,6 +35,7 @@ def program(main: Main) -> Callable[..., None]:
         try:
             try:
                 main(argv)
+                leave_group()
             finally:
                 sys.stdout.flush()  # at shutdown a broken pipe could no longer be caught
         except BrokenPipeError:
@@ -49,6 +50,13 @@ def program(main: Main) -> Callable[..., None]:
             raise SystemExit(f"{name()}: {one_line(error)}") from None
 
     return run
+
+
+def leave_group() -> None:
+    """Leave the group of processes that train together, if there is one: open, its threads now and then abort an exit."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def name() -> str:

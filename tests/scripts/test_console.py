@@ -5,6 +5,7 @@ import os
 import sys
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from safetensors import SafetensorError
 
@@ -108,3 +109,14 @@ def test_a_reader_that_goes_away(monkeypatch, capsys) -> None:
         assert raised.value.code == 141
         output.flush()
     assert capsys.readouterr().err == ""
+
+
+def test_a_program_leaves_the_group_of_processes(tmp_path):
+    """Threads of a group that is open at the exit abort it now and then."""
+
+    @program
+    def join(_: object) -> None:
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
+
+    join()
+    assert not torch.distributed.is_initialized()
