@@ -53,7 +53,7 @@ def program(main: Main) -> Callable[..., None]:
 
 
 def leave_group() -> None:
-    """Leave the group of processes that train together, if there is one: open, its threads now and then abort an exit."""
+    """Leave the group of processes that train together, if there is one: its threads may abort an exit with it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
