@@ -176,7 +176,7 @@ def measured() -> dict[str, float]:
     try:
         found = json.loads(MEASURED.read_text("utf-8"))
         return {str(key): float(value) for key, value in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or spoiled
+    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not what is written here
         return {}
 
 

@@ -285,7 +285,7 @@ def test_other_machines_are_kept(unknown):
 
 
 @pytest.mark.parametrize("content", ["", "[1]", '{"another": "fast"}', "\xff"])
-def test_a_spoiled_file_is_written_anew(unknown, content):
+def test_a_damaged_file_is_written_again(unknown, content):
     unknown.parent.mkdir()
     unknown.write_text(content, "latin-1")
     assert onednn_is_faster()
