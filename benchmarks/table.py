@@ -194,7 +194,7 @@ def endless(model: PreTrainedModel) -> PreTrainedModel:
 
 
 ENGINES: dict[str, Any] = {}
-"""In a process of its own: where CTranslate2 is imported, two threads of torch take a third longer."""
+"""In a process of its own: beside an engine, two threads of torch were a third slower."""
 
 
 def open_engines(model: PreTrainedModel, forms: dict[str, str], threads: int) -> None:
