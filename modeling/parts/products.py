@@ -3,7 +3,7 @@
 `torch.nn.functional.linear` multiplies float32 matrices by MKL. On many processors oneDNN, torch's other library, is
 up to two times as fast. Both sum in float32, each in an order of its own.
 
-Shape letters: N rows, D inputs, E outputs.
+Shape letters: D inputs, E outputs.
 """
 
 import json
@@ -103,7 +103,8 @@ class OneDNNLinear(torch.autograd.Function):
     ) -> torch.Tensor:
         x, weight = ctx.saved_tensors
         terms = [None if x_slope is None else linear(x_slope, weight)]
-        terms += [None if weight_slope is None else linear(x, weight_slope), bias_slope]
+        terms += [None if weight_slope is None else linear(x, weight_slope)]
+        terms += [None if bias_slope is None else bias_slope.expand(*x.shape[:-1], -1)]
         return reduce(torch.add, (term for term in terms if term is not None))
 
     @staticmethod

@@ -98,6 +98,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "of each row": lambda f, x, w, b: vmap(grad(lambda w, row: f(row, w, b).pow(2).sum()), (None, 0))(w, x),
     "forward": lambda f, x, w, b: jvp(lambda x, w, b: f(x, w, b), (x, w, b), (x.cos(), w.sin(), b.cos()))[1],
     "forward by x": lambda f, x, w, b: jvp(lambda x: f(x, w, b), (x,), (x.cos(),))[1],
+    "forward by bias": lambda f, x, w, b: jvp(lambda b: f(x, w, b), (b,), (b.cos(),))[1],
     "hessian": lambda f, x, w, b: hessian(lambda row: f(row, w, b).pow(3).sum())(x[0]),
 }
 

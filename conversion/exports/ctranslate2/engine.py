@@ -34,7 +34,7 @@ class CTranslate2Engine(Engine):
         self.place = {"model_path": str(folder), "device": device}
         self.threads = torch.get_num_threads()
         self.runners: dict[bool, Any] = {}
-        self.prepared = 0
+        self.close()
         self.source, self.target = read_vocabularies(folder)
         self.generates = not (folder / HEAD).is_file()
         # What is prepared for ALiBi is prepared in one thread
@@ -43,6 +43,11 @@ class CTranslate2Engine(Engine):
         if not self.generates:
             model_class = model_class_of(read_record(folder))
             self.head = load_head(model_class, self.config, folder, StatesOfEngine(self.states))
+
+    def close(self) -> None:
+        """Forget the loaded model, and what was prepared in it; it is loaded again when it is needed."""
+        self.runners.clear()
+        self.prepared = 0
 
     def runner(self, divided: bool) -> Any:
         """Return the loaded model, whose threads take rows of their own, or work on each product together.
@@ -71,7 +76,7 @@ class CTranslate2Engine(Engine):
             options["sampling_topk"] = search.top_k if search.top_k < len(self.target) else 0  # 0 is all
             if search.seed is not None:  # it is read when a thread of the engine draws for the first time
                 self.ctranslate2.set_random_seed(search.seed)
-                self.runners.clear()
+                self.close()
         divided = self.divides and not search.do_sample
         if divided:
             options["max_batch_size"] = math.ceil(len(prompts) / self.threads)

@@ -235,7 +235,7 @@ def test_rounded_weights_are_those_rounded_by_hand(kind, quantization, tmp_path)
     assert ("relative error" if kind == "encoder" else "greedy tokens equal") in report
     engine, rows = load_engine(tmp_path / "export"), rows_of()
     engine.place["compute_type"] = "float32"
-    engine.runners.clear()
+    engine.close()
     more = [[5, 9, 7]] * len(rows)
     if kind == "encoder":
         found = np.concatenate([engine.classify([row])[0] for row in rows])
@@ -347,7 +347,9 @@ def test_threads_that_divide_the_rows(kind, fields, tmp_path, three_threads):
         assert engine.generate(rows[:1], max_new_tokens=NEW, **search) == expected[:1]
     assert set(engine.runners) == {not fields}
     options = {"max_new_tokens": NEW, "do_sample": True, "temperature": 3.0, "seed": 1}
+    engine.prepared = 2048
     assert engine.generate(rows, **options) == engine.generate(rows, **options)
+    assert engine.prepared == 0, "a seed loads the model again, and nothing is prepared in it"
     scores = engine.score(rows, [[5, 9, 7]] * len(rows))
     truth = torch.cat([log_probabilities(model, row, [5, 9, 7]) for row in rows])
     assert relative_error(torch.tensor(scores).flatten(), truth) <= SCORES
