@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -31,6 +32,7 @@ from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
 from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pair
 
 from vanillaformer.modeling.base import VanillaPreTrainedModel
+from vanillaformer.modeling.parts import few_rows
 
 LOSS_ONLY: dict[str, Any] = {"labeled_only": True, "return_logits": False}
 Batch = dict[str, torch.Tensor]
@@ -246,8 +248,8 @@ class MatrixProducts(TorchDispatchMode):
 
 def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
     """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
-    without_onednn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False)
-    with warnings.catch_warnings(action="ignore"), without_onednn, MatrixProducts(model.parameters()) as products:
+    plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(few_rows, "MOST_ROWS", 0)
+    with warnings.catch_warnings(action="ignore"), plain[0], plain[1], MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}
     made = {key: torch.randn(key[0], **like) for a, b, weight in products.shapes for key in ((a, 0), (b, weight))}

@@ -12,7 +12,6 @@ depend on what the process did before). No token ends a text: all decode the sam
 which each text is ended after its own number of tokens.
 """
 
-import copy
 import json
 import multiprocessing
 import os
@@ -36,7 +35,6 @@ from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, Pr
 from weights import END, FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
-from vanillaformer.inference.weight_layout import store_by_inputs
 from vanillaformer.training.machine import keep_freed_memory
 from vanillaformer.training.preprocessing.packed_batches import PackedPairs, PackedTexts
 
@@ -235,10 +233,6 @@ def decoding(peer: str, name: str, size: Size, rows: list[Rows], new_tokens: int
     whole = [as_batch(texts(even([len(row) for row in batch]), size.vocab)) for batch in rows]
     calls: dict[str, Callable[[], Rows]] = {name: partial(generate, models["theirs"], batches)}
     calls["ours"] = partial(generate, models["ours"], batches)
-    if peer == "gpt2" and len(rows[0]) == 1:
-        arranged = copy.deepcopy(models["ours"])
-        store_by_inputs(arranged)
-        calls["ours, as vanillaformer generate"] = partial(generate, arranged, batches)
     calls |= on_engine(models["ours"], rows, search)
     exact = {key: call for key, call in calls.items() if "int8" not in key}
     return Contest(dict(calls), products(lambda: generate(models["ours"], whole), models["ours"]), exact)

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from .arguments import GenerateArguments
 from .chat import Chat
 from .generation import read_texts
-from .tasks import continue_prompts, load, prepare_for_one_row
+from .tasks import continue_prompts, load
 from .text_files import at_terminal, hint, output_stream, prompted, standard_input
 
 RESET, QUIT = "/reset", "/quit"
@@ -25,7 +25,6 @@ def open_chat(generate_args: GenerateArguments) -> Chat:
     path, judge_path = generate_args.model_name_or_path, generate_args.rerank_model
     if function is not continue_prompts or not isinstance(loaded.model, PreTrainedModel):
         raise ValueError(f"--chat: --model {path} is not a causal language model run by torch")
-    prepare_for_one_row(loaded, function)
     reranker = None
     if judge_path is not None:
         judge, function, _ = load(replace(generate_args, model_name_or_path=judge_path, revision=None))

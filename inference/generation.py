@@ -8,7 +8,7 @@ import torch
 from vanillaformer.hub.loading import saved_folder
 
 from .arguments import GenerateArguments
-from .tasks import AUTO, load, prepare_for_one_row, run
+from .tasks import AUTO, load, run
 from .text_files import STANDARD_INPUT, at_terminal, file_lines, hint, output_stream, standard_input
 
 
@@ -47,8 +47,6 @@ def generate_texts(generate_args: GenerateArguments) -> None:
     r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
     texts = read_texts(generate_args)
     loaded, function, _ = load(generate_args)
-    if 1 in (len(texts), generate_args.batch_size):
-        prepare_for_one_row(loaded, function)
     options = call_options(generate_args)
     if generate_args.engine == AUTO:
         from .fastest import fastest

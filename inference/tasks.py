@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from huggingface_hub.utils import disable_progress_bars
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
@@ -24,7 +24,6 @@ from vanillaformer.training.progress import stage
 from vanillaformer.training.tasks import TASKS, TaskName
 
 from .text_files import hint
-from .weight_layout import store_by_inputs
 
 TORCH, AUTO = "torch", "auto"
 
@@ -136,16 +135,6 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
     tokenizers = open_tokenizers(folder, config, f"--model {path}")
     return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
-
-
-def prepare_for_one_row(loaded: Loaded, function: Callable[..., list[str]]) -> None:
-    """Make a language model on the CPU faster that continues one text at a time, and slower with many."""
-    if (
-        function is continue_prompts
-        and isinstance(loaded.model, PreTrainedModel)
-        and loaded.model.device.type == "cpu"
-    ):
-        store_by_inputs(loaded.model)
 
 
 def show_no_bars() -> None:

@@ -16,6 +16,7 @@ from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
 from .decoding.active_rows import without_finished
+from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack
 
@@ -26,7 +27,7 @@ class VanillaDecoderModel(DecoderStack):
     config: VanillaDecoderConfig
 
 
-class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, GenerationMixin):
+class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, VanillaGenerationMixin):
     """Language model (Radford et al. 2018): `p(x_t | x_<t) = softmax(W h_(t-1))`, W tied by default."""
 
     config: VanillaDecoderConfig

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.processing_utils import Unpack
@@ -17,6 +16,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .decoding import DECODINGS, DecoderInputs
 from .decoding.length_groups import encode_in_groups, length_groups
+from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .parts.pointers import POINTERS
 from .parts.sentence_cache import share_sources
@@ -111,7 +111,7 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
         )
 
 
-class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqLM, GenerationMixin):
+class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqLM, VanillaGenerationMixin):
     """Translation and other text-to-text tasks (Vaswani et al. 2017): `p(y_t | y_<t, x) = softmax(W h_t)`.
 
     `config.decoding` chooses another way to decode (table in `modeling/decoding`).

@@ -8,13 +8,13 @@ from typing import Any, cast
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.modeling_utils import slice_logits_to_keep
 from transformers.utils import can_return_tuple
 
 from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 
+from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin
 from .parts.dropout import build_dropout, identity
 from .parts.recurrence import States, build_recurrence, edge_states, padding_mask
@@ -242,7 +242,7 @@ class VanillaRecurrentEncoderDecoderModel(RecurrentPreTrainedModel, VanillaSeq2S
 
 
 class VanillaRecurrentEncoderDecoderForConditionalGeneration(
-    LMHeadMixin, RecurrentPreTrainedModel, VanillaSeq2SeqLM, GenerationMixin
+    LMHeadMixin, RecurrentPreTrainedModel, VanillaSeq2SeqLM, VanillaGenerationMixin
 ):
     """Translation by recurrent networks (Bahdanau et al. 2015): `p(y_t | y_<t, x) = softmax(W h_t)`."""
 

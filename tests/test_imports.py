@@ -30,12 +30,12 @@ LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
-        *("parts.activations", "parts.packed_texts", "parts.products"),
+        *("parts.activations", "parts.packed_texts", "parts.products", "parts.few_rows", "parts.measured"),
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
     },
-    {"parts.residual", "parts.embeddings", "base"},
+    {"parts.residual", "parts.embeddings", "base", "generation"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
     {"decoding.active_rows"},
@@ -70,6 +70,9 @@ COMPOSED = {
     "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
     "parts.chunked_loss": {"parts.products"},
+    "parts.products": {"parts.few_rows", "parts.measured"},
+    "parts.few_rows": {"parts.measured"},
+    "generation": {"parts.few_rows"},
     "base": {"parts.initialization", "parts.products"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.

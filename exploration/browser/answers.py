@@ -29,7 +29,6 @@ from vanillaformer.inference.tasks import (
     continue_prompts,
     fill_masks,
     load,
-    prepare_for_one_row,
     run,
     translate,
 )
@@ -167,7 +166,6 @@ class Answers(ModelAnswers):
     def __init__(self, arguments: GenerateArguments):
         self.arguments = arguments
         self.loaded, self.function, self.generates = load(arguments)
-        prepare_for_one_row(self.loaded, self.function)
         self.model = self.loaded.model
         self.task = next(TASKS[name] for name, function in FUNCTIONS.items() if function is self.function)
         self.classifies = self.function is classify

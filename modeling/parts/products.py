@@ -6,33 +6,25 @@ up to two times as fast. Both sum in float32, each in an order of its own.
 Shape letters: D inputs, E outputs.
 """
 
-import json
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache, partial, reduce
-from pathlib import Path
+from functools import partial, reduce
 from typing import Any
 
 import torch
-from huggingface_hub.constants import HF_HOME
 from torch import nn
 from torch.nn.functional import linear
 from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from .few_rows import few_rows_product
+from .measured import is_faster
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
 WORK = 2**22
 """Multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin."""
-PAYS = 1.15
-"""Times as fast as MKL that oneDNN has to be."""
-MEASURED = Path(HF_HOME) / "vanillaformer" / "products.json"
-"""What was measured, by processor and version of torch: equal runs round equally."""
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
@@ -47,8 +39,11 @@ def speed_up_linear_layers(model: nn.Module) -> None:
 
 def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """Return a layer's `W x + b`: (..., D) → (..., E)."""
-    if is_computed_now() and x.numel() * layer.out_features < WORK:
-        return linear(x, layer.weight, layer.bias)  # at once: there are dozens of these for every generated token
+    if is_computed_now():
+        if (found := few_rows_product(layer, x)) is not None:
+            return found
+        if x.numel() * layer.out_features < WORK:
+            return linear(x, layer.weight, layer.bias)  # at once: there are dozens of these for every generated token
     return product(x, layer.weight, layer.bias)
 
 
@@ -153,32 +148,9 @@ for operator, formula in (
 
 
 # ------------------------------------------------------------------------------------------------ which one is faster
-@cache
 def onednn_is_faster() -> bool:
-    """Tell whether oneDNN is faster on this machine: what the environment says, or what is or was measured."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    if (choice := os.environ.get(SWITCH, "")) in ("0", "1"):
-        return choice == "1"
-    speeds, key = measured(), f"{processor()}, torch {torch.__version__}"
-    if key not in speeds:
-        with ThreadPoolExecutor(1) as thread:  # away from the modes that the first product was asked for in
-            speeds[key] = thread.submit(speed).result()
-        with suppress(OSError):  # a folder that cannot be written to: every process measures for itself
-            MEASURED.parent.mkdir(parents=True, exist_ok=True)
-            own = MEASURED.with_suffix(f".{os.getpid()}")
-            own.write_text(json.dumps(speeds, indent=1), "utf-8")
-            own.replace(MEASURED)
-    return speeds[key] >= PAYS
-
-
-def measured() -> dict[str, float]:
-    """Return how many times as fast as MKL oneDNN was found to be, by processor and version of torch."""
-    try:
-        found = json.loads(MEASURED.read_text("utf-8"))
-        return {str(key): float(value) for key, value in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not what is written here
-        return {}
+    """Tell whether oneDNN is faster on this machine."""
+    return bool(torch.backends.mkldnn.is_available()) and is_faster("oneDNN", SWITCH, speed)
 
 
 def speed() -> float:
@@ -193,13 +165,3 @@ def speed() -> float:
 
     ratios = [seconds(linear) / seconds(OneDNNLinear.apply) for _ in range(6)]
     return statistics.median(ratios[1:])
-
-
-def processor() -> str:
-    """Return what products are fast or slow by: the processor's name and the instructions that may be used."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}{os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"

@@ -1,10 +1,8 @@
 """Products by oneDNN are those of `torch.nn.functional.linear`, with all their derivatives; and when they are used."""
 
 import copy
-import json
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
 from vanillaformer.modeling.parts.dropout import identity
 from vanillaformer.modeling.parts.products import apply_layer, onednn_is_faster, product, takes_onednn
 
+from .test_measured import assert_measures_anywhere
 from .toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
@@ -33,21 +32,6 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever oneDNN can compute it does."""
     monkeypatch.setattr(products, "WORK", 0)
     monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-
-
-@pytest.fixture
-def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """Nothing is known of this machine; returns the file of what was measured."""
-    monkeypatch.delenv(products.SWITCH, raising=False)
-    monkeypatch.setattr(products, "MEASURED", tmp_path / "folder" / "products.json")
-    monkeypatch.setattr(products, "speed", lambda: 1.5)
-    yield products.MEASURED
-    onednn_is_faster.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _unasked() -> None:
-    onednn_is_faster.cache_clear()
 
 
 def operands(*shape: int, bias: bool = True) -> Operands:
@@ -265,64 +249,13 @@ def test_small_products_are_left_to_linear(monkeypatch):
         assert bool(onednn_flops(lambda: apply_layer(layer, x))) == large  # noqa: B023 - called at once
 
 
-# ------------------------------------------------------------------------------------------------- what is measured
-def test_it_is_measured_once_for_a_machine(unknown, monkeypatch):
+# ------------------------------------------------------------------------------------------------- which one is faster
+def test_a_torch_without_onednn(monkeypatch):
+    monkeypatch.setattr(products, "is_faster", lambda *_: True)
     assert onednn_is_faster()
-    assert list(json.loads(unknown.read_text()).values()) == [1.5]
-    assert list(unknown.parent.iterdir()) == [unknown]
-    onednn_is_faster.cache_clear()
-    monkeypatch.setattr(products, "speed", lambda: pytest.fail("measured again"))
-    assert onednn_is_faster()
-
-
-def test_other_machines_are_kept(unknown):
-    unknown.parent.mkdir()
-    unknown.write_text('{"another": 0.5}')
-    assert onednn_is_faster()
-    assert json.loads(unknown.read_text()) == {
-        "another": 0.5,
-        f"{products.processor()}, torch {torch.__version__}": 1.5,
-    }
-
-
-@pytest.mark.parametrize("content", ["", "[1]", '{"another": "fast"}', "\xff"])
-def test_a_damaged_file_is_written_again(unknown, content):
-    unknown.parent.mkdir()
-    unknown.write_text(content, "latin-1")
-    assert onednn_is_faster()
-    assert list(json.loads(unknown.read_text()).values()) == [1.5]
-
-
-def test_a_folder_that_cannot_be_written_to(unknown):
-    unknown.parent.write_text("no folder")
-    assert onednn_is_faster()
-
-
-@pytest.mark.parametrize(("speed", "expected"), [(0.9, False), (1.1, False), (1.2, True)])
-def test_it_has_to_pay(unknown, monkeypatch, speed, expected):
-    monkeypatch.setattr(products, "speed", lambda: speed)
-    assert onednn_is_faster() is expected
-
-
-@pytest.mark.parametrize(("value", "expected"), [("0", False), ("1", True)])
-def test_the_environment_decides(unknown, monkeypatch, value, expected):
-    monkeypatch.setenv(products.SWITCH, value)
-    assert onednn_is_faster() is expected
-    assert not unknown.exists()
-
-
-def test_a_torch_without_onednn(unknown, monkeypatch):
-    monkeypatch.setenv(products.SWITCH, "1")
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not onednn_is_faster()
 
 
-def test_it_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
-    monkeypatch.delenv(products.SWITCH, raising=False)
-    monkeypatch.setattr(products, "MEASURED", tmp_path / "products.json")
-    before = torch.get_rng_state()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        onednn_is_faster()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(0.01 < ratio < 100 for ratio in json.loads(products.MEASURED.read_text()).values())
-    onednn_is_faster.cache_clear()
+def test_its_speed_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
+    assert_measures_anywhere("oneDNN", products.speed, monkeypatch, tmp_path)

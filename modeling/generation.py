@@ -1,0 +1,17 @@
+"""transformers' `generate`, with products of few rows as fast as the weights can be read."""
+
+from functools import wraps
+from typing import Any
+
+from transformers.generation import GenerationMixin
+
+from .parts.few_rows import copies_by_inputs
+
+
+class VanillaGenerationMixin(GenerationMixin):
+    """Mixin of the models that generate."""
+
+    @wraps(GenerationMixin.generate)
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        with copies_by_inputs(self):
+            return super().generate(*args, **kwargs)

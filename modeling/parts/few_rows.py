@@ -1,0 +1,138 @@
+"""Products of weights with a few rows, on a CPU in float32: what a model generates one text with.
+
+Such a product takes as long as reading the weights. MKL and oneDNN read them at a half or a third of the speed of the
+memory. torch's embedding bag, which sums rows of a table, reads at its full speed, and `W x = Σ_d x_d W[:, d]` is such
+a sum once the weights are stored by inputs.
+
+Shape letters: D inputs, E outputs, M rows, P parts of the inputs.
+"""
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache, partial
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from .measured import is_faster
+
+SWITCH = "VANILLAFORMER_FEW_ROWS"
+"""Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
+MOST_ROWS = 8
+"""With more rows, libraries that multiply matrices are as fast."""
+LEAST_WEIGHTS = 2**16
+"""Of a layer: fewer are read in no time."""
+LEAST_BYTES = 2**24
+"""Of all layers: fewer stay in the processor's caches, from which every way reads fast."""
+PATIENCE = 4
+"""Products with a layer after which its weights are copied: copying takes as long as three products."""
+MOST_BYTES = 2**31
+"""Of copies: with larger models only the first layers have one."""
+PART = 64
+"""Inputs that are summed one after the other; the sums of parts are then added, which keeps rounding errors small."""
+
+
+class Copies:
+    """Weights of layers that few rows are multiplied with again and again, stored by inputs (D, E)."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[nn.Linear] = Counter()
+        self.tables: dict[nn.Linear, torch.Tensor | None] = {}
+        self.bytes_left = MOST_BYTES
+
+    def table(self, layer: nn.Linear) -> torch.Tensor | None:
+        """Return a layer's weights stored by inputs, `None` if they are not, or not yet."""
+        if layer not in self.tables:
+            self.asked[layer] += 1
+            if self.asked[layer] < PATIENCE:
+                return None
+            self.tables[layer] = self.copy(layer.weight) if self.pays(layer.weight) else None
+        return self.tables[layer]
+
+    def pays(self, weight: torch.Tensor) -> bool:
+        """Tell whether a layer's weights are plain, float32, on the CPU, large enough, and not too large."""
+        return (
+            type(weight) in (nn.Parameter, torch.Tensor)  # neither quantized nor sharded
+            and weight.device.type == "cpu"
+            and weight.dtype == torch.float32
+            and weight.numel() >= LEAST_WEIGHTS
+            and weight.nbytes <= self.bytes_left
+        )
+
+    def copy(self, weight: torch.Tensor) -> torch.Tensor:
+        self.bytes_left -= weight.nbytes
+        return weight.detach().t().contiguous()
+
+
+COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
+"""Those of the call of `generate` that is under way."""
+
+
+@contextmanager
+def copies_by_inputs(model: nn.Module) -> Iterator[None]:
+    """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
+    size = sum(layer.weight.nbytes for layer in model.modules() if type(layer) is nn.Linear)
+    if size < LEAST_BYTES or torch.is_autocast_enabled("cpu") or not is_faster("few rows", SWITCH, speed):
+        yield
+        return
+    before = COPIES.set(Copies())
+    try:
+        yield
+    finally:
+        COPIES.reset(before)
+
+
+def few_rows_product(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
+    """Return a layer's `W x + b` for a few rows (..., D) → (..., E), `None` if there is no copy of its weights."""
+    copies = COPIES.get()
+    if copies is None or not 0 < x.numel() <= MOST_ROWS * layer.in_features or torch.is_grad_enabled():
+        return None
+    table = copies.table(layer)
+    return None if table is None else sum_of_rows(x, table, layer.bias)
+
+
+def sum_of_rows(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Return `W x + b` for rows (..., D) and weights stored by inputs (D, E): (..., E)."""
+    inputs, outputs = table.shape
+    rows = x.numel() // inputs
+    factors, numbers, starts, order = x.reshape(-1), *parts(inputs, rows)
+    if rows > 1:
+        factors = factors.index_select(0, order)
+    sums = torch.embedding_bag(table, numbers, starts, per_sample_weights=factors)[0]  # (P M, E)
+    total = sums.view(-1, rows * outputs).sum(0).view(*x.shape[:-1], outputs)
+    return total if bias is None else total.add_(bias)
+
+
+@lru_cache(maxsize=256)
+def parts(inputs: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the inputs that are summed, where each sum starts, and the places (M D) of the factors in the rows.
+
+    The rows take turns, part by part: what one has read of the weights is near when the next one needs it.
+    """
+    places = torch.arange(rows * inputs, device="cpu").view(rows, inputs)
+    pieces = [piece.reshape(-1) for part in places.split(PART, dim=1) for piece in part]
+    order, sizes = torch.cat(pieces), torch.tensor([0, *map(len, pieces[:-1])], device="cpu")
+    return (order % inputs).int(), sizes.cumsum(0).int(), order
+
+
+def speed() -> float:
+    """Return how many times as fast as by `torch.nn.functional.linear` a row is multiplied with some layers."""
+    generator = torch.Generator().manual_seed(0)
+    x, *weights = (torch.randn(rows, 768, generator=generator, device="cpu") for rows in (1, *[768] * 16))
+    tables = [weight.t().contiguous() for weight in weights]
+
+    def seconds(multiply: Callable[[torch.Tensor], torch.Tensor], weights: list[torch.Tensor]) -> float:
+        start = time.perf_counter()
+        for weight in weights:
+            multiply(weight)
+        return time.perf_counter() - start
+
+    with torch.inference_mode():
+        usual, ours = partial(linear, x), partial(sum_of_rows, x, bias=None)
+        ratios = [seconds(usual, weights) / seconds(ours, tables) for _ in range(6)]
+    return statistics.median(ratios[1:])

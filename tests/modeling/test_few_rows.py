@@ -1,0 +1,222 @@
+"""Products with a few rows are those of `torch.nn.functional.linear`, and `generate` uses them while it runs."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from vanillaformer.modeling.parts import few_rows
+from vanillaformer.modeling.parts.few_rows import COPIES, MOST_ROWS, PART, PATIENCE, copies_by_inputs, sum_of_rows
+from vanillaformer.modeling.parts.products import speed_up_linear_layers
+
+from .test_measured import assert_measures_anywhere
+from .toys import inputs_of, toy
+
+D, E = 40, 24
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Whatever can be computed so is; returns the numbers of rows that were."""
+    rows: list[int] = []
+
+    def counted(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        rows.append(x.numel() // len(table))
+        return sum_of_rows(x, table, bias)
+
+    monkeypatch.setattr(few_rows, "is_faster", lambda *_: True)
+    monkeypatch.setattr(few_rows, "LEAST_BYTES", 0)
+    monkeypatch.setattr(few_rows, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(few_rows, "sum_of_rows", counted)
+    return rows
+
+
+def layer(inputs: int = D, outputs: int = E, **options: Any) -> nn.Linear:
+    made = nn.Linear(inputs, outputs, **options)
+    speed_up_linear_layers(made)
+    return made
+
+
+def multiply(made: nn.Linear, x: torch.Tensor, times: int = PATIENCE) -> torch.Tensor:
+    """Return what a layer gives the last of some times."""
+    with torch.no_grad(), copies_by_inputs(made):
+        return [made(x) for _ in range(times)][-1]
+
+
+# ------------------------------------------------------------------------------------------------- the product
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("inputs", [1, PART - 1, PART, 2 * PART + 5, 700])
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (MOST_ROWS, 1)], ids=str)
+def test_it_is_as_exact_as_linear(shape, inputs, bias):
+    generator = torch.Generator().manual_seed(0)
+    x, weight, b = (torch.randn(*size, generator=generator) for size in ((*shape, inputs), (E, inputs), (E,)))
+    b = b if bias else None
+    exact = linear(x.double(), weight.double(), None if b is None else b.double())
+    ours, theirs = sum_of_rows(x, weight.t().contiguous(), b), linear(x, weight, b)
+    assert ours.shape == exact.shape
+    assert ours.is_contiguous()
+    error, usual = ((found - exact).norm() / exact.norm() for found in (ours, theirs))
+    assert error <= max(2 * usual, 2e-7)
+
+
+def test_rows_may_lie_anyhow_in_memory():
+    x, weight = torch.randn(D, 3).t(), torch.randn(E, D)
+    torch.testing.assert_close(sum_of_rows(x, weight.t().contiguous(), None), linear(x, weight))
+
+
+# ------------------------------------------------------------------------------------------------- in `generate`
+SEARCHES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "beams": {"num_beams": 3},
+    "samples": {"do_sample": True, "num_return_sequences": 2},
+}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder", "recurrent_encoder_decoder"])
+def test_the_tokens_are_the_same(kind, search, used, monkeypatch):
+    model = toy(kind).eval()
+    inputs = {name: value[:1] for name, value in inputs_of(kind).items() if name in ("input_ids", "attention_mask")}
+    options = {"max_new_tokens": 12, "eos_token_id": None} | SEARCHES[search]
+
+    def generate() -> torch.Tensor:
+        torch.manual_seed(0)
+        return model.generate(**inputs, **options)
+
+    ours = generate()
+    assert set(used) == {max(options.get("num_beams", 1), options.get("num_return_sequences", 1))}
+    used.clear()
+    monkeypatch.setattr(few_rows, "is_faster", lambda *_: False)
+    assert torch.equal(generate(), ours)
+    assert not used
+
+
+def test_weights_are_read_anew_by_each_call(used):
+    model, inputs = toy("decoder").eval(), {"input_ids": torch.tensor([[5, 6, 7]]), "max_new_tokens": 8}
+    model.generate(**inputs)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter))
+    used.clear()
+    assert torch.equal(model.generate(**inputs), copy.deepcopy(model).generate(**inputs))
+    assert used
+
+
+def test_copies_end_with_the_call_however_it_ends(used):
+    seen = []
+
+    @copies_by_inputs(layer())
+    def fail() -> None:
+        seen.append(COPIES.get())
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert seen != [None]
+    assert COPIES.get() is None
+
+
+def test_a_call_inside_of_another_has_its_own_copies(used):
+    with copies_by_inputs(layer()):
+        outer = COPIES.get()
+        with copies_by_inputs(layer()):
+            assert COPIES.get() is not outer
+        assert COPIES.get() is outer
+
+
+# ------------------------------------------------------------------------------------------------- when it is used
+def test_a_layer_is_copied_once_it_is_used_often(used):
+    x = torch.randn(1, D)
+    multiply(layer(), x, PATIENCE - 1)
+    assert not used
+    multiply(layer(), x, PATIENCE + 2)
+    assert used == [1] * 3
+
+
+def autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        multiply(layer(), torch.randn(1, D))
+
+
+def with_gradients() -> None:
+    made, x = layer(), torch.randn(1, D)
+    with copies_by_inputs(made):
+        for _ in range(PATIENCE):
+            made(x).sum().backward()
+    assert made.weight.grad is not None
+
+
+def traced() -> None:
+    made, x = layer(), torch.randn(1, D)
+    with torch.no_grad(), copies_by_inputs(made):
+        for _ in range(PATIENCE):
+            torch.jit.trace(made, x, check_trace=False)
+
+
+def compiled() -> None:
+    made, x = layer(), torch.randn(1, D)
+    function = torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
+    with torch.no_grad(), copies_by_inputs(made):
+        for _ in range(PATIENCE):
+            function(x)
+
+
+def subclass() -> None:
+    made = layer()
+    del made.weight
+    made.weight = nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)
+    multiply(made, torch.randn(1, D))
+
+
+class Quantized(torch.Tensor):
+    pass
+
+
+OTHERWISE: dict[str, Callable[[], Any]] = {
+    "too many rows": lambda: multiply(layer(), torch.randn(MOST_ROWS + 1, D)),
+    "no row": lambda: multiply(layer(), torch.randn(0, D)),
+    "float64": lambda: multiply(layer(dtype=torch.float64), torch.randn(1, D).double()),
+    "bfloat16": lambda: multiply(layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
+    "another device": lambda: multiply(layer(device="meta"), torch.randn(1, D, device="meta")),
+    "a subclass": subclass,
+    "autocast": autocast,
+    "gradients": with_gradients,
+    "torch.jit.trace": traced,
+    "torch.compile": compiled,
+}
+
+
+@pytest.mark.parametrize("case", OTHERWISE)
+def test_all_else_is_left_to_linear(case, used):
+    multiply(layer(), torch.randn(MOST_ROWS, D))
+    assert used.pop() == MOST_ROWS
+    OTHERWISE[case]()
+    assert not used
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"), [("LEAST_WEIGHTS", D * E), ("LEAST_BYTES", 4 * D * E), ("MOST_BYTES", 4 * D * E)]
+)
+@pytest.mark.parametrize("beyond", [False, True])
+def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
+    step = -1 if limit == "MOST_BYTES" else 1
+    monkeypatch.setattr(few_rows, limit, value + beyond * step)
+    multiply(layer(), torch.randn(1, D))
+    assert bool(used) is not beyond
+
+
+def test_copies_of_all_layers_have_a_limit(used, monkeypatch):
+    monkeypatch.setattr(few_rows, "MOST_BYTES", 2 * 4 * D * E)
+    stack = nn.ModuleList([layer() for _ in range(3)])
+    with torch.no_grad(), copies_by_inputs(stack):
+        for made in [*stack] * PATIENCE:
+            made(torch.randn(1, D))
+    assert len(used) == 2
+
+
+def test_its_speed_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
+    assert_measures_anywhere("few rows", few_rows.speed, monkeypatch, tmp_path)
