@@ -68,7 +68,7 @@ def _train(run: Run, args: Arguments) -> Run:
     check_language_model_loss(training_args.lm_loss_weight, model.config)
     padded = DataCollatorWithPadding(tokenizer)
     collator = fit_packing(model, data_args.packing, rows["train"], training_args, padded)
-    packed = isinstance(collator, PackedBatches)
+    packed = collator.computed if isinstance(collator, PackedBatches) else None
     train_rows = describe_rows(run, args, data, rows, tokenizers, stream, packed=packed)
     trainer = RunTrainer(
         model=model,

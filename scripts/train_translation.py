@@ -80,7 +80,7 @@ def _train(run: Run, args: Arguments) -> Run:
         run.details["signatures"] = sacrebleu_signatures(**scoring)
     padded = DataCollatorForSeq2Seq(source, model=model)
     collator = fit_packing(model, data_args.packing, rows["train"], training_args, padded)
-    packed = isinstance(collator, PackedBatches)
+    packed = collator.computed if isinstance(collator, PackedBatches) else None
     train_rows = describe_rows(run, args, data, rows, (source, target), stream, packed=packed)
     trainer = TranslationTrainer(
         model=model,

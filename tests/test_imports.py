@@ -31,6 +31,7 @@ LAYERS = [
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
         *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
         *("parts.activations", "parts.packed_texts", "parts.products", "parts.few_rows", "parts.measured"),
+        "parts.text_groups",
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -59,7 +60,8 @@ LAYERS = [
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
-    "parts.attention": {"parts.norms", "parts.positions", "parts.sentence_cache"},
+    "parts.attention": {"parts.norms", "parts.positions", "parts.sentence_cache", "parts.text_groups"},
+    "parts.text_groups": {"parts.packed_texts"},
     "parts.feed_forward": {"parts.activations", "parts.dropout"},
     "parts.pointers": {"parts.dropout"},
     "heads": {"parts.activations", "parts.chunked_loss", "parts.dropout", "parts.norms"},

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from signal import Signals
@@ -158,7 +158,7 @@ def describe_rows(
     tokenizers: Tokenizers,
     stream: StreamedRows | None,
     *,
-    packed: bool = False,
+    packed: Callable[..., int] | None = None,
 ) -> Any:
     """Report and note statistics of the rows; return what to train on.
 
@@ -169,14 +169,12 @@ def describe_rows(
         rows: Its splits as the model reads them, of which `train` goes if there is a stream.
         tokenizers: The tokenizers of source and target; none of images.
         stream: With --streaming, the rows to train on.
-        packed: Whether the texts of a batch share rows.
+        packed: Counts the tokens of a batch whose texts share rows.
     """
     sample = stream is not None
     if tokenizers:
         pair = cast(Any, tokenizers)
-        run.details["data"] = describe_data(
-            rows, pair, args.training_args, data.stats, sample=sample, packed_batches=packed
-        )
+        run.details["data"] = describe_data(rows, pair, args.training_args, data.stats, sample=sample, packed=packed)
     else:
         run.details["data"] = describe_images(rows, data.stats, sample=sample)
     if stream is None:

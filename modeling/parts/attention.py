@@ -17,6 +17,7 @@ from vanillaformer.configuration import BlockConfig, layer_types, remaining_head
 from .norms import NormPerHead, build_norm
 from .positions import PositionEmbeddings, Rotate
 from .sentence_cache import SentenceCache
+from .text_groups import TextGroups
 
 
 def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -203,11 +204,16 @@ class Attention(nn.Module):
         output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
         return self.o_proj(output), probabilities
 
-    def attend(self, *tensors: torch.Tensor | None, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return what heads of queries, keys, values and a mask give, (B, T, H, K), and the probabilities."""
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
         dropout = self.dropout if self.training else 0.0
-        return function(self, *tensors, dropout=dropout, scaling=self.scaling, **self.options, **kwargs)
+        function = partial(interface, self, dropout=dropout, scaling=self.scaling, **self.options, **kwargs)
+        if isinstance(mask, TextGroups):
+            return mask.attend(function, query, key, value), None
+        return function(query, key, value, mask)
 
 
 class CrossAttention(Attention):

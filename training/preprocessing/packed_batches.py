@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from vanillaformer.configuration import VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.hub.reporting import report
 from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.modeling.stack import EncoderStack
 
 from .collators import EVALUATION, EpochCollator
 from .packing import check_attention, share_rows
@@ -25,6 +26,10 @@ from .statistics import padding_share
 Row = dict[str, Any]
 PAYS = 0.25
 """Share of padding in a batch from which packing is the default."""
+LONG = 64
+"""Tokens in the texts of a batch, on average, from which those of similar length are neighbors, in a single row."""
+SIMILAR = 0.85
+"""Shortest of the texts that are padded to the same length, as a part of the longest."""
 # What packed rows cannot be trained with, and what it is then
 NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
 OFF = {"guided_attention": 0.0, "scheduled_sampling": "none", "ensemble": 0}
@@ -52,13 +57,23 @@ class PackedBatches(EpochCollator):
     def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
         if self.epoch == EVALUATION:
             return self.padded(rows)
-        lengths = np.array([[len(row[side]) for side in self.sides] for row in rows])
-        return self.packed([[rows[number] for number in numbers] for numbers in share_rows(lengths)])
+        bins, sizes = self.layout(np.array([[len(row[side]) for side in self.sides] for row in rows]))
+        return self.packed([[rows[number] for number in numbers] for numbers in bins], sizes)
 
-    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
-        """Return the batch with the rows of each bin in a row of their own."""
+    def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
+        """Return which rows of a batch, of lengths (B, 1 or 2), share one, and what each is padded to, if anything."""
+        return share_rows(lengths), None
+
+    def computed(self, lengths: np.ndarray) -> int:
+        """Return the tokens that a batch of rows of `lengths` is computed with, padding included."""
+        bins, sizes = self.layout(lengths)
+        filled = np.stack([lengths[numbers].sum(axis=0) for numbers in bins])
+        return sum(sizes) if sizes else int((filled.max(axis=0) * len(filled)).sum())
+
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        """Return the batch with the rows of each bin in a row of their own, each padded to its size if it has one."""
         padding = self.model.config.pad_token_id
-        ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding)
+        ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding, sizes)
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
 
 
@@ -67,7 +82,7 @@ class PackedPairs(PackedBatches):
 
     sides = ("input_ids", "labels")
 
-    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
         targets = [torch.tensor(row["labels"])[None] for rows in bins for row in rows]
         inputs = iter(self.model.prepare_decoder_input_ids_from_labels(labels)[0].tolist() for labels in targets)
         first = [[next(inputs) for _ in rows] for rows in bins]
@@ -78,14 +93,29 @@ class PackedPairs(PackedBatches):
 
 
 class PackedTexts(PackedBatches):
-    """The same of classified texts {input_ids, labels}, with `labels` (N) in the order of the texts."""
+    """The same of classified texts {input_ids, labels}, with `labels` (N) in the order of the texts.
+
+    Long texts are in a single row on a CPU, and each padded to the length of others: these attend as a batch.
+    """
 
     sides = ("input_ids",)
 
-    def packed(self, bins: list[list[Row]]) -> dict[str, torch.Tensor]:
-        batch = super().packed(bins)
+    def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
+        if lengths.mean() < LONG or not self.attends_in_groups():
+            return super().layout(lengths)
+        longest_first = np.argsort(-lengths[:, 0], kind="stable")
+        return [longest_first.tolist()], similar_sizes(lengths[longest_first, 0].tolist())
+
+    def attends_in_groups(self) -> bool:
+        """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
+        stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
+        return stack.takes_groups and stack.device.type == "cpu" and not self.model.config.drop_path_rate
+
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        batch = super().packed(bins, sizes)
         if "token_type_ids" in bins[0][0]:
-            batch["token_type_ids"], _, _ = joined([[row["token_type_ids"] for row in rows] for rows in bins], 0)
+            types = [[row["token_type_ids"] for row in rows] for rows in bins]
+            batch["token_type_ids"], _, _ = joined(types, 0, sizes)
         return batch | {"labels": torch.tensor([row["labels"] for rows in bins for row in rows])}
 
 
@@ -96,17 +126,34 @@ COLLATORS: dict[type, type[PackedBatches]] = {
 """By the config of the model."""
 
 
-def joined(rows: Sequence[Sequence[Sequence[int]]], fill: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the texts of each row one after the other, filled up, their positions and the mask, all (R, T)."""
-    longest = max(sum(map(len, texts)) for texts in rows)
+def similar_sizes(lengths: list[int]) -> list[int]:
+    """Return the length that each text is padded to, given their lengths, the longest first: few different ones."""
+    sizes: list[int] = []
+    for length in lengths:
+        sizes.append(sizes[-1] if sizes and length >= SIMILAR * sizes[-1] else length)
+    return sizes
+
+
+def joined(
+    rows: Sequence[Sequence[Sequence[int]]], fill: int, sizes: Sequence[int] | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the texts of each row one after the other, filled up, their positions and the mask, all (R, T).
+
+    Args:
+        rows: The texts of each row.
+        fill: Stands behind the last text of a row, and behind texts that are shorter than their size.
+        sizes: The lengths that the texts of a single row are padded to. Default their own.
+    """
+    longest = sum(sizes) if sizes else max(sum(map(len, texts)) for texts in rows)
     values, positions, mask = [], [], []
     for texts in rows:
-        flat = [value for text in texts for value in text]
-        missing = longest - len(flat)
-        values.append(flat + [fill] * missing)
-        places = [place for text in texts for place in range(len(text))]
+        own_sizes = sizes or [len(text) for text in texts]
+        gaps = [size - len(text) for size, text in zip(own_sizes, texts)]
+        missing = longest - sum(own_sizes)
+        places = [place for size in own_sizes for place in range(size)]
+        values.append([x for text, gap in zip(texts, gaps) for x in (*text, *[fill] * gap)] + [fill] * missing)
         positions.append(places + places[-1:] * missing)
-        mask.append([1] * len(flat) + [0] * missing)
+        mask.append([x for text, gap in zip(texts, gaps) for x in [1] * len(text) + [0] * gap] + [0] * missing)
     return torch.tensor(values), torch.tensor(positions), torch.tensor(mask)
 
 

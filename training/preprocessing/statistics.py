@@ -1,6 +1,6 @@
 """Statistics of the data: printed before training, and kept in the record of a run."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,6 @@ from vanillaformer.hub.reporting import report
 from ..data.rows import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
-from .packing import share_rows
 from .tokenizing import TokenizedSplits
 
 BATCHES = 200
@@ -31,7 +30,7 @@ def describe_data(
     data_stats: DataStats | None = None,
     *,
     sample: bool = False,
-    packed_batches: bool = False,
+    packed: Callable[[np.ndarray], int] | None = None,
 ) -> DataStats:
     """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
 
@@ -41,7 +40,7 @@ def describe_data(
         training_args: The training arguments, which say what makes a batch.
         data_stats: By split, how many rows were left out, or occur in the training data too.
         sample: Whether the training rows are only the first of a stream.
-        packed_batches: Whether the texts of a batch share rows.
+        packed: Counts the tokens of a batch whose texts share rows (`padding_share`).
     """
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
@@ -73,7 +72,7 @@ def describe_data(
             size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
             stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
             report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
-    stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed_batches)
+    stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed)
     report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
     if sample:
         stats["train"]["sampled rows"] = stats["train"].pop("rows")
@@ -103,25 +102,30 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
     return counts
 
 
-def padding_share(rows: Dataset, training_args: Any, *, packed: bool = False) -> float:
-    """Return the share of padding in the first batches of the first epoch; `packed`: their texts share rows."""
+def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.ndarray], int] | None = None) -> float:
+    """Return the share of padding in the first batches of the first epoch.
+
+    Args:
+        rows: Rows to train on.
+        training_args: What makes a batch.
+        packed: Returns the tokens that a batch of rows of lengths (B, 1 or 2) is computed with, where texts share
+            rows. Default: each has a row of its own.
+    """
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:
-        whole = token_batches(lengths, training_args, packed=packed).epoch_batches()[:BATCHES]
+        whole = token_batches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
         batches = [batch[part::parts] for batch in whole for part in range(parts)]
     else:
         order = iter(row_order(lengths, training_args) or range(len(lengths)))
         numbers = np.fromiter(islice(order, size * BATCHES), np.int64)
         batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
-    computed = sum(_computed(lengths[batch], packed) for batch in batches if len(batch))
+    computed = sum((packed or padded)(lengths[batch]) for batch in batches if len(batch))
     return 1 - sum(int(lengths[batch].sum()) for batch in batches) / computed
 
 
-def _computed(lengths: np.ndarray, packed: bool) -> int:
+def padded(lengths: np.ndarray) -> int:
     """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
-    if packed:
-        lengths = np.stack([lengths[texts].sum(axis=0) for texts in share_rows(lengths)])
     return int((lengths.max(axis=0) * len(lengths)).sum())
 
 

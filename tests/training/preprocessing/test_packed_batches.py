@@ -10,7 +10,9 @@ from modeling.axes import FIRST_WORD, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
 from modeling.toys import assert_close, plain_flex_attention, position_choices, toy
 
 from vanillaformer import VanillaEncoderForSequenceClassification
-from vanillaformer.training.preprocessing import packing
+from vanillaformer.modeling.parts import text_groups
+from vanillaformer.modeling.parts.text_groups import TextGroups
+from vanillaformer.training.preprocessing import packed_batches, packing
 from vanillaformer.training.preprocessing.packed_batches import PackedPairs, PackedTexts, check_packing, fit_packing
 from vanillaformer.training.trainer.losses import with_hidden_tokens
 
@@ -38,6 +40,23 @@ def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
 @pytest.fixture(autouse=True)
 def _short_rows(monkeypatch):
     monkeypatch.setattr(packing, "ROOM", 16)
+
+
+@pytest.fixture
+def groups(monkeypatch) -> list[list[tuple[int, int]]]:
+    """Texts of any length are neighbors of similar ones; returns the groups (N, L) that attended as a batch."""
+    attended = []
+    attend = TextGroups.attend
+
+    def recorded(self: TextGroups, *args: Any) -> torch.Tensor:
+        attended.append([(group.texts, group.length) for group in self.groups])
+        return attend(self, *args)
+
+    monkeypatch.setattr(packed_batches, "LONG", 1)
+    monkeypatch.setattr(packed_batches, "SIMILAR", 0.5)
+    monkeypatch.setattr(text_groups, "CALL", 0)
+    monkeypatch.setattr(TextGroups, "attend", recorded)
+    return attended
 
 
 def texts() -> list[dict[str, Any]]:
@@ -120,6 +139,89 @@ def test_texts_have_the_loss_and_gradients_of_the_padded_batch(choices, implemen
     expected_loss, expected = gradients(model, padded_texts(texts()))
     assert_close(loss, expected_loss, "loss", 1e-12)
     assert_same_gradients(found, expected)
+
+
+@pytest.mark.parametrize("choices", [choices for choices in position_choices() if "bias" not in str(choices)], ids=str)
+def test_texts_in_groups_have_the_loss_and_gradients_of_the_padded_batch(choices, groups):
+    model = classifier(**choices)
+    grouped = model.model.takes_groups
+    packed = PackedTexts(model, padded_texts)(texts())
+    assert (len(packed["input_ids"]) == 1) == grouped
+    order = packed["labels"].tolist()
+    assert sorted(order) == sorted(row["labels"] for row in texts())
+    loss, found = gradients(model, packed)
+    assert groups == ([[(2, 12), (3, 5), (2, 2)]] * len(model.model.layers) if grouped else [])
+    expected_loss, expected = gradients(model, padded_texts(texts()))
+    assert_close(loss, expected_loss, "loss", 1e-12)
+    assert_same_gradients(found, expected)
+
+
+WHOLE_ROWS: dict[str, dict[str, Any]] = {
+    "windows": {"sliding_window": 3},
+    "biases": {"position_embedding_type": "alibi"},
+    "rows left out": {"drop_path_rate": 0.1},
+}
+
+
+@pytest.mark.parametrize("case", [*WHOLE_ROWS, "eager attention", "short texts"])
+def test_other_texts_are_not_in_groups(case, groups, monkeypatch):
+    model = classifier(**WHOLE_ROWS.get(case, {}))
+    if case == "eager attention":
+        model.set_attn_implementation("eager")
+    if case == "short texts":
+        monkeypatch.setattr(packed_batches, "LONG", 6)
+    assert len(PackedTexts(model, padded_texts)(texts())["input_ids"]) > 1
+
+
+@pytest.mark.parametrize("padding", ["behind", "in front", "between", "none"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_any_packed_rows_can_be_groups(padding, rows, groups, monkeypatch):
+    """With padding of any position, from anyone's collator."""
+    lengths = {"behind": [3, 3, 5, -2], "in front": [-2, 5, 3, 3], "between": [3, 3, -2, 5], "none": [3, 3, 5]}[
+        padding
+    ]
+    places = [place for length in lengths for place in (range(length) if length > 0 else [0] * -length)]
+    real = [int(length > 0) for length in lengths for _ in range(abs(length))]
+    inputs = {
+        "input_ids": torch.randint(FIRST_WORD, SOURCE_VOCABULARY, (rows, len(places))),
+        "position_ids": torch.tensor([places]).expand(rows, -1),
+    }
+    if padding != "none":
+        inputs["attention_mask"] = torch.tensor([real]).expand(rows, -1)
+    model = classifier().eval()
+    with torch.no_grad():
+        found = model(**inputs).logits
+        assert groups
+        monkeypatch.setattr(text_groups, "CALL", 10**6)
+        groups.clear()
+        expected = model(**inputs).logits
+    assert not groups
+    assert len(found) == 3 * rows
+    assert_close(found, expected, "logits", 1e-12)
+
+
+def test_many_short_texts_have_masks(monkeypatch):
+    def grouped(*lengths: int) -> bool:
+        positions = torch.tensor([[place for length in lengths for place in range(length)]])
+        return text_groups.text_groups(positions, None, 1) is not None
+
+    assert grouped(300, 300, 200)
+    assert not grouped(30, 20, 10)
+    assert not grouped(300)
+
+
+class Told(torch.nn.Module):
+    """Adds 1 where there are no groups."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return positions + int(text_groups.text_groups(positions, None, 1) is None)
+
+
+def test_what_is_exported_has_masks():
+    positions = torch.tensor([[*range(300), *range(300)]])
+    assert torch.equal(Told()(positions), positions)
+    assert torch.equal(torch.export.export(Told(), (positions,)).module()(positions), positions + 1)
+    assert torch.equal(torch.jit.trace(Told(), positions, check_trace=False)(positions), positions + 1)
 
 
 def in_packed_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,9 +7,10 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 from modeling.toys import toy
 
+from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.training.preprocessing.batching import RandomEpochs
 from vanillaformer.training.preprocessing.blocks import block_rows
-from vanillaformer.training.preprocessing.packed_batches import PackedPairs
+from vanillaformer.training.preprocessing.packed_batches import PackedPairs, PackedTexts
 from vanillaformer.training.preprocessing.statistics import describe_data, padding_share
 from vanillaformer.training.preprocessing.tokenizing import classification_rows, translation_rows
 
@@ -124,9 +125,20 @@ def test_padding_of_packed_batches():
     batches = [collator([rows[row] for row in order[start : start + 16]]) for start in range(0, 64, 16)]
     computed = sum(batch["input_ids"].numel() + batch["labels"].numel() for batch in batches)
     real = sum(map(sum, lengths))
-    shares = [padding_share(rows, settings(train_batch_size=16), packed=packed) for packed in (True, False)]
+    arguments = settings(train_batch_size=16)
+    shares = [padding_share(rows, arguments, packed=packed) for packed in (collator.computed, None)]
     assert shares[0] == pytest.approx(1 - real / computed)
     assert shares[0] < shares[1] / 2
+
+
+@pytest.mark.parametrize("longest", [60, 300])
+def test_padding_of_packed_texts(longest):
+    lengths = np.random.default_rng(0).integers(2, longest, (64, 1))
+    rows = [{"input_ids": [1] * length, "labels": 0} for (length,) in lengths.tolist()]
+    collator = PackedTexts(toy("encoder", VanillaEncoderForSequenceClassification, max_position_embeddings=300), None)
+    batch = collator(rows)
+    assert (len(batch["input_ids"]) == 1) == (longest == 300)
+    assert batch["input_ids"].numel() == collator.computed(lengths)
 
 
 # ------------------------------------------------------------------------------------------------- long texts
