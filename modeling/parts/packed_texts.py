@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedConfig
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
@@ -133,19 +134,18 @@ def one_text_per_row(
 ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """Return the mask (N, T'), states (N, T', D) and ids (N, T') of the texts of packed rows, in their order.
 
-    Each token stands at its position in its text. Rows of one text, (R, T) and (R, T, D), stay as they are.
+    Each token stands at its position in its text, and any others where the mask is 0. Rows of one text, (R, T) and (R, T, D), stay as they are.
     """
     if position_ids is None or not packed(position_ids, attention_mask):
         return attention_mask, states, input_ids
-    rows, length = states.shape[:2]
-    mask = states.new_ones((rows, length), dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-    first = length * torch.arange(rows, device=states.device).unsqueeze(1)  # each row has its own numbers
-    numbers = text_numbers(position_ids, attention_mask, rows) + first
-    distinct, texts = numbers[mask].unique_consecutive(return_inverse=True)
-    places = position_ids.expand(rows, -1)[mask]
-    shape = len(distinct), int(places.max()) + 1
-
-    def apart(value: torch.Tensor) -> torch.Tensor:
-        return value.new_zeros((*shape, *value.shape[2:])).index_put((texts, places), value[mask])
-
-    return apart(mask.long()), apart(states), None if input_ids is None else apart(input_ids)
+    shape = states.shape[:2]
+    mask = states.new_ones(shape, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    positions = position_ids.expand(shape)
+    starts = ((positions == 0) & mask).flatten().nonzero()  # (N, 1)
+    lengths = torch.diff(starts, dim=0, append=starts.new_tensor([[mask.numel()]]))
+    places = torch.arange(int(positions[mask].max()) + 1, device=states.device)
+    tokens = starts + places.minimum(lengths - 1)  # beyond the end of a text its last token stands
+    own = mask.flatten()[tokens] & (places < lengths)
+    ids = None if input_ids is None else input_ids.flatten()[tokens]
+    # Looking rows up in a table has the fastest gradient
+    return own.long(), nn.functional.embedding(tokens, states.flatten(0, 1)), ids
