@@ -134,7 +134,8 @@ def one_text_per_row(
 ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
     """Return the mask (N, T'), states (N, T', D) and ids (N, T') of the texts of packed rows, in their order.
 
-    Each token stands at its position in its text, and any others where the mask is 0. Rows of one text, (R, T) and (R, T, D), stay as they are.
+    Each token stands at its position in its text, and any others where the mask is 0. Rows of one text, (R, T) and
+    (R, T, D), stay as they are.
     """
     if position_ids is None or not packed(position_ids, attention_mask):
         return attention_mask, states, input_ids
