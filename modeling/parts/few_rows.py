@@ -51,22 +51,25 @@ class Copies:
             self.asked[layer] += 1
             if self.asked[layer] < PATIENCE:
                 return None
-            self.tables[layer] = self.copy(layer.weight) if self.pays(layer.weight) else None
+            self.tables[layer] = self.copy(layer.weight) if pays(layer) else None
         return self.tables[layer]
 
-    def pays(self, weight: torch.Tensor) -> bool:
-        """Tell whether a layer's weights are plain, float32, on the CPU, large enough, and not too large."""
-        return (
-            type(weight) in (nn.Parameter, torch.Tensor)  # neither quantized nor sharded
-            and weight.device.type == "cpu"
-            and weight.dtype == torch.float32
-            and weight.numel() >= LEAST_WEIGHTS
-            and weight.nbytes <= self.bytes_left
-        )
-
-    def copy(self, weight: torch.Tensor) -> torch.Tensor:
+    def copy(self, weight: torch.Tensor) -> torch.Tensor | None:
+        if weight.nbytes > self.bytes_left:
+            return None
         self.bytes_left -= weight.nbytes
         return weight.detach().t().contiguous()
+
+
+def pays(layer: nn.Module) -> bool:
+    """Tell whether a layer's weights are plain, float32, on the CPU, and not few."""
+    return (
+        type(layer) is nn.Linear
+        and type(layer.weight) in (nn.Parameter, torch.Tensor)  # neither quantized nor sharded
+        and layer.weight.device.type == "cpu"
+        and layer.weight.dtype == torch.float32
+        and layer.weight.numel() >= LEAST_WEIGHTS
+    )
 
 
 COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
@@ -76,7 +79,7 @@ COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
 @contextmanager
 def copies_by_inputs(model: nn.Module) -> Iterator[None]:
     """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
-    size = sum(layer.weight.nbytes for layer in model.modules() if type(layer) is nn.Linear)
+    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear) and pays(layer))
     if size < LEAST_BYTES or torch.is_autocast_enabled("cpu") or not is_faster("few rows", SWITCH, speed):
         yield
         return

@@ -209,6 +209,13 @@ def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
     assert bool(used) is not beyond
 
 
+@pytest.mark.parametrize("options", [{"device": "meta"}, {"dtype": torch.bfloat16}], ids=str)
+def test_nothing_is_measured_for_models_elsewhere(options, monkeypatch):
+    monkeypatch.setattr(few_rows, "is_faster", lambda *_: pytest.fail("measured"))
+    with copies_by_inputs(nn.Linear(2**12, 2**12, **options)):
+        assert COPIES.get() is None
+
+
 def test_copies_of_all_layers_have_a_limit(used, monkeypatch):
     monkeypatch.setattr(few_rows, "MOST_BYTES", 2 * 4 * D * E)
     stack = nn.ModuleList([layer() for _ in range(3)])

@@ -43,13 +43,15 @@ class PackedBatches(EpochCollator):
     Args:
         model: The model.
         padded: Makes batches without packing.
+        compiled: Whether the model is compiled: it then attends to rows as a whole.
     """
 
     sides: tuple[str, ...]
     """Columns of the rows whose tokens are counted."""
 
-    def __init__(self, model: PreTrainedModel, padded: Callable[[list[Row]], Any]):
+    def __init__(self, model: PreTrainedModel, padded: Callable[[list[Row]], Any], compiled: bool = False):
         self.model: Any = model
+        self.compiled = compiled
         self.padded = padded
         self.tokenizer = getattr(padded, "tokenizer", None)  # which Trainer saves with its checkpoints
         self.epoch = 0
@@ -109,7 +111,8 @@ class PackedTexts(PackedBatches):
     def attends_in_groups(self) -> bool:
         """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
         stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
-        return stack.takes_groups and stack.device.type == "cpu" and not self.model.config.drop_path_rate
+        whole = self.compiled or self.model.config.drop_path_rate
+        return stack.takes_groups and stack.device.type == "cpu" and not whole
 
     def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
         batch = super().packed(bins, sizes)
@@ -202,7 +205,7 @@ def fit_packing(
         if share < PAYS:
             return padded
         report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")
-    return COLLATORS[type(model.config)](model, padded)
+    return COLLATORS[type(model.config)](model, padded, compiled=training_args.torch_compile)
 
 
 def _whole_steps(training_args: Any) -> Any:

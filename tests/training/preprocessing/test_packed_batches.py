@@ -163,14 +163,14 @@ WHOLE_ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", [*WHOLE_ROWS, "eager attention", "short texts"])
+@pytest.mark.parametrize("case", [*WHOLE_ROWS, "eager attention", "short texts", "compiled"])
 def test_other_texts_are_not_in_groups(case, groups, monkeypatch):
     model = classifier(**WHOLE_ROWS.get(case, {}))
     if case == "eager attention":
         model.set_attn_implementation("eager")
     if case == "short texts":
         monkeypatch.setattr(packed_batches, "LONG", 6)
-    assert len(PackedTexts(model, padded_texts)(texts())["input_ids"]) > 1
+    assert len(PackedTexts(model, padded_texts, compiled=case == "compiled")(texts())["input_ids"]) > 1
 
 
 @pytest.mark.parametrize("padding", ["behind", "in front", "between", "none"])
@@ -303,6 +303,7 @@ def rows_of(lengths: list[int]) -> Dataset:
 def test_packing_is_chosen_where_it_pays(capsys):
     args = SimpleNamespace(**vars(OFF), train_batch_size=4, gradient_accumulation_steps=1, world_size=1)
     args.train_sampling_strategy, args.tokens_per_batch, args.seed, args.data_seed = "sequential", None, 0, None
+    args.torch_compile = True
     even, uneven = rows_of([8] * 8), rows_of([2, 2, 2, 8] * 2)
     model = classifier()
     chosen = [
@@ -311,6 +312,7 @@ def test_packing_is_chosen_where_it_pays(capsys):
         for rows in (even, uneven)
     ]
     assert chosen == [False, True, True, True, False, False]
+    assert fit_packing(model, True, even, args, padded_texts).compiled
     assert "Packing: 56% of a batch would be padding (--packing false" in capsys.readouterr().out
     args.train_batch_size, args.world_size = 1, 4  # the same step in four parts: none of them has padding
     assert fit_packing(model, None, uneven, args, padded_texts) is not padded_texts
