@@ -41,7 +41,7 @@ class PlainGPT(nn.Module):
         self.norm = nn.LayerNorm(size.width)
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1]))
+        x = self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
         logits = self.norm(self.blocks(x)) @ self.tokens.weight.T
         return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
 
@@ -80,7 +80,9 @@ class TorchClassifier(nn.Module):
         self.dropout = nn.Dropout(size.dropout)
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x = self.dropout(self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1])))
+        x = self.dropout(
+            self.tokens(input_ids) + self.positions(torch.arange(input_ids.shape[1], device=input_ids.device))
+        )
         states = self.encoder(x, src_key_padding_mask=attention_mask == 0)
         weights = attention_mask[..., None].to(states.dtype)
         return cross_entropy(self.head((states * weights).sum(1) / weights.sum(1)), labels)
