@@ -29,8 +29,8 @@ LEAST_WEIGHTS = 2**16
 """Of a layer: fewer are read in no time."""
 LEAST_BYTES = 2**24
 """Of all layers: fewer stay in the processor's caches, from which every way reads fast."""
-PATIENCE = 4
-"""Products with a layer after which its weights are copied: copying takes as long as three products."""
+PATIENCE = 6
+"""Products with a layer until its weights are copied: copying takes as long as some products."""
 MOST_BYTES = 2**31
 """Of copies: with larger models only the first layers have one."""
 PART = 64

@@ -127,6 +127,17 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
+def test_the_loss_without_logits_is_part_of_the_graph(kind):
+    model, inputs = toy(kind), inputs_of(kind) | {"labels": labels_of(kind), "return_logits": False}
+    torch.compiler.reset()
+    found = torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)
+    assert found.logits is None
+    assert_close(found.loss, model(**inputs).loss, "loss")
+    found.loss.backward()
+    torch.compiler.reset()
+
+
 CLASSIFIERS = {
     "decoder": VanillaDecoderForSequenceClassification,
     "encoder": VanillaEncoderForSequenceClassification,
