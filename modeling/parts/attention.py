@@ -85,6 +85,13 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a mask as a term of the scores: of a boolean one, fused attention makes it at every call."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
+
+
 def every_head(position_bias: torch.Tensor | None) -> torch.Tensor | None:
     """Return the position bias of a layer that has all heads."""
     return position_bias
@@ -208,12 +215,16 @@ class Attention(nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return what heads of queries, keys, values and a mask give, (B, T, H, K), and the probabilities."""
-        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        dropout = self.dropout if self.training else 0.0
-        function = partial(interface, self, dropout=dropout, scaling=self.scaling, **self.options, **kwargs)
+        function = self.attention_function(**kwargs)
         if isinstance(mask, TextGroups):
             return mask.attend(function, query, key, value), None
         return function(query, key, value, mask)
+
+    def attention_function(self, **kwargs: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
+        """Return the function of `attn_implementation`, which takes queries, keys, values and a mask."""
+        interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
+        dropout = self.dropout if self.training else 0.0
+        return partial(interface, self, dropout=dropout, scaling=self.scaling, **self.options, **kwargs)
 
 
 class CrossAttention(Attention):
@@ -280,9 +291,12 @@ class CrossAttention(Attention):
         """Return the same for states (B, T, D), from the keys and values of sources of similar length at a time."""
         if self.layer_idx not in cache.parts:
             cache.parts[self.layer_idx] = [
-                (rows, *self.source_heads(source[rows, :length]), mask[rows, ..., :length])
+                (rows, *self.source_heads(source[rows, :length]), additive(mask[rows, ..., :length], source.dtype))
                 for rows, length in cache.groups
             ]
+        parts = cache.parts[self.layer_idx]
         query = self.to_heads(self.q_proj(x), self.head_dim, self.q_norm)
-        outputs = [self.attend(query[rows], *part)[0] for rows, *part in cache.parts[self.layer_idx]]
+        queries = query.index_select(0, cache.order).split([len(rows) for rows, *_ in parts])
+        function = self.attention_function()
+        outputs = [function(own, *part)[0] for own, (_, *part) in zip(queries, parts)]
         return self.o_proj(torch.cat(outputs)[cache.places].flatten(2))

@@ -49,9 +49,10 @@ def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `W x + b`, like `torch.nn.functional.linear`: (..., D), (E, D) and (E) → (..., E)."""
-    if takes_onednn(x, weight):
-        return OneDNNLinear.apply(x, weight, bias)
-    return linear(x, weight, bias)
+    if not takes_onednn(x, weight):
+        return linear(x, weight, bias)
+    # Calling a function that can be differentiated takes as long as a small product
+    return OneDNNLinear.apply(x, weight, bias) if is_differentiated() else OneDNNLinear.forward(x, weight, bias)
 
 
 def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -73,6 +74,12 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
 def is_computed_now() -> bool:
     """Tell whether shapes are numbers and products are computed, not recorded for a compiler or an export."""
     return not (torch.compiler.is_compiling() or torch.jit.is_tracing())
+
+
+def is_differentiated() -> bool:
+    """Tell whether derivatives may be asked for, backward, forward or by `torch.func`."""
+    forward = torch.autograd.forward_ad._current_level >= 0
+    return torch.is_grad_enabled() or forward or torch._C._are_functorch_transforms_active()
 
 
 class OneDNNLinear(torch.autograd.Function):

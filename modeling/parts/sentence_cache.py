@@ -24,7 +24,8 @@ class SentenceCache(EncoderDecoderCache):
 
     Attributes:
         parts: By layer, for each group the numbers of its sources, keys, values and mask.
-        places: Where each source is in the groups, one after the other.
+        order: The numbers of the sources, group by group.
+        places: Where each source is in that order.
     """
 
     def __init__(self, *caches: Cache, copies: int, groups: Sequence[Group] = ()):
@@ -32,7 +33,8 @@ class SentenceCache(EncoderDecoderCache):
         self.copies = copies
         self.groups = groups
         self.parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
-        self.places = torch.cat([rows for rows, _ in groups] or [torch.empty(0)]).argsort()
+        self.order = torch.cat([rows for rows, _ in groups] or [torch.empty(0)])
+        self.places = self.order.argsort()
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put row `beam_idx[i]` of self-attention in the place of row i."""
@@ -47,7 +49,8 @@ class SentenceCache(EncoderDecoderCache):
         for layer, parts in self.parts.items():
             kept = [(now[rows], *[value[now[rows] >= 0] for value in values]) for rows, *values in parts]
             self.parts[layer] = [(rows[rows >= 0], *values) for rows, *values in kept if (rows >= 0).any()]
-        self.places = torch.cat([rows for rows, *_ in self.parts[layer]]).argsort()
+        self.order = torch.cat([rows for rows, *_ in self.parts[layer]])
+        self.places = self.order.argsort()
 
     def fold(self, x: torch.Tensor) -> torch.Tensor:
         """Return states (B·copies, T, D) as (B, copies·T, D): the tokens of one source in one row."""
