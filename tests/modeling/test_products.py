@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
 from torch.nn.functional import linear
 from torch.utils.flop_counter import FlopCounterMode
@@ -92,6 +93,19 @@ def test_functions_of_functions(name, onednn):
     x, weight, bias = (value.detach() for value in operands())
     ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (product, linear))
     assert_close(ours, theirs, name, 4 * ROUNDING)
+
+
+def test_forward_derivatives_without_gradients(onednn):
+    """Without gradients a function that can be differentiated is not called, unless it has to be."""
+    x, weight, bias = (value.detach() for value in operands())
+    with torch.no_grad():
+        found = jvp(lambda x: product(x, weight, bias), (x,), (x.cos(),))[1]
+        assert_close(found, linear(x.cos(), weight), "jvp", ROUNDING)
+        rows = vmap(lambda row: product(row, weight, bias))(x)
+        assert_close(rows, linear(x, weight, bias), "vmap", ROUNDING)
+        with forward_ad.dual_level():
+            dual = product(forward_ad.make_dual(x, x.cos()), weight, bias)
+            assert_close(forward_ad.unpack_dual(dual).tangent, linear(x.cos(), weight), "dual", ROUNDING)
 
 
 def test_derivatives_of_derivatives(onednn):
