@@ -56,7 +56,10 @@ class Options:
 def training(options: Options) -> tuple[dict[str, Call], int, float]:
     """Return training steps, the tokens of one and the operations for a token."""
     models: dict[str, Any] = pair("gpt2", options.size) | {"plain": PlainGPT(options.size)}
-    batch = {key: value.to(options.device) for key, value in compare.texts(options.batch, options.length, 256).items()}
+    batch = {
+        key: value.to(options.device)
+        for key, value in compare.texts(options.batch, options.length, options.vocab).items()
+    }
     losses: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
         "GPT-2": ("theirs", lambda model: model(**batch, use_cache=False).loss),
         "nanoGPT's way": ("plain", lambda model: model(**batch)),
@@ -90,7 +93,7 @@ def step(model: nn.Module, loss: Callable[[], torch.Tensor], options: Options) -
 def generation(options: Options, rows: int) -> tuple[dict[str, Call], int, int]:
     """Return calls of `generate`, the tokens of one and the bytes of weights."""
     models = {side: endless(model) for side, model in pair("gpt2", options.size).items()}
-    prompts: Batch = compare.prompts(rows, options.length - options.new_tokens, 256)
+    prompts: Batch = compare.prompts(rows, options.length - options.new_tokens, options.vocab)
     batch = {key: value.to(options.device) for key, value in prompts.items()}
     calls: dict[str, Call] = {}
     for name, side in (("GPT-2", "theirs"), ("ours", "ours")):

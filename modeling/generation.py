@@ -1,4 +1,4 @@
-"""transformers' `generate`, with products of few rows as fast as the weights can be read."""
+"""transformers' `generate`, with faster products of few rows on a CPU."""
 
 from functools import wraps
 from typing import Any, cast

@@ -1,8 +1,8 @@
 """Products of weights with a few rows, on a CPU in float32: what a model generates one text with.
 
-Such a product takes as long as reading the weights. MKL and oneDNN read them at a half or a third of the speed of the
-memory. torch's embedding bag, which sums rows of a table, reads at its full speed, and `W x = Σ_d x_d W[:, d]` is such
-a sum once the weights are stored by inputs.
+Such a product takes as long as reading the weights. MKL and oneDNN read them at a quarter to a third of the speed of
+the memory. torch's embedding bag, which sums rows of a table, reads two to three times as fast as MKL, and
+`W x = Σ_d x_d W[:, d]` is such a sum once the weights are stored by inputs.
 
 Shape letters: D inputs, E outputs, M rows, P parts of the inputs.
 """
