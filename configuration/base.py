@@ -81,8 +81,29 @@ class VanillaConfig(RemoteCodeMixin):
 
         A derived field whose saved value is the derived one is derived again; any other value was given and stays.
         """
-        stale = {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
+        stale = self._following()
         return {name: value for name, value in fields.items() if name not in stale} | overrides
+
+    def _following(self) -> set[str]:
+        """Return the derived fields that have the derived value."""
+        return {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
+
+    def update(self, config_dict: dict[str, Any]) -> None:
+        """Set fields; derived ones that are not among them follow, as with keywords of `from_pretrained`."""
+        following = self._following() - config_dict.keys()
+        super().update(config_dict)
+        self._derive_again(following)
+
+    def update_from_string(self, update_str: str) -> None:
+        """Set fields from `name=value,name=value`, as `update` does."""
+        following = self._following() - {part.partition("=")[0] for part in update_str.split(",")}
+        super().update_from_string(update_str)
+        self._derive_again(following)
+
+    def _derive_again(self, names: set[str]) -> None:
+        for name in names:
+            setattr(self, name, None)
+        self._fill_derived()
 
     def validate_model_type(self) -> None:
         """A config makes one type of model, whose layers are of the same parts."""

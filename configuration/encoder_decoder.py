@@ -175,6 +175,12 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id") if choice.is_parallel else ():
             if getattr(self, name) is None:
                 raise ValueError(f"decoding={self.decoding!r} needs a {name}, got None")
+        ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+        if choice.upsamples and self.pad_token_id in ends:
+            raise ValueError(
+                f"decoding={self.decoding!r} has the padding token as its blank, which must not end a text: got "
+                f"pad_token_id={self.pad_token_id} and eos_token_id={self.eos_token_id}"
+            )
         scheme = self.position_embedding_type
         if choice.needs_table and not POSITION_CHOICES[scheme].has_table:
             allowed = [name for name, position in POSITION_CHOICES.items() if position.has_table]

@@ -48,7 +48,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         use_cls_token: Put a trained class token in front of the patches.
         use_distillation_token: Put a second one after it, which was trained to follow a teacher (DeiT).
         num_register_tokens: Number of trained tokens without a position between those and the patches (Darcet et al.
-            2024).
+            2024); with them positions are interpolated with antialiasing, as published.
         use_mask_token: Give every model the trained vector that replaces masked patches, not only masked image
             models.
         image_pooling: From the states to one vector: `first` (the class token), `mean` over the patches, or

@@ -1,5 +1,6 @@
 """Published (and tiny) architectures by name: a config class, the fields that differ from its defaults, papers."""
 
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from .base import VanillaConfig
@@ -8,6 +9,7 @@ from .encoder import VanillaEncoderConfig
 from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import VanillaImageEncoderConfig
 from .image_presets import IMAGE_PRESETS, TWELVE_LAYERS
+from .names import TRANSFORMERS_NAMES
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 
@@ -350,8 +352,14 @@ def preset(name: str, **overrides: Any) -> VanillaConfig:
     """Return the config called `name`, with `overrides` in place of its field values.
 
     Raises:
-        ValueError: `name` is not one of `PRESETS`.
+        ValueError: `name` is not one of `PRESETS`, or a field does not exist.
     """
     if name not in PRESETS:
-        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}")
-    return PRESETS[name].config_class(**(PRESETS[name].fields | overrides))
+        close = get_close_matches(name, PRESETS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {name!r}{hint}")
+    config_class = PRESETS[name].config_class
+    config_class.refuse_unknown(overrides)  # with the field that was meant
+    for field in overrides.keys() - config_class.keywords() - {*TRANSFORMERS_NAMES}:
+        raise ValueError(f"{config_class.__name__} has no field {field!r} (value {overrides[field]!r})")
+    return config_class(**(PRESETS[name].fields | overrides))

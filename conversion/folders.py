@@ -14,6 +14,8 @@ from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.new_folder import new_folder
+from vanillaformer.hub.tokenizers import readable_length
+from vanillaformer.hub.weights import read_json
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
@@ -209,6 +211,13 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
     for name, rows in (("tokenizer.json", source), ("target_tokenizer/tokenizer.json", target)):
         if name in files and (needed := embedding_rows(files[name])) > rows:
             raise ValueError(f"{files[name]} makes {needed} tokens, but the model has vocab_size={rows}")
+    for name in ("tokenizer_config.json", "target_tokenizer/tokenizer_config.json"):
+        longest = readable_length(model.config)
+        if name in files and longest is not None:
+            settings = read_json(folder / name)
+            stored = settings.get("model_max_length")
+            settings["model_max_length"] = min(stored, longest) if isinstance(stored, int) else longest
+            (folder / name).write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return sorted({name.split("/")[0] for name in names})
 
 

@@ -75,6 +75,9 @@ def code_of(config_class: type[VanillaConfig]) -> Code:
     for cls in dict.fromkeys(classes.values()):  # saving a model of a copy saves the copy, however it was loaded
         key = next(key for key in classes if classes[key] is cls)
         endings.setdefault(cls.__module__, []).append(f'{cls.__name__}.register_for_auto_class("{key}")')
+    for key, cls in classes.items():
+        if cls is not config_class:
+            endings[cls.__module__].append(f'{cls.__name__}.enter_name("{key}")')
     files = {}
     for module, text in flattened(tuple(sorted({cls.__module__ for cls in classes.values()}))).items():
         ending = "".join(f"\n{line}" for line in endings.get(module, []))

@@ -23,9 +23,11 @@ def _print(message: str, stream: TextIO) -> None:
 
 
 @contextmanager
-def optional(what: str) -> Iterator[None]:
-    """Report an error and continue without the result."""
+def optional(what: str, failed: list[str] | None = None) -> Iterator[None]:
+    """Report an error and continue without the result, which is noted among those that failed."""
     try:
         yield
     except Exception as error:  # whatever the library raises
+        if failed is not None:
+            failed.append(what)
         warn(f"Warning: {what} could not be made: {' '.join(str(error).split()) or type(error).__name__}")

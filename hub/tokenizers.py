@@ -1,7 +1,8 @@
 """Opening the tokenizers of a model from somewhere else: no code of its own runs, and its tokens fit the model."""
 
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +12,11 @@ from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, load_pair
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
+OFFSET_POSITIONS = (
+    "camembert", "data2vec-text", "ibert", "longformer", "luke", "mpnet", "roberta", "roberta-prelayernorm",
+    "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Types of native models whose first position is that after the padding token's."""
 LARGEST_GROWTH = 1000  # characters that replacements make of one
 
 
@@ -35,7 +41,22 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where:
         source, target = load_pair(folder, trust_remote_code=False)
     if config is not None:
         check_tokenizers(config, source, target, where)
+        for tokenizer in (source, target):  # a classifier's may be shorter
+            limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(config) or math.inf))
     return source, target
+
+
+def readable_length(config: PreTrainedConfig) -> int | None:
+    """Return how many tokens a model reads or is made for at most, `None` if its config does not say."""
+    length = getattr(config, "max_position_embeddings", None)
+    offset = config.pad_token_id + 1 if length and config.model_type in OFFSET_POSITIONS else 0
+    return length and length - offset
+
+
+def limit_length(tokenizers: Iterable[PreTrainedTokenizerBase], longest: float | None) -> None:
+    """Have tokenizers saved with the length that `truncation=True` cuts a text to; `None` leaves what they have."""
+    for tokenizer in tokenizers if longest else ():
+        tokenizer.model_max_length = longest
 
 
 @contextmanager

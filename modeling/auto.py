@@ -88,3 +88,4 @@ def register() -> None:
     for auto_class, model_classes in AUTO_CLASSES.items():
         for model_class in model_classes:
             auto_class.register(model_class.config_class, model_class, exist_ok=True)
+            model_class.enter_name(auto_class.__name__)

@@ -4,6 +4,7 @@ import fnmatch
 import sys
 from typing import Any
 
+import transformers
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -53,6 +54,15 @@ class VanillaPreTrainedModel(PreTrainedModel):
             raise ValueError(reason)
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
+    @classmethod
+    def enter_name(cls, auto_class: str) -> None:
+        """Enter the class in transformers' table of an Auto class by its name, by which Trainer and cards know a task.
+
+        `register` of the Auto class enters only the class itself.
+        """
+        config_class: Any = cls.config_class
+        getattr(transformers, auto_class)._model_mapping._model_mapping[config_class.model_type] = cls.__name__
+
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
         # All of its paged attention functions ignore keyword arguments that they do not know
         if (reason := self.config.attention_obstacle("paged|eager")) is not None:
@@ -67,6 +77,10 @@ class VanillaPreTrainedModel(PreTrainedModel):
             table.setdefault(self.config.model_type, list(self.lora_targets))
         # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
         self._no_split_modules = {*self._no_split_modules} & {type(module).__name__ for module in self.modules()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        speed_up_linear_layers(self)  # those of a copy are as torch made them
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()

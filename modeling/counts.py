@@ -6,11 +6,14 @@ The head is that of a language model, or of an image classifier.
 import copy
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
 
 from vanillaformer.configuration import (
     VanillaConfig,
@@ -49,6 +52,10 @@ PARTS = {
     **dict.fromkeys(("transform", "lm_head", "pointer", "length_head", "pooler", "classifier"), "head"),
 }
 
+UNIT = 8
+SAMPLED = ((1, 1), (2, 1), (1, 2), (3, 1), (2, 2), (1, 3))
+"""Lengths of a target and its source, in units of up to `UNIT` tokens, from which the polynomial is found."""
+
 
 def count_parameters(config: VanillaConfig) -> dict[str, int]:
     """Return the number of parameters by part, of the model with its head.
@@ -75,22 +82,79 @@ def count_flops(
         length: Tokens T in a row (of the target, in an encoder-decoder); images have the size of the config.
         source_length: Tokens S of the source. Default T.
     """
-    model = build_on_meta(config)
+    return _flops(build_on_meta(config), batch, length, source_length or length)
+
+
+def _flops(model: Any, batch: int, length: int, source_length: int) -> dict[str, int]:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model(**inputs_on_meta(config, batch, length, source_length or length))
+        model(**inputs_on_meta(model.config, batch, length, source_length))
     by_module, counts = counter.get_flop_counts(), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv2d | nn.RNNBase):
             counts[part_of(name)] += sum(by_module.get(f"{type(model).__name__}.{name}", {}).values())
-    projections = counts.pop("attention")
+    projections = counts.pop("attention", 0)  # of native models, which name it otherwise
     scores = counter.get_total_flops() - projections - counts.total()
     return {"attention projections": projections, "attention scores": scores, **counts}
 
 
+class TextFlops:
+    """Floating-point operations of a forward pass over texts, in the numbers that `count_flops` gives for each.
+
+    They are a polynomial of second degree in the lengths of a text: layers cost as much for each token, and attention
+    for each pair of tokens. It is found from six pairs of lengths.
+
+    Args:
+        model: The model, with its head.
+    """
+
+    def __init__(self, model: PreTrainedModel):
+        on_meta = build_on_meta(model.config, type(model))
+        two_sided = model.config.is_encoder_decoder
+        unit = max(1, min(UNIT, (getattr(model.config, "max_position_embeddings", None) or 3 * UNIT) // 3))
+        forward = cache(lambda length, source: _flops(on_meta, 1, unit * length, unit * source))
+        found = [forward(length, source if two_sided else length) for length, source in SAMPLED]
+        head = [parts.get("head", 0) for parts in found]
+        rest = [sum(parts.values()) - of_head for parts, of_head in zip(found, head)]
+        powers = polynomial_terms(unit * np.array(SAMPLED, dtype=np.float64).T)
+        self.head, self.rest = np.linalg.solve(powers.T, np.array([head, rest], dtype=np.float64).T).T
+
+    def of(self, sums: np.ndarray, labeled: np.ndarray) -> int:
+        """Return the operations of a batch.
+
+        Args:
+            sums: The sums over its texts of `polynomial_terms` of their lengths.
+            labeled: The same for the output layer, with the positions that it is computed for as lengths.
+        """
+        return round(float(self.rest @ sums + self.head @ labeled))
+
+
+def text_flops(model: PreTrainedModel) -> TextFlops:
+    """Return the operations of a model; of a native one that cannot be computed without numbers an estimate."""
+    try:
+        return TextFlops(model)
+    except (RuntimeError, TypeError, ValueError):
+        if isinstance(model, VanillaPreTrainedModel):
+            raise
+    found = TextFlops.__new__(TextFlops)
+    weights = sum(weight.numel() for weight in model.parameters() if weight.ndim > 1)
+    tables = sum(table.weight.numel() for table in model.modules() if isinstance(table, nn.Embedding))
+    width = getattr(model.config, "hidden_size", 0) * getattr(model.config, "num_hidden_layers", 0)
+    # for each token and weight, and for each pair of tokens
+    found.head, found.rest = np.zeros(6), 2.0 * (weights - tables) * np.eye(6)[1] + 4.0 * width * np.eye(6)[3]
+    return found
+
+
+def polynomial_terms(lengths: Any) -> Any:
+    """Return 1, T, S, T², T S and S² (6, N) of the lengths T and S (2, N) of texts and their sources."""
+    target, source = lengths
+    stack = torch.stack if torch.is_tensor(lengths) else np.stack
+    return stack([target**0, target, source, target**2, target * source, source**2])
+
+
 def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length: int) -> dict[str, torch.Tensor]:
     """Return inputs of a config's model on the meta device."""
-    if isinstance(config, VanillaImageEncoderConfig):
-        size = [side * config.patch_size for side in config.grid]
+    if hasattr(config, "patch_size"):
+        size = [side * config.patch_size for side in patch_grid(config)]
         return {"pixel_values": torch.zeros(batch, config.num_channels, *size, device="meta")}
     ids = torch.zeros(batch, length, dtype=torch.long, device="meta")
     if not config.is_encoder_decoder:
@@ -99,17 +163,26 @@ def inputs_on_meta(config: VanillaConfig, batch: int, length: int, source_length
     return {"input_ids": source, "decoder_input_ids": ids}
 
 
-def build_on_meta(config: VanillaConfig) -> VanillaPreTrainedModel:
-    """Return the model of a config in evaluation mode, without memory."""
+def patch_grid(config: Any) -> tuple[int, ...]:
+    """Return the rows and columns of patches of an image of the config's size, of a native model's too."""
+    if isinstance(config, VanillaImageEncoderConfig):
+        return config.grid
+    size = config.image_size
+    sides = (size, size) if isinstance(size, int) else size
+    return tuple(side // config.patch_size for side in sides)
+
+
+def build_on_meta(config: Any, model_class: Any = None) -> Any:
+    """Return the model of a config in evaluation mode, without memory; by default the one of `MODELS`."""
     config = copy.deepcopy(config)
     config._attn_implementation = "eager"  # the one whose matrix products are all seen
-    return on_meta(config).eval()
+    return on_meta(config, model_class).eval()
 
 
-def on_meta(config: VanillaConfig) -> VanillaPreTrainedModel:
+def on_meta(config: Any, model_class: Any = None) -> Any:
     """Return the model of a config, with tensors that have a shape and no memory."""
     with torch.device("meta"):
-        model = MODELS[type(config)](config)
+        model = (model_class or MODELS[type(config)])(config)
     for module in model.modules():
         if isinstance(module, RotaryEmbedding):
             module.rope_type = "default"  # other scalings read the largest position, which has no value here

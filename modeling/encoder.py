@@ -12,7 +12,15 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from .base import VanillaPreTrainedModel
-from .heads import IGNORE_INDEX, LMHeadMixin, PredictionHead, build_logits_transform, build_pooler, pool_states
+from .heads import (
+    IGNORE_INDEX,
+    LMHeadMixin,
+    PredictionHead,
+    build_logits_transform,
+    build_pooler,
+    pool_states,
+    smoothed_loss,
+)
 from .parts.ngrams import build_wide_logits
 from .parts.packed_texts import one_text_per_row
 from .parts.pooling import POOLINGS
@@ -118,6 +126,7 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
+        num_pairs_in_batch: torch.Tensor | int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> PreTrainingOutput:
         """Return both logits and, given labels, the sum of the mean losses of tokens and of pairs.
@@ -125,17 +134,22 @@ class VanillaEncoderForPreTraining(EncoderMaskedLM):
         `labels` (B, T) is -100 for tokens without a loss; `next_sentence_label` (B) is 0 if segment B follows segment
         A, 1 if it is from another text. Without one of them the loss is that of the other.
 
-        `num_items_in_batch` is the number N of masked tokens in all batches whose gradients are accumulated. The loss
-        of a batch with n of them is then `n/N (mean over its tokens + mean over its pairs)`. The sum over the batches
-        is the exact mean over the tokens; for the pairs it weights batches by their masked tokens.
+        `num_items_in_batch` is the number N of masked tokens in all batches whose gradients are accumulated, and
+        `num_pairs_in_batch` that of pairs, M. The loss of a batch is then `Σ CE(token)/N + Σ CE(pair)/M`, and the sum
+        over the batches that of the large batch. Without M the pairs of a batch with n masked tokens count `n/N` times
+        their mean.
         """
         outputs = self.model(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         hidden_states = outputs.last_hidden_state
         pair_logits = self.seq_relationship(self.pooler(pool_states(self.pool, hidden_states, attention_mask)))
         loss, logits = self.loss_and_logits(hidden_states, labels, **kwargs)
         if next_sentence_label is not None:
-            num_items = kwargs.get("num_items_in_batch")
-            pair_loss = self.next_sentence_loss(pair_logits, next_sentence_label, labels, num_items)
+            if num_pairs_in_batch is None:
+                num_items = kwargs.get("num_items_in_batch")
+                pair_loss = self.next_sentence_loss(pair_logits, next_sentence_label, labels, num_items)
+            else:
+                pairs = next_sentence_label.view(-1)
+                pair_loss = smoothed_loss(pair_logits, pairs, num_items_in_batch=num_pairs_in_batch)
             loss = pair_loss if loss is None else loss + pair_loss
         return PreTrainingOutput(
             loss=loss,

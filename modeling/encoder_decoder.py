@@ -15,11 +15,11 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .decoding import DECODINGS, DecoderInputs
-from .decoding.length_groups import encode_in_groups, length_groups
+from .decoding.length_groups import encode_in_groups
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
+from .parts.plain import is_unchanged
 from .parts.pointers import POINTERS
-from .parts.sentence_cache import share_sources
 from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output
 from .stack import EncoderStack, replace_windowed_cross_cache
 
@@ -71,8 +71,8 @@ class VanillaEncoderDecoderModel(VanillaSeq2SeqModel):
     ) -> Seq2SeqModelOutput:
         """Return the decoder's states (B, T, D); `attention_mask` (B, S) is 0 on the source's padding.
 
-        Without masks several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin
-        again with each source and target.
+        Several pairs may share a row: `position_ids` (B, S) and `decoder_position_ids` (B, T) begin again with each
+        source and target.
         Decoder inputs default to the source, shifted right, if the two sides share one vocabulary.
         """
         if decoder_input_ids is None and decoder_inputs_embeds is None and self.decoder.reads_tokens:
@@ -138,7 +138,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             super()._prepare_text_encoder_decoder_kwargs_for_generation, generation_config=generation_config, **kwargs
         )
         recorded = generation_config.output_attentions or generation_config.output_hidden_states
-        outputs = None if recorded else encode_in_groups(encode, inputs_tensor, model_kwargs)
+        outputs = None if recorded or not is_unchanged(self) else encode_in_groups(encode, inputs_tensor, model_kwargs)
         if outputs is None:
             return encode(inputs_tensor=inputs_tensor, model_kwargs=model_kwargs)
         if "source_ids" in outputs:
@@ -150,19 +150,12 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
     ) -> Any:
         if not self.model.decoder.has_cache:
             return None
-        given = model_kwargs.get("past_key_values")
         prepared = super()._prepare_cache_for_generation(  # type: ignore[misc]  # of a protocol that our class fulfills
             generation_config, model_kwargs, *args, **kwargs
         )
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):  # before anything is compiled
             replace_windowed_cross_cache(cache, self.config, model_kwargs["encoder_outputs"][0].shape[1])
-            copies = max(generation_config.num_beams or 1, generation_config.num_return_sequences or 1)
-            if cache is not given:
-                mask = None if generation_config.output_attentions else model_kwargs.get("attention_mask")
-                groups = length_groups(None if mask is None else mask[::copies])
-                shared = share_sources(cache, copies, self.config._attn_implementation or "eager", groups)
-                model_kwargs["past_key_values"] = shared
         return prepared
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
@@ -214,6 +207,7 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
             "decoder_attention_mask": decoder_attention_mask,
             "decoder_inputs_embeds": decoder_inputs_embeds,
         }
+        self.decoding.check_labels(labels)
         if labels is not None:
             use_cache = False if use_cache is None else use_cache
             decoder_inputs = self.decoding.inputs_for(labels, decoder_inputs)

@@ -1,10 +1,18 @@
-"""transformers' `generate`, with faster products of few rows on a CPU."""
+"""transformers' `generate`, with faster products of few rows on a CPU, and no further than a table of positions.
 
+A limit of a generation config, such as a pipeline's 256 new tokens, is lowered to the end of the table; one that is
+given by keyword is refused.
+"""
+
+import inspect
 from functools import wraps
 from typing import Any, cast
 
+import torch
 from torch import nn
 from transformers.generation import GenerationMixin
+
+from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .parts.few_rows import copies_by_inputs
 
@@ -12,7 +20,30 @@ from .parts.few_rows import copies_by_inputs
 class VanillaGenerationMixin(GenerationMixin):
     """Mixin of the models that generate."""
 
-    @wraps(GenerationMixin.generate)
+    @torch.no_grad()
+    @wraps(inspect.unwrap(GenerationMixin.generate))
     def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the same arguments
+        if torch.is_grad_enabled():  # called by `__wrapped__`, the way to differentiate what is generated
+            return inspect.unwrap(super().generate)(self, *args, **kwargs)
         with copies_by_inputs(cast(nn.Module, self)):
             return super().generate(*args, **kwargs)
+
+    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> Any:
+        prepared, rest = super()._prepare_generation_config(generation_config, **kwargs)
+        prepared.limit_by_keyword = any(kwargs.get(name) is not None for name in ("max_new_tokens", "max_length"))
+        return prepared, rest
+
+    def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
+        generation_config, config = super()._prepare_generated_length(*args, **kwargs), cast(Any, self).config
+        scheme = POSITION_CHOICES.get(getattr(config, "position_embedding_type", ""))
+        if scheme is not None and scheme.has_table:  # pipelines ask for 256 new tokens
+            longest = config.max_position_embeddings + 1  # the last token is not read
+            if kwargs["model_input_name"] == "inputs_embeds" and not config.is_encoder_decoder:
+                longest -= kwargs["inputs_tensor"].shape[1] - kwargs["input_ids_length"]  # vectors have no ids
+            if generation_config.limit_by_keyword and generation_config.max_length > longest:
+                raise ValueError(
+                    f"max_new_tokens={generation_config.max_new_tokens}, max_length={generation_config.max_length}: "
+                    f"max_position_embeddings={config.max_position_embeddings} allows a max_length of {longest}"
+                )
+            generation_config.max_length = min(generation_config.max_length, longest)
+        return generation_config

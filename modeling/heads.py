@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
 from .parts.activations import build_activation
-from .parts.chunked_loss import can_be_chunked, chunked_cross_entropy
+from .parts.chunked_loss import chunked_cross_entropy
 from .parts.dropout import identity
 from .parts.norms import build_norm
+from .parts.plain import is_plain, is_unchanged
 
 IGNORE_INDEX = -100  # label of the positions that have no loss
 
@@ -49,7 +51,7 @@ class LMHeadMixin:
     - `return_logits=False`: return only the loss; logits are computed and dropped in chunks (`chunked_loss`).
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
-    The loss does not depend on the first two.
+    The loss does not depend on the first two: a `loss_function` of the user's own gets all logits, never smoothed.
     """
 
     lm_head: nn.Module
@@ -82,19 +84,26 @@ class LMHeadMixin:
             return None, self.logits(hidden_states, *pointers)
         shifted = {"shift_labels": shift_labels} if shift_labels is not None and self.predicts_next_token else {}
         targets = shifted.get("shift_labels", self.targets(labels)).view(labels.shape)
-        if labeled_only:
-            labeled = targets != IGNORE_INDEX  # (B, T)
+        ignored = kwargs.get("ignore_index")
+        usual = self.loss_function is (ForCausalLMLoss if self.predicts_next_token else ForMaskedLMLoss)
+        usual = usual and ignored is None
+        if label_smoothing and not usual:
+            raise ValueError(f"label_smoothing={label_smoothing} needs the model's own loss_function and ignore_index")
+        labeled = targets != IGNORE_INDEX  # (B, T)
+        if labeled_only and usual:
             hidden_states, targets = hidden_states[labeled], targets[labeled]
             pointers = tuple(pointer[labeled] for pointer in pointers)
-        if not (return_logits or pointers or hasattr(self, "_loss_function")) and can_be_chunked(self.lm_head):
+        chunked = usual and not (return_logits or pointers) and is_plain(self.lm_head, hidden_states)
+        if chunked and is_unchanged(self.lm_head):
             states = self.transform_hidden_states(hidden_states)
             return self.chunked_loss(states, targets, label_smoothing, kwargs.get("num_items_in_batch")), None
         logits = self.logits(hidden_states, *pointers)
-        if labeled_only or label_smoothing:
+        if usual and (labeled_only or label_smoothing):
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
         else:
             sizes = {"vocab_size": logits.shape[-1]} | shifted
             loss = self.loss_function(logits=logits, labels=labels, **sizes, **kwargs)
+            logits = logits[labeled] if labeled_only else logits
         return loss, logits if return_logits else None
 
     def chunked_loss(

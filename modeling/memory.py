@@ -17,6 +17,7 @@ from vanillaformer.configuration import (
     VanillaImageEncoderConfig,
     VanillaRecurrentEncoderDecoderConfig,
 )
+from vanillaformer.configuration.options import DECODING_CHOICES
 
 from .counts import inputs_on_meta, on_meta
 from .parts.attention import eager_attention
@@ -121,6 +122,10 @@ def training_memory(
     if not isinstance(config, VanillaImageEncoderConfig):
         vocabulary, tokens, width = output_size(config), batch * length, config.hidden_size
         logits = min(tokens, chunk_size(vocabulary, device)) * vocabulary
+        choice = DECODING_CHOICES[getattr(config, "decoding", "autoregressive")]
+        if choice.upsamples or getattr(config, "output_distribution", "softmax") != "softmax":  # no loss in chunks
+            frames = batch * (source_length or length) * getattr(config, "ctc_upsampling", 1)
+            logits = (frames if choice.upsamples else tokens) * vocabulary
         # the states, and gradients by them and by the output layer
         activations += tokens * width * (dtype.itemsize + FLOAT32) + vocabulary * width * FLOAT32
     return TrainingMemory(

@@ -5,6 +5,7 @@ Shape letters: B batch, T length, S key length or length of the source, D model 
 
 import copy
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
 from .parts.attention import Attention
 from .parts.embeddings import InputEmbeddings, Stem
-from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text
+from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text, same_text_before
 from .parts.residual import build_final_norm
 from .parts.text_groups import text_groups
 
@@ -114,7 +115,10 @@ class Stack(VanillaPreTrainedModel):
         biases = self.position_biases(hidden_states, cache)
         position_embeddings = self.embeddings.positions.position_embeddings(hidden_states, positions)
         kwargs["past_key_values"] = past_key_values
-        for layer, layer_type, position_bias in zip(self.layer_drop(self.layers), self.layer_types, biases):
+        # a causal stack may be told to leave early (`assistant_early_exit`)
+        depth = self.config.num_hidden_layers if self.is_causal else len(self.layers)
+        layers = zip(self.layer_drop(self.layers), self.layer_types, biases)
+        for layer, layer_type, position_bias in islice(layers, depth):
             hidden_states = layer(
                 hidden_states,
                 position_bias,  # positional, because gradient checkpointing differentiates only these
@@ -183,6 +187,21 @@ class TokenStack(Stack):
         if isinstance(self.layers[0], PipelineIdentityLayer):
             return inputs_embeds, position_ids  # a later stage of a pipeline gets hidden states
         return self.embeddings(inputs_embeds, position_ids, token_type_ids, input_ids), position_ids
+
+    def causal_masks(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | Masks | None,
+        cache: Cache | None,
+        position_ids: torch.Tensor | None,
+    ) -> Masks:
+        """Return masks of attention to what comes before, in which the texts of a row are kept apart.
+
+        `position_ids` are those given, not the default ones, in which there are no texts to search for.
+        """
+        texts = same_text_before(position_ids, attention_mask, cache, hidden_states.shape[0])
+        options = {"past_key_values": cache, "position_ids": position_ids, "and_mask_function": texts}
+        return self.masks(hidden_states, attention_mask, **options)
 
     def run_layers(
         self, hidden_states: torch.Tensor, positions: torch.Tensor, *args: Any, **kwargs: Any
@@ -255,8 +274,7 @@ class DecoderStack(TokenStack):
             past_key_values = DynamicCache(config=self.config)
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids, past_length)
-        # the given position_ids, not the default ones, in which there are no packed documents to search for
-        masks = self.masks(hidden_states, attention_mask, past_key_values=past_key_values, position_ids=position_ids)
+        masks = self.causal_masks(hidden_states, attention_mask, past_key_values, position_ids)
         hidden_states = self.run_layers(
             hidden_states, positions, masks, past_key_values=past_key_values, use_cache=use_cache, **kwargs
         )
@@ -330,7 +348,7 @@ class CrossDecoderStack(TokenStack):
         if isinstance(past_key_values, EncoderDecoderCache) and encoder_hidden_states is not None:
             replace_windowed_cross_cache(past_key_values, self.config, encoder_hidden_states.shape[1])
         cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-        masks = self.masks(hidden_states, attention_mask, past_key_values=cache, position_ids=position_ids)
+        masks = self.causal_masks(hidden_states, attention_mask, cache, position_ids)
         hidden_states = self.run_layers(
             hidden_states,
             positions,

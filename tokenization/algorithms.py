@@ -42,7 +42,7 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Byte-pair encoding over characters, spaces kept as `▁`: lossless for the characters of the vocabulary."""
+    """Byte-pair encoding over characters, spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
     tokenizer = space_keeping(models.BPE(unk_token=options.unk_token, fuse_unk=True), options)
     trainer = trainers.BpeTrainer(
         vocab_size=options.vocab_size,
@@ -54,7 +54,7 @@ def bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 
 
 def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
-    """Unigram language model (Kudo, 2018), spaces kept as `▁`: lossless for the characters of the vocabulary."""
+    """Unigram language model (Kudo, 2018), spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
     trainer = trainers.UnigramTrainer(
         vocab_size=options.vocab_size,
         special_tokens=added_tokens(options),

@@ -11,6 +11,7 @@ from collections.abc import Collection
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 
 def text_tokenizer(tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = ()) -> PreTrainedTokenizerBase:
@@ -23,6 +24,7 @@ def text_tokenizer(tokenizer: PreTrainedTokenizerBase, recognized: Collection[st
     twin = copy.copy(tokenizer)
     twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     twin.split_special_tokens = True
+    twin.model_max_length = twin.init_kwargs["model_max_length"] = VERY_LARGE_INTEGER  # who reads texts cuts them
     if isinstance(twin, PreTrainedTokenizerFast):
         control = {*tokenizer.special_tokens_map.values()} - {*tokenizer.extra_special_tokens} - {*recognized}
         twin._tokenizer = with_special(tokenizer.backend_tokenizer, control)

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 import vanillaformer.modeling as modeling
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers
+from vanillaformer.hub.tokenizers import limit_length, open_tokenizers, readable_length
 
 from ..convert import from_native
 from ..folders import carried_files
@@ -45,7 +46,10 @@ def export_folder(
 def _tokenizers(folder: Path, model: Any, where: str) -> dict[str, Any]:
     if not (folder / "tokenizer_config.json").is_file():
         return {}
-    return dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, where)))
+    tokenizers = open_tokenizers(folder, model.config, where)
+    for tokenizer in tokenizers:  # a classifier's may be shorter
+        limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(model.config) or VERY_LARGE_INTEGER))
+    return dict(zip(("tokenizer", "target_tokenizer"), tokenizers))
 
 
 def _image_processor(folder: Path, where: str) -> dict[str, Any]:

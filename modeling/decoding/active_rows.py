@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from transformers.cache_utils import Cache, DynamicCache
+from transformers.generation import LogitsProcessor
 from transformers.utils import ModelOutput
+
+from ..parts.plain import is_unchanged
 
 WORTHWHILE = 0.75
 """Part of the rows that may be left when the others leave: each time the cache is copied."""
@@ -64,7 +67,8 @@ def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
 def without_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> Any:
     """Return what stands for a model in `GenerationMixin._sample`: itself where no row can leave, or it does not pay.
 
-    Scores, states and caches that are returned have all rows, and a graphics card computes them at once.
+    Scores, states and caches that are returned have all rows, hooks and processors of the caller's own see all, and a
+    graphics card computes them at once.
 
     Args:
         model: The model.
@@ -79,5 +83,8 @@ def without_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any
     caches = getattr(cache, "self_attention_cache", cache), getattr(cache, "cross_attention_cache", cache)
     plain = all(type(one) is DynamicCache and not one.offloading for one in caches)
     if not plain or getattr(cache, "copies", 1) > 1 or getattr(cache, "_is_user_defined", False):
+        return model
+    library = LogitsProcessor.__module__
+    if any(type(one).__module__ != library for one in options["logits_processor"]) or not is_unchanged(model):
         return model
     return ActiveRows(model, ends)

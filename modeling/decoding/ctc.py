@@ -69,7 +69,8 @@ class Ctc(ParallelDecoding):
         self, model: Any, config: Any, encoder_outputs: Any, attention_mask: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits = model(encoder_outputs=encoder_outputs, attention_mask=attention_mask, use_cache=False).logits
-        best = self.token_log_probabilities(logits, self.start_id).max(dim=-1)
+        start = None if self.start_id in (self.pad_id, *self.end_ids) else self.start_id
+        best = self.token_log_probabilities(logits, start).max(dim=-1)
         frames = self.frames(source_mask(encoder_outputs[0], attention_mask))[:, None]
         real = torch.arange(logits.shape[1], device=logits.device) < frames
         path = best.indices.masked_fill(~real, self.pad_id)

@@ -27,7 +27,7 @@ def length_groups(mask: torch.Tensor | None) -> list[tuple[torch.Tensor, int]]:
     if not torch.equal(mask.bool(), torch.arange(mask.shape[1]) < lengths[:, None]):
         return []
     rows = lengths.argsort().split(max(ROWS, -(-len(mask) // PARTS)))
-    groups = [(some, int(lengths[some].max())) for some in rows]
+    groups = [(some, max(1, int(lengths[some].max()))) for some in rows]
     computed = sum(len(some) * longest for some, longest in groups)
     return groups if computed <= WORTHWHILE * mask.numel() else []
 
@@ -45,7 +45,8 @@ def encode_in_groups(encode: Callable[..., dict[str, Any]], inputs: torch.Tensor
     for rows, longest in length_groups(mask):
         assert mask is not None
         part = rows, slice(longest)
-        own = {name: value[part] for name, value in values.items() if has_rows(value, mask)}
+        padded = {key: x for key, x in values.items() if isinstance(x, torch.Tensor) and x.shape[:2] == mask.shape}
+        own = {key: x[part] for key, x in padded.items()}
         outputs = encode(inputs_tensor=inputs[part], model_kwargs=values | own)["encoder_outputs"]
         if not len(states):
             states = outputs[0].new_zeros(*mask.shape, outputs[0].shape[-1])
@@ -53,7 +54,3 @@ def encode_in_groups(encode: Callable[..., dict[str, Any]], inputs: torch.Tensor
     if outputs is not None:
         outputs.last_hidden_state = states
     return outputs
-
-
-def has_rows(value: Any, mask: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape[:2] == mask.shape

@@ -47,8 +47,16 @@ class ParallelDecoding(Autoregressive):
 
     def token_log_probabilities(self, logits: torch.Tensor, *barred: int | None) -> torch.Tensor:
         """Return log-probabilities (..., V) without the tokens that no text has."""
-        ids = [token for token in barred if token is not None]
-        return logits.float().index_fill(-1, torch.tensor(ids, device=logits.device), -torch.inf).log_softmax(-1)
+        ids = torch.tensor([token for token in barred if token is not None], dtype=torch.long, device=logits.device)
+        return logits.float().index_fill(-1, ids, -torch.inf).log_softmax(-1)
+
+    def check_labels(self, labels: torch.Tensor | None) -> None:
+        if labels is None and self.training and torch.is_grad_enabled():  # which generation is not
+            raise ValueError(
+                f"the model has decoding={self.config.decoding!r}, whose training needs labels: give them to forward "
+                "(Trainer takes them away with label_smoothing_factor or compute_loss_func: leave these out), or call "
+                "eval() or torch.no_grad() if this is no training"
+            )
 
     def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:
         defaults = config._get_default_generation_params()

@@ -282,8 +282,7 @@ class CrossAttention(Attention):
         inputs = cache.fold(hidden_states), cache.sources(key_value_states), cache.sources(attention_mask)
         if cache.groups:
             return cache.unfold(self.attend_to_groups(cache, *inputs)), None
-        output, probabilities = super().forward(*inputs, **kwargs)
-        return cache.unfold(output), None if probabilities is None else cache.unfold(probabilities)
+        return cache.unfold(super().forward(*inputs, **kwargs)[0]), None  # nobody asked for the probabilities
 
     def attend_to_groups(
         self, cache: SentenceCache, x: torch.Tensor, source: torch.Tensor, mask: torch.Tensor

@@ -21,20 +21,6 @@ POSITIONS = 256
 Transform = Callable[[torch.Tensor], torch.Tensor]
 
 
-def can_be_chunked(layer: nn.Module) -> bool:
-    """Tell whether a layer computes nothing but `W h + b` with weights that are all here.
-
-    Adapters, quantized or sharded weights and hooks, which gather or count them, need the layer's own `forward`.
-    `torch.compile` fuses what it sees.
-    """
-    return (
-        type(layer) is nn.Linear
-        and type(layer.weight) in (nn.Parameter, torch.Tensor)
-        and not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
-        and not torch.compiler.is_compiling()
-    )
-
-
 def chunked_cross_entropy(
     states: torch.Tensor,
     layer: nn.Linear,
@@ -50,7 +36,7 @@ def chunked_cross_entropy(
 
     Args:
         states: h (N, D).
-        layer: The output layer, as `can_be_chunked` wants it.
+        layer: The output layer, plain and unchanged (`parts/plain.py`).
         targets: y (N).
         transform: f, element by element.
         options: Options of `torch.nn.functional.cross_entropy`.

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from .measured import is_faster
+from .plain import is_plain
 
 SWITCH = "VANILLAFORMER_FEW_ROWS"
 """Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
@@ -42,17 +43,18 @@ class Copies:
 
     def __init__(self) -> None:
         self.asked: Counter[nn.Linear] = Counter()
-        self.tables: dict[nn.Linear, torch.Tensor | None] = {}
+        self.tables: dict[nn.Linear, tuple[torch.Tensor, torch.Tensor | None]] = {}
         self.bytes_left = MOST_BYTES
 
     def table(self, layer: nn.Linear) -> torch.Tensor | None:
-        """Return a layer's weights stored by inputs, `None` if they are not, or not yet."""
+        """Return a layer's weights stored by inputs, `None` if they are not, not yet, or no longer the same."""
         if layer not in self.tables:
             self.asked[layer] += 1
             if self.asked[layer] < PATIENCE:
                 return None
-            self.tables[layer] = self.copy(layer.weight) if pays(layer) else None
-        return self.tables[layer]
+            self.tables[layer] = layer.weight, self.copy(layer.weight) if pays(layer) else None
+        weight, table = self.tables[layer]
+        return table if weight is layer.weight else None
 
     def copy(self, weight: torch.Tensor) -> torch.Tensor | None:
         if weight.nbytes > self.bytes_left:
@@ -61,15 +63,10 @@ class Copies:
         return weight.detach().t().contiguous()
 
 
-def pays(layer: nn.Module) -> bool:
+def pays(layer: nn.Linear) -> bool:
     """Tell whether a layer's weights are plain, float32, on the CPU, and not few."""
-    return (
-        type(layer) is nn.Linear
-        and type(layer.weight) in (nn.Parameter, torch.Tensor)  # neither quantized nor sharded
-        and layer.weight.device.type == "cpu"
-        and layer.weight.dtype == torch.float32
-        and layer.weight.numel() >= LEAST_WEIGHTS
-    )
+    on_cpu = is_plain(layer, torch.empty(0, device="cpu"))
+    return on_cpu and layer.weight.dtype == torch.float32 and layer.weight.numel() >= LEAST_WEIGHTS
 
 
 COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
@@ -80,7 +77,7 @@ COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
 def copies_by_inputs(model: nn.Module) -> Iterator[None]:
     """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
     size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear) and pays(layer))
-    if size < LEAST_BYTES or torch.is_autocast_enabled("cpu") or not is_faster("few rows", SWITCH, speed):
+    if size < LEAST_BYTES or not is_faster("few rows", SWITCH, speed):
         yield
         return
     before = COPIES.set(Copies())
@@ -91,9 +88,10 @@ def copies_by_inputs(model: nn.Module) -> Iterator[None]:
 
 
 def few_rows_product(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
-    """Return a layer's `W x + b` for a few rows (..., D) → (..., E), `None` if there is no copy of its weights."""
+    """Return a plain layer's output for a few rows, (..., D) → (..., E), or `None` if its weights have no copy."""
     copies = COPIES.get()
-    if copies is None or not 0 < x.numel() <= MOST_ROWS * layer.in_features or torch.is_grad_enabled():
+    differs = x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or torch.is_grad_enabled()
+    if copies is None or differs or not 0 < x.numel() <= MOST_ROWS * layer.in_features:
         return None
     table = copies.table(layer)
     return None if table is None else sum_of_rows(x, table, layer.bias)
@@ -125,8 +123,8 @@ def parts(inputs: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 def speed() -> float:
     """Return how many times as fast as by `torch.nn.functional.linear` a row is multiplied with some layers."""
-    generator = torch.Generator().manual_seed(0)
-    x, *weights = (torch.randn(rows, 768, generator=generator, device="cpu") for rows in (1, *[768] * 16))
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
+    x, *weights = (draw(rows, 768) for rows in (1, *[768] * 16))
     tables = [weight.t().contiguous() for weight in weights]
 
     def seconds(multiply: Callable[[torch.Tensor], torch.Tensor], weights: list[torch.Tensor]) -> float:

@@ -32,7 +32,7 @@ def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
     """
     if (choice := os.environ.get(switch, "")) in ("0", "1"):
         return choice == "1"
-    speeds, key = measured(), f"{name}, {processor()}, torch {torch.__version__}"
+    speeds, key = measured(), f"{name} in float32, {processor()}, torch {torch.__version__}"
     if key not in speeds:
         with ThreadPoolExecutor(1) as thread:  # away from the modes that the first product was asked for in
             speeds[key] = thread.submit(speed).result()
@@ -54,10 +54,11 @@ def measured() -> dict[str, float]:
 
 
 def processor() -> str:
-    """Return what products are fast or slow by: the processor's name and the instructions that may be used."""
+    """Return what products are fast or slow by: the processor's name, instructions and threads that may be used."""
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
-    return f"{name}, {torch.backends.cpu.get_cpu_capability()}{os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
+    instructions = f"{torch.backends.cpu.get_cpu_capability()}{os.environ.get('ONEDNN_MAX_CPU_ISA', '')}"
+    return f"{name}, {instructions}, {torch.get_num_threads()} threads"

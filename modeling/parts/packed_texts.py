@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
+from transformers.cache_utils import Cache
 from transformers.masking_utils import (
     ALL_MASK_ATTENTION_FUNCTIONS,
     and_masks,
     create_bidirectional_mask,
     create_bidirectional_sliding_window_mask,
+    find_packed_sequence_indices,
     packed_sequence_mask_function,
     sliding_window_bidirectional_overlay,
 )
@@ -47,7 +49,37 @@ def same_text(position_ids: torch.Tensor | None, attention_mask: Any, rows: int)
     """Return the mask function that keeps the texts of a row apart, `None` if there is one in each."""
     if position_ids is None or not packed(position_ids, attention_mask):
         return None
-    return packed_sequence_mask_function(text_numbers(position_ids, attention_mask, rows))
+    numbers = text_numbers(position_ids, attention_mask, rows)
+    if not (is_tracing(numbers) or numbers.any()):  # padding in front may have position 0, too
+        return None
+    return packed_sequence_mask_function(numbers)
+
+
+def same_text_before(
+    position_ids: torch.Tensor | None, attention_mask: Any, cache: Cache | None, rows: int
+) -> Callable | None:
+    """Return the same for causal attention, `None` also where transformers keeps texts apart: without mask and cache.
+
+    A cache that is empty changes nothing; what follows cached tokens sees all of them.
+    """
+    if position_ids is None or (cache is None and attention_mask is None):
+        return None
+    if cache is not None and (is_tracing(position_ids) or cache.get_seq_length()):
+        return None
+    if attention_mask is None:  # by transformers' definition, so that a cache changes nothing
+        numbers = find_packed_sequence_indices(position_ids.expand(rows, -1))
+        texts = None if numbers is None else packed_sequence_mask_function(numbers)
+    else:
+        tokens = attention_mask[:, : position_ids.shape[1]] if torch.is_tensor(attention_mask) else attention_mask
+        texts = same_text(position_ids, tokens, rows)
+    if texts is None:
+        return None
+    last = position_ids.shape[1] - 1  # a static cache has keys beyond it, which causal attention does not see
+
+    def attends(row: int, head: int, query: int, key: torch.Tensor) -> torch.Tensor:
+        return texts(row, head, query, key.clamp(max=last))
+
+    return attends
 
 
 def same_pair(

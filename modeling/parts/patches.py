@@ -4,7 +4,7 @@ Shape letters: B batch, C channels, P pixels on a patch's side, N patches, T pat
 """
 
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -95,13 +95,13 @@ PATCHES: dict[str, type[ConvolutionPatches]] = {
 }
 
 
-def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides) -> torch.Tensor:
+def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides, antialias: bool) -> torch.Tensor:
     """Return a position table (first + old N, D) for another grid of patches, interpolated bicubically in float32.
 
     The first rows, of tokens that are no patches, stay.
     """
     patches = rows[first:].float().unflatten(0, old).permute(2, 0, 1).unsqueeze(0)  # (1, D, rows, columns)
-    patches = nn.functional.interpolate(patches, size=new, mode="bicubic", align_corners=False)
+    patches = nn.functional.interpolate(patches, size=new, mode="bicubic", antialias=antialias)
     return torch.cat((rows[:first], patches.squeeze(0).flatten(1).T.to(rows.dtype)))
 
 
@@ -199,6 +199,8 @@ class ImageEmbeddings(Stem):
         if self.positions.on_grid:
             return self.positions.embed(x, Grid(*grid, self.num_placed_tokens))  # type: ignore[arg-type]
         if grid != self.grid:
-            resize = partial(resize_rows, first=self.num_placed_tokens, old=self.grid, new=grid)
+            antialias = self.register_tokens is not None  # as the models were published
+            sizes: dict[str, Any] = {"first": self.num_placed_tokens, "old": self.grid, "new": grid}
+            resize = partial(resize_rows, **sizes, antialias=antialias)
             return self.positions.embed_resized(x, resize)
         return self.positions.embed(x, torch.arange(x.shape[1], device=x.device).unsqueeze(0))

@@ -31,7 +31,20 @@ def no_rotation(q: torch.Tensor, k: torch.Tensor, position_embeddings: Any) -> t
     return q, k
 
 
-class NoPositions(nn.Module):
+class ExactTables(nn.Module):
+    """Base of the modules whose buffers keep their dtype when a model is cast: far positions magnify rounding."""
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "ExactTables":
+        buffers: dict[str, Any] = self._buffers
+        exact = dict(buffers)
+        super()._apply(fn, recurse)
+        for name, table in exact.items():
+            if table.dtype != buffers[name].dtype:
+                buffers[name] = table.to(buffers[name].device)
+        return self
+
+
+class NoPositions(ExactTables):
     """No position information at all, and the base of the schemes that give some.
 
     Args:
@@ -208,7 +221,7 @@ def rotate_part(
     return torch.cat((rotated_q, q[..., width:]), dim=-1), torch.cat((rotated_k, k[..., width:]), dim=-1)
 
 
-class RotaryEmbedding(nn.Module):
+class RotaryEmbedding(ExactTables):
     """Cosines and sines for rotary positions, with the frequency scalings of transformers' `rope_parameters`.
 
     Shapes: positions (B or 1, T) → cosines and sines, each (B or 1, T, K).

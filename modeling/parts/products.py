@@ -10,16 +10,18 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn.functional import linear
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
-from .few_rows import few_rows_product
+from .few_rows import COPIES, few_rows_product
 from .measured import is_faster
+from .plain import is_computed_now, is_plain, stand_in
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
@@ -28,23 +30,22 @@ WORK = 2**22
 
 
 def speed_up_linear_layers(model: nn.Module) -> None:
-    """Give each linear layer of a model the faster product.
-
-    The layers stay `nn.Linear`: programs that quantize, shard or replace layers look for that very class.
-    """
+    """Give each linear layer of a model the faster product."""
     for layer in model.modules():
         if type(layer) is nn.Linear:
-            layer.forward = partial(apply_layer, layer)  # type: ignore[method-assign]
+            stand_in(layer, apply_layer)
 
 
-def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
-    """Return a layer's `W x + b`: (..., D) → (..., E)."""
-    if is_computed_now():
-        if (found := few_rows_product(layer, x)) is not None:
-            return found
-        if x.numel() * layer.out_features < WORK:
-            return linear(x, layer.weight, layer.bias)  # at once: there are dozens of these for every generated token
-    return product(x, layer.weight, layer.bias)
+def apply_layer(layer: nn.Linear, *inputs: Any, **named: Any) -> torch.Tensor:
+    """Return what a layer's class computes, `W x + b`: (..., D) → (..., E)."""
+    x = inputs[0] if len(inputs) == 1 and not named else None
+    if type(x) is torch.Tensor and type(layer) is nn.Linear and is_computed_now():
+        # The others at once: there are dozens of these for every generated token
+        pays = COPIES.get() is not None or x.numel() * layer.out_features >= WORK
+        if pays and is_plain(layer, x):
+            found = few_rows_product(layer, x)
+            return product(x, layer.weight, layer.bias) if found is None else found
+    return type(layer).forward(layer, *inputs, **named)
 
 
 def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
@@ -52,18 +53,16 @@ def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
     if not takes_onednn(x, weight):
         return linear(x, weight, bias)
     # Calling a function that can be differentiated takes as long as a small product
-    return OneDNNLinear.apply(x, weight, bias) if is_differentiated() else OneDNNLinear.forward(x, weight, bias)
+    return (OneDNNLinear.apply if torch.is_grad_enabled() else onednn_product)(x, weight, bias)
 
 
 def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Tell whether a product is one for oneDNN: large, of plain float32 tensors on a CPU, and computed now."""
+    """Tell whether a product of plain tensors is one for oneDNN: large, in float32 on a CPU, and computed now."""
     return (
         is_computed_now()
         and x.numel() * len(weight) >= WORK * torch.get_num_threads()
         and x.device.type == "cpu"
         and x.dtype == weight.dtype == torch.float32
-        and type(x) is torch.Tensor
-        and type(weight) in (nn.Parameter, torch.Tensor)  # neither quantized nor sharded
         and weight.is_contiguous()
         and not torch.is_autocast_enabled("cpu")
         and bool(torch.backends.mkldnn.enabled)  # torch's own switch
@@ -71,47 +70,22 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def is_computed_now() -> bool:
-    """Tell whether shapes are numbers and products are computed, not recorded for a compiler or an export."""
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing())
-
-
-def is_differentiated() -> bool:
-    """Tell whether derivatives may be asked for, backward, forward or by `torch.func`."""
-    forward = torch.autograd.forward_ad._current_level >= 0
-    return torch.is_grad_enabled() or forward or torch._C._are_functorch_transforms_active()
-
-
 class OneDNNLinear(torch.autograd.Function):
-    """See `product`. Derivatives of derivatives, and those forward, are computed by MKL."""
+    """See `product`. Derivatives of derivatives are computed by MKL."""
 
     @staticmethod
-    def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return linear(x.to_mkldnn(), weight, bias).to_dense()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], output: Any) -> None:
-        ctx.save_for_backward(*inputs[:2])
-        ctx.save_for_forward(*inputs[:2])
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return onednn_product(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         return slopes(slope, x, weight, ctx.needs_input_grad)
 
-    @staticmethod
-    def jvp(
-        ctx: Any, x_slope: torch.Tensor | None, weight_slope: torch.Tensor | None, bias_slope: torch.Tensor | None
-    ) -> torch.Tensor:
-        x, weight = ctx.saved_tensors
-        terms = [None if x_slope is None else linear(x_slope, weight)]
-        terms += [None if weight_slope is None else linear(x, weight_slope)]
-        terms += [None if bias_slope is None else bias_slope.expand(*x.shape[:-1], -1)]
-        return reduce(torch.add, (term for term in terms if term is not None))
 
-    @staticmethod
-    def vmap(_: Any, dims: tuple[int | None, ...], *inputs: Any) -> tuple[torch.Tensor, int]:
-        return torch.vmap(linear, dims)(*inputs), 0
+def onednn_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return linear(x.to_mkldnn(), weight, bias).to_dense()
 
 
 def slopes(
@@ -125,7 +99,8 @@ def slopes(
         weight: (E, D).
         needed: Which of the three.
     """
-    if torch.is_grad_enabled():  # which themselves are to be derived
+    many = is_legacy_batchedtensor(slope) or not is_computed_now()
+    if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
         by_x = slope @ weight if needed[0] else None
         rows = slope.reshape(-1, len(weight))
         by_weight = rows.T @ x.reshape(len(rows), -1) if needed[1] else None
@@ -162,7 +137,7 @@ def onednn_is_faster() -> bool:
 
 def speed() -> float:
     """Return how many times as fast as MKL oneDNN multiplies matrices and computes their gradients."""
-    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
     x, weight, slope = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
 
     def seconds(multiply: Callable[..., torch.Tensor]) -> float:

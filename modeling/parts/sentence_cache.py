@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, EncoderDecoderCache
 
-FOLDING = ("eager", "sdpa")
-"""Attention implementations whose masks are tensors (B, 1, T, S)."""
 Group = tuple[torch.Tensor, int]
 
 
@@ -64,22 +62,3 @@ class SentenceCache(EncoderDecoderCache):
     def sources(self, x: Any) -> Any:
         """Return one row for each source of states (B·copies, S, D) or of a mask (B·copies, 1, T, S), T then 1."""
         return None if x is None else x[:: self.copies] if x.ndim == 3 else x[:: self.copies, :, :1]
-
-
-def share_sources(
-    cache: EncoderDecoderCache, copies: int, implementation: str, groups: Sequence[Group] = ()
-) -> EncoderDecoderCache:
-    """Return the cache for `copies` rows of each source, itself where they cannot share their source.
-
-    Args:
-        cache: An empty cache.
-        copies: Rows of each source.
-        implementation: The attention's.
-        groups: Sources of similar length, as in `SentenceCache`.
-    """
-    cross = cache.cross_attention_cache
-    if type(cross) is not DynamicCache or cross.offloading or implementation not in FOLDING:
-        return cache
-    if copies == 1 and not groups:
-        return cache
-    return SentenceCache(cache.self_attention_cache, cross, copies=copies, groups=groups)

@@ -64,6 +64,35 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
         preset("gtp2")
     for name in PRESETS:
         assert name in str(info.value)
+    with pytest.raises(ValueError, match="got 'lama-tiny'; did you mean 'llama-tiny'"):
+        preset("lama-tiny")
+
+
+@pytest.mark.parametrize(
+    ("field", "message"), [("foo", "has no field 'foo' .value 1.$"), ("hiden_size", "did you mean 'hidden_size'")]
+)
+def test_an_unknown_field_is_refused(field, message):
+    with pytest.raises(ValueError, match=message):
+        preset("gpt2", **{field: 1})
+    assert preset("gpt2", num_labels=3, dtype="float16").num_labels == 3
+
+
+def test_derived_fields_follow_a_change():
+    changed = []
+    for change in (
+        lambda config: config.update({"num_attention_heads": 4}),
+        lambda config: config.update_from_string("num_attention_heads=4"),
+    ):
+        config = VanillaDecoderConfig(hidden_size=64, num_attention_heads=8, intermediate_size=100)
+        change(config)
+        config.validate()
+        changed.append((config.num_key_value_heads, config.head_dim, config.intermediate_size))
+    assert changed == [(4, 16, 100)] * 2
+    config = VanillaDecoderConfig(hidden_size=64, num_attention_heads=8, num_key_value_heads=2, head_dim=6)
+    config.update({"num_attention_heads": 4, "norm": "rms_norm"})
+    assert (config.num_key_value_heads, config.head_dim, config.norm_bias) == (2, 6, False)
+    config.update({"num_key_value_heads": 4, "num_attention_heads": 8})
+    assert config.num_key_value_heads == 4
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -63,6 +63,7 @@ def test_to_native_and_back_brings_everything_along(ours, tmp_path):
     assert native.generation_config.max_length == 17
     tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (ours, tmp_path / "native")]
     assert tokenizers[0](TEXTS[0]).input_ids == tokenizers[1](TEXTS[0]).input_ids
+    assert tokenizers[1].model_max_length == native.config.n_positions  # which the first one does not say
     card = (tmp_path / "native" / "README.md").read_text()
     assert card.startswith("---\nlicense: mit\n---\n# A model\n")
     assert "a GPT2LMHeadModel that computes the same" in card

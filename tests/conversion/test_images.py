@@ -16,7 +16,7 @@ from vanillaformer.conversion import ARCHITECTURES, from_native, native_architec
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
-from .natives import IMAGE, LABELS, Case, images_for, native_model, poison
+from .natives import IMAGE, IMAGE_CONFIGS, LABELS, Case, images_for, native_model, poison
 
 SIZE = {"height": 12, "width": 12}
 PIXELS = [[(40 * row, 20 * column, 7) for column in range(12)] for row in range(6)]
@@ -62,6 +62,20 @@ def test_a_folder_of_a_bare_model_whose_tensors_have_old_names(architecture, tmp
     done = convert_folder(str(tmp_path / "native"), tmp_path / "ours", back=True)
     assert done.target == "VanillaImageEncoderModel"
     assert done.error <= 1e-6
+
+
+@pytest.mark.parametrize("architecture", ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers"])
+@torch.no_grad()
+def test_images_of_another_size(architecture):
+    native = native_model(Case(architecture, IMAGE_CONFIGS[architecture][0], "base"))
+    ours = from_native(native)
+    again = to_native(ours, architecture)
+    options = {} if "dinov2" in architecture else {"interpolate_pos_encoding": True}
+    for size in (24, 8, 20):
+        images = torch.randn(2, 2, size, size, generator=torch.Generator().manual_seed(size))
+        expected = native(images, **options).last_hidden_state
+        for states in (ours(images, interpolate_pos_encoding=True), again(images, **options)):
+            assert_close(states.last_hidden_state, expected, f"{size} pixels")
 
 
 def test_features_of_a_converted_bare_model(native_folder, tmp_path):

@@ -29,7 +29,9 @@ def check(folder, name):
     model.save_pretrained(again)
     reloaded = auto_class.from_pretrained(again, trust_remote_code=True).eval()
     equal = [same_answers(one, expected) for one in (model, reloaded)]
-    return {"class": type(model).__name__, "module": type(model).__module__, "equal": equal, "again": again}
+    known = type(model).__name__ in getattr(transformers, name)._model_mapping._model_mapping.values()
+    details = {"class": type(model).__name__, "module": type(model).__module__, "known": known}
+    return details | {"equal": equal, "again": again}
 
 
 def part(folder, name):

@@ -1,5 +1,7 @@
 """Finished texts leave the batch: the same tokens, from fewer rows."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,24 +10,17 @@ from transformers import LogitsProcessor, LogitsProcessorList
 
 from vanillaformer.modeling.decoding.active_rows import ActiveRows
 
-from .toys import PAD, attending, few_choices, over, shared_toy, tokens
+from .toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, with_autocast
 
 ENDS = [2, 9, 3, 3, 4, 5, 9, 2, 3, 2, 4, 3]
 """Number of tokens after which each row ends."""
 END = 3
 
 
-class EndRows(LogitsProcessor):
-    """Ends each row after its number of tokens, counted from the prompt, and none before."""
-
-    def __init__(self, prompt: int):
-        self.prompt = prompt
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        ended = torch.tensor(ENDS) <= input_ids.shape[1] - self.prompt + 1
-        scores = scores.masked_fill(torch.arange(scores.shape[1]) == END, -1e9)
-        scores[ended, END] = 1e9
-        return scores
+def end_rows(prompt: int, vocabulary: int) -> Callable[[int, torch.Tensor], list[int]]:
+    """Return which tokens may follow: each row ends after its number of tokens, counted from the prompt."""
+    others = [token for token in range(vocabulary) if token != END]
+    return lambda row, ids: [END] if ENDS[row] <= len(ids) - prompt + 1 else others
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -43,7 +38,8 @@ def generate(model: Any, kind: str, **options: Any) -> Any:
     inputs = inputs_of(kind)
     prompt = 1 if kind == "encoder_decoder" else inputs["input_ids"].shape[1]
     settings = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": PAD}
-    return model.generate(**inputs, **settings, logits_processor=LogitsProcessorList([EndRows(prompt)]), **options)
+    allowed = end_rows(prompt, model.lm_head.out_features)
+    return model.generate(**inputs, **settings, prefix_allowed_tokens_fn=allowed, **options)
 
 
 @pytest.fixture
@@ -103,3 +99,43 @@ def test_all_rows_stay_where_more_than_tokens_is_asked_for(options, computed):
     assert not computed
     if options.get("output_scores"):
         assert all(len(scores) == len(ENDS) for scores in found.scores)
+
+
+class MeanOfRows(LogitsProcessor):
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return scores + 4 * scores.mean(0, keepdim=True)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_a_processor_of_the_caller_sees_the_scores_of_all_rows(kind, computed):
+    model = shared_toy(kind, {"max_position_embeddings": 40})
+    options = {"logits_processor": LogitsProcessorList([MeanOfRows()])}
+    found = generate(model, kind, **options)
+    assert not computed
+    assert torch.equal(found, generate(model, kind, **options, return_dict_in_generate=True).sequences)
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+@pytest.mark.parametrize("before", [False, True])
+def test_hooks_see_all_rows(before, kind, computed):
+    model, seen = shared_toy(kind, {"max_position_embeddings": 40}), []
+    layers = (model.model.decoder if kind == "encoder_decoder" else model.model).layers
+    register = layers[-1].register_forward_pre_hook if before else layers[-1].register_forward_hook
+    hook = register(lambda module, inputs, *output: seen.append(len(inputs[0])))
+    found = generate(model, kind)
+    hook.remove()
+    assert set(seen) == {12}
+    assert not computed
+    assert torch.equal(found, generate(model, kind))
+    assert computed
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
+def test_recording_states_and_autocast_keep_nothing_back(kind, computed):
+    """Both leave something at the model that has no part in what is computed later."""
+    model = copy.deepcopy(shared_toy(kind, {"max_position_embeddings": 40})).float()
+    target = {"decoder_input_ids": tokens(12, 3, TARGET_VOCABULARY)} if kind == "encoder_decoder" else {}
+    model(**inputs_of(kind), **target, output_hidden_states=True)
+    model = with_autocast(model)
+    generate(model, kind)
+    assert computed == [12, 9, 5, 3, 2, 2, 2, 2]

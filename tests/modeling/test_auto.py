@@ -7,7 +7,9 @@ from typing import get_args
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModel
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, Trainer, TrainingArguments
+from transformers.modeling_outputs import CausalLMOutput
 
 import vanillaformer
 from vanillaformer.configuration import options
@@ -22,6 +24,29 @@ PAIRS = [(auto, model) for auto, models in AUTO_CLASSES.items() for model in mod
 def test_an_auto_class_builds_the_model_of_a_config(auto_class, model_class):
     kind = next(kind for kind, (config_class, _) in ALL_KINDS.items() if config_class is model_class.config_class)
     assert type(auto_class.from_config(toy_config(kind))) is model_class
+
+
+@pytest.mark.parametrize(("auto_class", "model_class"), PAIRS, ids=lambda value: value.__name__)
+def test_a_model_class_is_known_by_its_name(auto_class, model_class):
+    names = auto_class._model_mapping._model_mapping  # `MODEL_FOR_..._MAPPING_NAMES`, which Trainer and cards read
+    assert names[model_class.config_class.model_type] == model_class.__name__
+
+
+def test_trainer_smooths_the_loss_of_a_decoder_as_that_of_llama(tmp_path):
+    losses, logits = [], torch.randn(2, 9, 37)
+    batch = {"input_ids": tokens(2, 9, 37), "labels": tokens(2, 9, 37)}
+    for name, model in {"ours": toy("decoder"), "llama": AutoModelForCausalLM.from_config(llama())}.items():
+        model.forward = lambda **_: CausalLMOutput(loss=None, logits=logits)
+        arguments = TrainingArguments(str(tmp_path / name), label_smoothing_factor=0.1, use_cpu=True, report_to=[])
+        losses.append(Trainer(model, arguments).compute_loss(model, dict(batch)))
+    targets = batch["labels"][:, 1:].flatten()
+    expected = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), targets, label_smoothing=0.1)
+    torch.testing.assert_close(losses, [expected, expected])
+
+
+def llama() -> LlamaConfig:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return LlamaConfig(vocab_size=37, **sizes)
 
 
 def test_every_model_class_has_an_auto_class():

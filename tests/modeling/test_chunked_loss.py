@@ -1,17 +1,19 @@
 """The chunked cross-entropy: against torch's own on all logits, its cost, and when it is not used."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanillaformer.modeling.heads import cap_logits
 from vanillaformer.modeling.parts import chunked_loss
-from vanillaformer.modeling.parts.chunked_loss import can_be_chunked, chunked_cross_entropy
+from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
 from vanillaformer.modeling.parts.dropout import identity
 
 from .toys import assert_close, inputs_of, labels_of, toy
@@ -139,24 +141,87 @@ def test_a_model_asked_for_no_logits_never_has_them_all(kind, fields, monkeypatc
     assert sizes[True] >= labels.numel() * model.lm_head.out_features
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda layer: layer.register_forward_pre_hook(lambda *_: None),
-        lambda layer: layer.register_forward_hook(lambda *_: None),
-        lambda layer: layer.register_full_backward_hook(lambda *_: None),
-        lambda layer: nn.utils.parametrizations.weight_norm(layer),
-    ],
-    ids=["before", "after", "backward", "parametrized"],
-)
-def test_layers_that_do_more_are_run_themselves(change):
-    layer = nn.Linear(D, V)
-    assert can_be_chunked(layer)
-    change(layer)
-    assert not can_be_chunked(layer)
+def doubled(layer: nn.Linear) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda states: 2 * nn.functional.linear(states, layer.weight, layer.bias)
 
 
-def test_a_loss_of_the_user_is_used():
+KINDS = ("decoder", "encoder", "encoder_decoder")
+CHANGES: dict[str, Callable[[nn.Linear], Any]] = {
+    "a forward": lambda layer: setattr(layer, "forward", doubled(layer)),
+    "a hook": lambda layer: layer.register_forward_hook(lambda module, inputs, output: 2 * output),
+    "a hook before": lambda layer: layer.register_forward_pre_hook(lambda module, inputs: (2 * inputs[0],)),
+    "a hook of all": lambda layer: register_module_forward_hook(
+        lambda module, inputs, output: 2 * output if module is layer else None
+    ),
+    "weights": lambda layer: nn.utils.parametrizations.weight_norm(layer),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_the_logits_changes_the_loss_without_logits(change, kind):
+    model, batch = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}
+    before = model(**batch, return_logits=False).loss
+    handle = CHANGES[change](model.lm_head)
+    expected = model(**batch).loss
+    found = [
+        model(**batch, **{name: value}).loss for name, value in (("return_logits", False), ("labeled_only", True))
+    ]
+    if change == "a hook of all":
+        handle.remove()
+    for loss in found:
+        assert_close(loss, expected, change)
+    assert torch.equal(expected, before) == (change == "weights")
+
+
+@pytest.mark.parametrize("register", ["register_full_backward_pre_hook", "register_full_backward_hook"])
+def test_hooks_of_the_gradient_are_called_without_logits(register):
+    model, calls = toy("decoder"), []
+    getattr(model.lm_head, register)(lambda *_: calls.append(1))
+    model(**inputs_of("decoder"), labels=labels_of("decoder"), return_logits=False).loss.backward()
+    assert calls == [1]
+
+
+def test_functions_of_functions_of_a_loss_without_logits():
+    model, batch = toy("decoder"), inputs_of("decoder") | {"labels": labels_of("decoder")}
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(weights: dict[str, torch.Tensor], asked: bool) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, (), batch | {"return_logits": asked}).loss
+
+    ours, theirs = (torch.func.grad(loss)(weights, asked) for asked in (False, True))
+    for name, value in theirs.items():
+        assert_close(ours[name], value, name, 1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("option", [{"return_logits": False}, {"labeled_only": True}], ids=str)
+def test_a_loss_of_the_user_gets_all_logits(option, kind):
+    model, batch, shapes = toy(kind), inputs_of(kind) | {"labels": labels_of(kind)}, []
+    whole = model(**batch).logits
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor, **_: Any) -> torch.Tensor:
+        shapes.append(logits.shape)
+        return logits.float().std() + labels.sum()
+
+    model.loss_function = loss
+    expected = model(**batch).loss
+    output = model(**batch, **option)
+    assert torch.equal(output.loss, expected)
+    assert shapes == [whole.shape] * 2
+    assert output.logits is None or torch.equal(output.logits, whole[model.targets(batch["labels"]) != -100])
+
+
+@pytest.mark.parametrize("option", [{}, {"return_logits": False}, {"labeled_only": True}], ids=str)
+def test_other_labels_are_ignored_if_asked(option):
+    model, labels = toy("decoder"), labels_of("decoder")
+    expected = model(**inputs_of("decoder"), labels=labels).loss
+    labels = labels.masked_fill(labels == -100, -7)
+    assert_close(model(**inputs_of("decoder"), labels=labels, ignore_index=-7, **option).loss, expected, "loss")
+
+
+def test_a_loss_of_the_user_cannot_be_smoothed():
     model = toy("decoder")
     model.loss_function = lambda **_: torch.tensor(7.0)
-    assert model(**inputs_of("decoder"), labels=labels_of("decoder"), return_logits=False).loss == 7
+    with pytest.raises(ValueError, match=r"label_smoothing=0\.1 needs the model's own loss_function"):
+        model(**inputs_of("decoder"), labels=labels_of("decoder"), label_smoothing=0.1)

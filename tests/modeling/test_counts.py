@@ -1,11 +1,13 @@
 """Counts by part against the model's own parameters, torch's FLOP counter and the papers' figures."""
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import BertForSequenceClassification, GPT2ForSequenceClassification
 
 from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
-from vanillaformer.modeling.counts import count_flops, count_parameters
+from vanillaformer.modeling.counts import TextFlops, count_flops, count_parameters, polynomial_terms, text_flops
 
 from .toys import ALL_KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config
 
@@ -38,6 +40,32 @@ def test_flops_are_torchs(kind, overrides):
         model(**inputs, use_cache=False) if kind != "encoder" else model(**inputs)
     counted = count_flops(model.config, batch, length, source_length)
     assert sum(counted.values()) == counter.get_total_flops()
+
+
+@every_value()
+def test_flops_of_texts_of_any_lengths(kind, overrides):
+    model, lengths = shared_toy(kind, overrides), np.array([(5, 9, 14), (7, 4, 20)], dtype=np.float64)
+    sums = polynomial_terms(lengths).sum(axis=1)
+    expected = sum(
+        sum(count_flops(model.config, 1, int(length), int(source)).values()) for length, source in lengths.T
+    )
+    assert TextFlops(model).of(sums, sums) == expected
+
+
+@pytest.mark.parametrize(
+    ("model_class", "size"),
+    [(BertForSequenceClassification, {}), (GPT2ForSequenceClassification, {"pad_token_id": 0})],
+)
+def test_flops_of_native_models(model_class, size):
+    """GPT-2 cannot be computed without numbers: it is estimated from its matrices."""
+    names = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    config = model_class.config_class(vocab_size=99, **names, **size, attn_implementation="eager")
+    model, ids = model_class(config).eval(), torch.full((2, 12), 7)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(ids)
+    sums = polynomial_terms(np.array([(12.0, 12.0), (0.0, 0.0)])).sum(axis=1)
+    counted = text_flops(model).of(sums, sums)
+    assert counted == pytest.approx(counter.get_total_flops(), rel=0 if "Bert" in model_class.__name__ else 0.05)
 
 
 def test_the_parts_of_the_papers_base_model():

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from typing import Any
 
 import pytest
@@ -124,6 +125,20 @@ def test_a_row_without_labels_adds_nothing(models, decoding):
     labels[2] = -100
     first = models[decoding](**{name: value[:2] for name, value in inputs.items()}, labels=labels[:2])
     torch.testing.assert_close(models[decoding](**inputs, labels=labels).loss, first.loss)
+
+
+@every_parallel
+def test_training_without_labels_is_an_error_that_says_why(decoding):
+    model = parallel_toy(decoding)
+    given = source() | {"decoder_input_ids": tokens(3, 6, TARGET_VOCABULARY)}
+    shape = model(**given).logits.shape
+    model.train()
+    with pytest.raises(ValueError, match=f"decoding='{decoding}'.* needs labels: .*label_smoothing_factor"):
+        model(**given)
+    assert model(**source(), labels=labels_of()).loss.isfinite()
+    with torch.no_grad():
+        assert model(**given).logits.shape == shape
+    assert model.generate(**source(), max_new_tokens=NEW).shape[0] == 3  # as after training
 
 
 @every_parallel
@@ -340,6 +355,33 @@ def test_paths_collapse_as_in_plain_python(models, longest):
         found = collapsed(row)
         until_end = found[: found.index(END)] if END in found else found
         assert [token for token in text if token != PAD] == [*until_end[:longest], END]
+
+
+@pytest.mark.parametrize("start", [START, PAD, END])
+def test_a_start_token_that_is_the_blank_or_the_end_is_chosen_as_such(start):
+    model = parallel_toy("ctc", decoder_start_token_id=start, lm_head_bias=True).requires_grad_(False)
+    inputs = source(20, 8)
+    logits = model(**inputs).logits
+    gaps = logits.amax(-1, keepdim=True) - logits
+    for token in (PAD, END):  # half of the frames are blank, and most texts end
+        model.lm_head.bias[token] += gaps[..., token].median()
+    frames = model.config.ctc_upsampling * inputs["attention_mask"].sum(1)
+    logits = model(**inputs).logits
+    if start not in (PAD, END):
+        logits[..., start] = -math.inf
+    paths = [path[:count] for path, count in zip(logits.argmax(-1).tolist(), frames.tolist())]
+    expected = [list(itertools.takewhile(END.__ne__, collapsed(path))) for path in paths]
+    made = model.generate(**inputs, max_new_tokens=40)[:, 1:].tolist()
+    assert [row[: row.index(END)] for row in made] == expected
+    assert len({len(text) for text in expected}) > 3
+
+
+@pytest.mark.parametrize("ends", [PAD, [END, PAD]])
+def test_a_blank_that_ends_a_text_is_refused(ends):
+    message = rf"pad_token_id={PAD} and eos_token_id={re.escape(str(ends))}"
+    with pytest.raises(StrictDataclassError, match=message):
+        parallel_toy("ctc", eos_token_id=ends)
+    assert parallel_toy("mask_predict", eos_token_id=ends).config.eos_token_id == ends
 
 
 def test_the_loss_is_the_likelihood_of_all_paths():

@@ -14,7 +14,7 @@ from vanillaformer.modeling.parts.few_rows import COPIES, MOST_ROWS, PART, PATIE
 from vanillaformer.modeling.parts.products import speed_up_linear_layers
 
 from .test_measured import assert_measures_anywhere
-from .toys import inputs_of, toy
+from .toys import inputs_of, tokens, toy, with_autocast
 
 D, E = 40, 24
 
@@ -104,6 +104,40 @@ def test_weights_are_read_anew_by_each_call(used):
     used.clear()
     assert torch.equal(model.generate(**inputs), copy.deepcopy(model).generate(**inputs))
     assert used
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_autocast_that_begins_in_the_model(kind, rows, used, monkeypatch):
+    """As accelerate prepares a model for `bf16=True`: `generate` begins before; and rows become few as texts end."""
+    model = with_autocast(toy(kind))
+    inputs = {
+        "input_ids": tokens(rows, 5),
+        "max_new_tokens": 20,
+        "eos_token_id": list(range(4, 12)),
+        "pad_token_id": 0,
+    }
+    found = model.generate(**inputs)
+    assert not used
+    monkeypatch.setattr(few_rows, "is_faster", lambda *_: False)
+    assert torch.equal(found, model.generate(**inputs))
+
+
+def test_a_dtype_or_weights_that_change_on_the_way(used):
+    made, x = layer(), torch.randn(1, D)
+    with torch.no_grad(), copies_by_inputs(made):
+        for _ in range(PATIENCE):
+            made(x)
+        used.clear()
+        other = {"weight": torch.randn(E, D), "bias": torch.randn(E)}
+        assert torch.equal(torch.func.functional_call(made, other, (x,)), linear(x, other["weight"], other["bias"]))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert made(x.bfloat16()).dtype == torch.bfloat16
+        with pytest.raises(RuntimeError):
+            made(x.double())
+        made.weight = nn.Parameter(torch.zeros(E, D))
+        assert torch.equal(made(x)[0], made.bias)
+    assert not used
 
 
 def test_copies_end_with_the_call_however_it_ends(used):

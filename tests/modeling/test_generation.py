@@ -1,14 +1,26 @@
 """`generate` in all its modes, against greedy search, other caches and searches written out by hand."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
+from transformers import (
+    AutoModelForCausalLM,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StaticCache,
+)
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from vanillaformer.modeling.parts.sentence_cache import share_sources
+from vanillaformer.modeling.decoding.base import sharing_sources
+from vanillaformer.modeling.parts.attention import CrossAttention
+from vanillaformer.modeling.parts.sentence_cache import SentenceCache
 
 from .axes import cover, single_values
 from .toys import (
@@ -140,6 +152,52 @@ def test_assisted_generation_is_greedy_search(kind, helper):
 
 
 @every_generator
+def test_drafts_of_the_first_layer_are_greedy_search(kind):
+    model = toy(kind)
+    prompts = prompt_of(kind, batch=1)
+    greedy = model.generate(**prompts, **GREEDY)
+    for options in ({"assistant_early_exit": 1}, {}):
+        assert torch.equal(model.generate(**prompts, **GREEDY, **options), greedy)
+        assert model.config.num_hidden_layers == 2
+
+
+def test_a_decoder_runs_as_many_layers_as_its_config_has():
+    model, ids = toy("decoder"), tokens(1, 5)
+    expected = model.lm_head(model.model.norm(model(ids, output_hidden_states=True).hidden_states[1]))
+    model.config.num_hidden_layers = 1
+    assert_close(model(ids, use_cache=False).logits, expected, "the first layer")
+
+
+@pytest.mark.parametrize("scheme", ["learned", "rotary"])
+def test_a_table_of_positions_ends_a_text(scheme):
+    model = toy("decoder", position_embedding_type=scheme, eos_token_id=None)
+    rows = model.config.max_position_embeddings
+    config = GenerationConfig(max_new_tokens=10, do_sample=False)
+    made = model.generate(tokens(1, rows - 5), generation_config=config)
+    assert made.shape[1] == (rows + 1 if scheme == "learned" else rows + 5)
+
+
+@pytest.mark.parametrize("limit", [{"max_new_tokens": 100}, {"max_length": 100}, {}], ids=str)
+def test_a_table_of_positions_ends_what_follows_vectors(limit):
+    model = toy("decoder", position_embedding_type="learned", eos_token_id=None)
+    rows = model.config.max_position_embeddings
+    prompt = tokens(1, rows - 5)
+    expected = model.generate(prompt, do_sample=False, max_new_tokens=6)[:, rows - 5 :]
+    vectors = model.get_input_embeddings()(prompt)
+    made = model.generate(inputs_embeds=vectors, generation_config=GenerationConfig(do_sample=False, **limit))
+    assert torch.equal(made, expected)
+
+
+@pytest.mark.parametrize("limit", [{"max_new_tokens": 7}, {"max_length": 26}], ids=str)
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder"])
+def test_a_limit_beyond_the_table_that_is_given_by_keyword_is_refused(kind, limit):
+    model = toy(kind, position_embedding_type="learned", max_position_embeddings=24, eos_token_id=None)
+    limit = {name: value + 18 * (kind == "encoder_decoder" and name == "max_new_tokens") for name, value in limit.items()}
+    with pytest.raises(ValueError, match=r"max_length=26: max_position_embeddings=24 allows a max_length of 25"):
+        model.generate(tokens(1, 19), do_sample=False, **limit)
+
+
+@every_generator
 @pytest.mark.parametrize("seed", range(4))
 def test_prompt_lookup_is_greedy_search(kind, seed):
     model = toy(kind)
@@ -223,6 +281,17 @@ def test_the_keys_and_values_of_the_source_are_computed_once():
     assert (calls.count(1), calls.count(0)) == (1, 5)
 
 
+class Recorded(LogitsProcessor):
+    """Keeps the scores of each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[torch.Tensor] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.steps.append(scores.clone())
+        return scores
+
+
 SEVERAL = [
     {"num_beams": 3},
     {"num_beams": 4, "num_return_sequences": 2},
@@ -232,37 +301,109 @@ SEVERAL = [
 
 @pytest.mark.parametrize("how", SEVERAL)
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_outputs_of_a_source_share_its_keys_and_values(implementation, how):
+def test_outputs_of_a_source_share_its_keys_and_values(implementation, how, monkeypatch):
     model, prompts = toy("encoder_decoder").double(), prompt_of("encoder_decoder")
     model.set_attn_implementation(implementation)
-    eager = implementation == "eager"
-    settings = {
-        "max_new_tokens": NEW,
-        "output_scores": True,
-        "return_dict_in_generate": True,
-        "output_attentions": eager,
-    }
-    caches = [None, EncoderDecoderCache(DynamicCache(), DynamicCache())]
+    rows, source_heads = [], CrossAttention.source_heads
+    monkeypatch.setattr(CrossAttention, "source_heads", lambda self, x: rows.append(len(x)) or source_heads(self, x))
     found = []
-    for cache in caches:
+    for cache in (None, EncoderDecoderCache(DynamicCache(), DynamicCache())):
         torch.manual_seed(0)
-        found.append(model.generate(**prompts, **how, **settings, past_key_values=cache))
-    shared, repeated = found
-    assert torch.equal(shared.sequences, repeated.sequences)
-    for step, (ours, theirs) in enumerate(zip(shared.scores, repeated.scores, strict=True)):
+        recorded = Recorded()
+        options = {"logits_processor": LogitsProcessorList([recorded]), "past_key_values": cache}
+        found.append((model.generate(**prompts, **how, max_new_tokens=NEW, **options), recorded.steps))
+    (shared, scores), (repeated, expected) = found
+    assert torch.equal(shared, repeated)
+    for step, (ours, theirs) in enumerate(zip(scores, expected, strict=True)):
         assert_close(ours, theirs, f"scores of step {step}", 1e-12)
-    for ours, theirs in zip(shared.cross_attentions, repeated.cross_attentions, strict=True) if eager else ():
-        assert_close(torch.stack(ours), torch.stack(theirs), "cross-attention", 1e-12)
-    rows = [len(output.past_key_values.cross_attention_cache.layers[0].keys) for output in found]
-    assert rows == [3, 3 * max(how.get("num_beams", 1), how.get("num_return_sequences", 1))]
+    copies = max(how.get("num_beams", 1), how.get("num_return_sequences", 1))
+    assert rows == [3] * 2 + [3 * copies] * 2
+
+
+def varied_sources(seed: int) -> dict[str, torch.Tensor]:
+    """A dozen sources with padding on the right, enough for groups of similar length."""
+    mask = torch.arange(7) < torch.tensor([1 + row % 6 for row in range(12)])[:, None]
+    return {"input_ids": tokens(12, 7, seed=seed).masked_fill(~mask, PAD), "attention_mask": mask.long()}
+
+
+CACHE_METHODS: dict[str, Callable[[EncoderDecoderCache, torch.Tensor], Any]] = {
+    "reorder_cache": EncoderDecoderCache.reorder_cache,
+    "batch_select_indices": EncoderDecoderCache.batch_select_indices,
+    "batch_repeat_interleave": lambda cache, rows: cache.batch_repeat_interleave(2),
+}
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("method", CACHE_METHODS)
+def test_the_cache_that_is_returned_holds_each_row(method, beams):
+    model, batch = shared_toy("encoder_decoder", {}), varied_sources(2)
+    options = {"max_new_tokens": 5, "eos_token_id": None, "num_beams": beams, "num_return_sequences": beams}
+    output = model.generate(**batch, **options, return_dict_in_generate=True)
+    cache = output.past_key_values
+    assert all(cache.is_updated[layer] for layer in range(2))
+    assert all(len(layer.keys) == 12 * beams for layer in cache.cross_attention_cache.layers)
+    rows = {
+        "reorder_cache": torch.arange(12 * beams).flip(0),
+        "batch_select_indices": torch.tensor([5, 2, 2, 9]),
+        "batch_repeat_interleave": torch.arange(12 * beams).repeat_interleave(2),
+    }[method]
+    CACHE_METHODS[method](cache, rows)
+    source = {name: value.repeat_interleave(beams, 0)[rows] for name, value in batch.items()}
+    written = tokens(12 * beams, 5, TARGET_VOCABULARY)[rows]  # what was generated does not matter to the source
+    cache.self_attention_cache.reset()
+    step = model(**source, decoder_input_ids=written, past_key_values=cache).logits
+    assert_close(step, model(**source, decoder_input_ids=written, use_cache=False).logits, method)
+
+
+def test_the_cache_that_is_returned_takes_other_sources_after_a_reset():
+    model, settings = shared_toy("encoder_decoder", {}), {"max_new_tokens": 6, "eos_token_id": None}
+    cache = model.generate(**varied_sources(2), **settings, return_dict_in_generate=True).past_key_values
+    cache.reset()
+    again = model.generate(**varied_sources(5), **settings, past_key_values=cache)
+    assert torch.equal(again, model.generate(**varied_sources(5), **settings))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_search_of_the_caller_gets_a_cache_of_all_rows(beams):
+    """Such as those on the Hub, which repeat and choose rows of the cache."""
+    model, seen = shared_toy("encoder_decoder", {}), []
+
+    def search(model: Any, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        seen.append(options["past_key_values"])
+        return input_ids
+
+    model.generate(**varied_sources(2), custom_generate=search, num_beams=beams)
+    assert type(seen[0]) is EncoderDecoderCache
+
+
+@every_generator
+@pytest.mark.parametrize("beams", [1, 2])
+def test_what_is_generated_can_be_differentiated(kind, beams):
+    """By the function under `torch.no_grad`, found in either of the usual ways."""
+    model, prompts = toy(kind), prompt_of(kind)
+    options = GREEDY | {"num_beams": beams, "return_dict_in_generate": True, "output_logits": True}
+    for function in (model.generate.__wrapped__, inspect.unwrap(model.generate)):
+        output = function(model, **prompts, **options)
+        (slope,) = torch.autograd.grad(output.logits[1].logsumexp(-1).sum(), model.lm_head.weight)
+        assert slope.norm() > 0
+    expected = model.generate(**prompts, **options)
+    assert torch.equal(output.sequences, expected.sequences)
+    assert not expected.logits[1].requires_grad
 
 
 def test_outputs_that_cannot_share_their_source_have_their_own():
-    model = toy("encoder_decoder")
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    assert share_sources(cache, 3, "flex_attention") is share_sources(cache, 1, "sdpa") is cache
+    model, cache = toy("encoder_decoder"), EncoderDecoderCache(DynamicCache(), DynamicCache())
     static = EncoderDecoderCache(*(StaticCache(config=model.config, max_cache_len=6) for _ in range(2)))
-    assert share_sources(static, 3, "sdpa") is static
+    beams = GenerationConfig(num_beams=3)
+
+    def used(config: GenerationConfig, cache: Any) -> Any:
+        return sharing_sources(model, {"generation_config": config, "past_key_values": cache})["past_key_values"]
+
+    assert type(used(beams, cache)) is SentenceCache
+    assert used(GenerationConfig(), cache) is cache
+    assert used(beams, static) is static
+    model.set_attn_implementation("flex_attention")
+    assert used(beams, cache) is cache
 
 
 def test_a_cache_that_was_reset_takes_another_source():
@@ -292,17 +433,6 @@ def test_an_encoder_decoder_generates_from_vectors_and_from_encoder_outputs():
     assert torch.equal(model.generate(inputs_embeds=vectors, attention_mask=mask, **GREEDY), expected)
     encoded = model.get_encoder()(**prompts)
     assert torch.equal(model.generate(encoder_outputs=encoded, attention_mask=mask, **GREEDY), expected)
-
-
-def test_packed_documents_do_not_see_each_other():
-    """Positions that start again say where a document begins."""
-    model = shared_toy("decoder", {"position_embedding_type": "rotary"})
-    one, other = tokens(1, 4, seed=1), tokens(1, 3, seed=2)
-    packed = model(
-        torch.cat([one, other], 1), position_ids=torch.tensor([[0, 1, 2, 3, 0, 1, 2]]), use_cache=False
-    ).logits
-    assert_close(packed[:, :4], model(one).logits, "the first document")
-    assert_close(packed[:, 4:], model(other).logits, "the second document")
 
 
 def test_a_four_dimensional_mask_is_used_as_it_is():

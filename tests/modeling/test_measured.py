@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from vanillaformer.modeling.parts import measured
 from vanillaformer.modeling.parts.measured import is_faster
@@ -31,18 +32,42 @@ def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     is_faster.cache_clear()
 
 
+class Dtypes(TorchDispatchMode):
+    """Notes the dtypes of floats that are computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.floats: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        values = result if isinstance(result, tuple) else (result,)
+        self.floats |= {
+            value.dtype for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()
+        }
+        return result
+
+
 def assert_measures_anywhere(
     name: str, speed: Callable[[], float], monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    """Assert that a speed is measured in any mode, and changes no random state."""
-    monkeypatch.setattr(measured, "MEASURED", folder / "products.json")
-    is_faster.cache_clear()
-    before = torch.get_rng_state()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
-        is_faster(name, SWITCH, speed)
+    """Assert that a speed is measured in any mode, in float32 and that no random state is changed."""
+    before, usual = torch.get_rng_state(), torch.get_default_dtype()
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        monkeypatch.setattr(measured, "MEASURED", folder / f"{dtype}.json")
+        is_faster.cache_clear()
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+                is_faster(name, SWITCH, speed)
+            with Dtypes() as used:
+                speed()
+        finally:
+            torch.set_default_dtype(usual)
+        (found,) = json.loads(measured.MEASURED.read_text()).values()
+        assert 0.01 < found < 100
+        assert used.floats == {torch.float32}
     assert torch.equal(torch.get_rng_state(), before)
-    (found,) = json.loads(measured.MEASURED.read_text()).values()
-    assert 0.01 < found < 100
     is_faster.cache_clear()
 
 
@@ -59,8 +84,8 @@ def test_other_machines_and_other_choices_are_kept(unknown):
     unknown.write_text('{"another": 0.5}')
     assert ask()
     assert not is_faster("something else", SWITCH, lambda: 1.0)
-    here = f"{measured.processor()}, torch {torch.__version__}"
-    expected = {"another": 0.5, f"something, {here}": 1.5, f"something else, {here}": 1.0}
+    here = f"in float32, {measured.processor()}, torch {torch.__version__}"
+    expected = {"another": 0.5, f"something {here}": 1.5, f"something else {here}": 1.0}
     assert json.loads(unknown.read_text()) == expected
 
 

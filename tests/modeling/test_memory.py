@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from transformers import AutoModelForSeq2SeqLM
 
 from vanillaformer import preset
 from vanillaformer.modeling.counts import inputs_on_meta
@@ -102,6 +103,28 @@ def test_every_kind_of_model_has_an_answer(name):
     again = training_memory(config, 4, 32, gradient_checkpointing=True)
     assert whole.peak > whole.weights > 0
     assert again.activations < whole.activations
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"output_distribution": "pointer_generator", "share_encoder_decoder_embeddings": True}, {"decoding": "ctc"}],
+)
+def test_logits_that_no_loss_computes_in_chunks_are_counted(fields):
+    config = preset("transformer-tiny", vocab_size=3000, num_hidden_layers=1, dropout=0.0, **fields)
+    model = AutoModelForSeq2SeqLM.from_config(config)
+    ids = torch.randint(4, 3000, (8, 32), generator=torch.Generator().manual_seed(0))
+    saved = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(input_ids=ids, labels=ids, return_logits=False)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    real = sum(storage.nbytes() for pointer, storage in saved.items() if pointer not in weights)
+    memory = training_memory(config, 8, 32)
+    assert real < memory.activations + memory.workspace < 5 * real  # gradients by logits come on top
 
 
 def test_recurrent_models_are_refused():

@@ -1,7 +1,8 @@
 """Position schemes against their formulas, and what they refuse."""
 
+import copy
 import math
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -352,3 +353,30 @@ def test_slopes_stay_float32_in_a_model_loaded_in_another_type(kind, tmp_path):
         if name in slopes:
             assert slopes[name].dtype == torch.float32
             assert torch.equal(slopes[name], buffer)
+
+
+FIXED: dict[str, dict[str, Any]] = {
+    "rotary": {},
+    "scaled rotary": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}},
+    "growing rotary": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}},
+    "alibi": {"position_embedding_type": "alibi", "num_attention_heads": 6},
+    "sinusoidal": {"position_embedding_type": "sinusoidal"},
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_casting_a_model_rounds_its_weights_and_no_position(name, dtype):
+    model = toy("decoder", **{"max_position_embeddings": 40, "position_embedding_type": "rotary"} | FIXED[name])
+    ids = tokens(1, 40)
+    rounded = copy.deepcopy(model)
+    for parameter in rounded.parameters():
+        parameter.data = parameter.data.to(dtype).float()
+    there = copy.deepcopy(model).to(dtype)
+    tables = [value for value in there.buffers() if value.is_floating_point()]
+    assert tables
+    for ours, exact in zip(tables, (value for value in model.buffers() if value.is_floating_point()), strict=True):
+        assert torch.equal(ours, exact)
+    assert torch.equal(there.float()(ids).logits, rounded(ids).logits)
+    moved = copy.deepcopy(model).to(dtype).to("meta")
+    assert all(value.device.type == "meta" for value in moved.buffers())

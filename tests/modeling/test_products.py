@@ -16,7 +16,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from vanillaformer.modeling.parts import products
 from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
 from vanillaformer.modeling.parts.dropout import identity
-from vanillaformer.modeling.parts.products import apply_layer, onednn_is_faster, product, takes_onednn
+from vanillaformer.modeling.parts.products import (
+    apply_layer,
+    onednn_is_faster,
+    product,
+    speed_up_linear_layers,
+    takes_onednn,
+)
 
 from .test_measured import assert_measures_anywhere
 from .toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
@@ -78,19 +84,27 @@ def test_what_is_frozen_has_no_gradient(frozen, onednn):
     assert [value.grad is None for value in inputs] == [number in frozen for number in range(3)]
 
 
+def rows_at_once(outputs: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return vmap(lambda slope: torch.autograd.grad(outputs, w, slope, retain_graph=True)[0])(torch.eye(len(outputs)))
+
+
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "grad": lambda f, x, w, b: grad(lambda w: f(x, w, b).pow(2).sum())(w),
     "of each row": lambda f, x, w, b: vmap(grad(lambda w, row: f(row, w, b).pow(2).sum()), (None, 0))(w, x),
     "forward": lambda f, x, w, b: jvp(lambda x, w, b: f(x, w, b), (x, w, b), (x.cos(), w.sin(), b.cos()))[1],
     "forward by x": lambda f, x, w, b: jvp(lambda x: f(x, w, b), (x,), (x.cos(),))[1],
     "forward by bias": lambda f, x, w, b: jvp(lambda b: f(x, w, b), (b,), (b.cos(),))[1],
+    "many at once": lambda f, x, w, b: torch.autograd.functional.jacobian(
+        lambda w: f(x, w, b).pow(2).sum(0), w, vectorize=True
+    ),
+    "rows at once": lambda f, x, w, b: rows_at_once(f(x, w, b).sum(1), w),
     "hessian": lambda f, x, w, b: hessian(lambda row: f(row, w, b).pow(3).sum())(x[0]),
 }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_functions(name, onednn):
-    x, weight, bias = (value.detach() for value in operands())
+    x, weight, bias = (value.detach().requires_grad_() for value in operands())
     ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (product, linear))
     assert_close(ours, theirs, name, 4 * ROUNDING)
 
@@ -213,27 +227,25 @@ def compiled() -> bool:
 
 def exported() -> bool:
     with torch.inference_mode():
-        program = torch.export.export(nn.Sequential(Layer()), (torch.randn(7, D),))
+        program = torch.export.export(nn.Sequential(fast_layer()), (torch.randn(7, D),))
     return "mkldnn" in str(program.graph)
 
 
 def traced() -> bool:
-    return "mkldnn" in str(torch.jit.trace(Layer(), torch.randn(7, D)).inlined_graph)
+    return "mkldnn" in str(torch.jit.trace(fast_layer(), torch.randn(7, D)).inlined_graph)
 
 
-class Layer(nn.Linear):
-    def __init__(self) -> None:
-        super().__init__(D, E)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return apply_layer(self, x)
+def fast_layer() -> nn.Linear:
+    layer = nn.Linear(D, E)
+    speed_up_linear_layers(layer)
+    return layer
 
 
 OTHERWISE = {
     "float64": lambda: takes_onednn(torch.randn(7, D).double(), torch.randn(E, D).double()),
     "bfloat16": lambda: takes_onednn(torch.randn(7, D).bfloat16(), torch.randn(E, D).bfloat16()),
     "weights by inputs": lambda: takes_onednn(torch.randn(7, D), torch.randn(D, E).T),
-    "a subclass": lambda: takes_onednn(torch.randn(7, D), torch.nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)),
+    "a subclass": lambda: onednn_flops(lambda: quantized_layer()(torch.randn(7, D))),
     "another device": lambda: takes_onednn(torch.randn(7, D, device="meta"), torch.randn(E, D, device="meta")),
     "autocast": autocast,
     "torch's switch": switched_off,
@@ -247,9 +259,17 @@ class Quantized(torch.Tensor):
     pass
 
 
+def quantized_layer() -> nn.Linear:
+    layer = fast_layer()
+    del layer.weight
+    layer.weight = nn.Buffer(torch.randn(E, D)).as_subclass(Quantized)
+    return layer
+
+
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_all_else_is_left_to_linear(case, onednn):
     assert takes_onednn(torch.randn(7, D), torch.randn(E, D))
+    assert onednn_flops(lambda: fast_layer()(torch.randn(7, D)))
     assert not OTHERWISE[case]()
 
 

@@ -105,6 +105,7 @@ def test_every_model_loads_without_the_package_and_computes_the_same(report):
     for entry in report["models"]:
         assert entry["module"].startswith("transformers_modules."), entry
         assert entry["equal"] == [True, True], entry
+        assert entry["known"], entry  # by its name, which tells Trainer's label smoothing what to shift
 
 
 def test_saving_without_the_package_keeps_code_and_map(report, folders):

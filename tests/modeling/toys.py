@@ -13,6 +13,8 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from transformers import PreTrainedModel, masking_utils
@@ -285,3 +287,12 @@ def assert_close(actual: torch.Tensor, expected: torch.Tensor, what: str, tolera
     tolerance = tolerance or (1e-9 if actual.dtype == expected.dtype == torch.float64 else 1e-5)
     error = relative_error(actual, expected)
     assert error <= tolerance, f"{what}: relative error {error:.2e} > {tolerance:.0e}"
+
+
+def with_autocast(model: Any) -> Any:
+    """Return a model as accelerate prepares it for `bf16=True`, whatever was prepared before in this process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    try:
+        return Accelerator(mixed_precision="bf16", cpu=True).prepare(model)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,10 +1,12 @@
 """ONNX: models of texts and image classifiers as graphs, for ONNX Runtime and all that read the format."""
 
+import json
 from typing import Any
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration import VanillaImageEncoderConfig
 from vanillaformer.hub.engines import ENGINES
+from vanillaformer.hub.file_names import CONFIG
 
 from ..exporter import Exporter, ExportJob
 from ..rules import (
@@ -55,6 +57,10 @@ class OnnxExporter(Exporter):
 
     def write(self, job: ExportJob) -> None:
         save(trace(job.model, quantizer_of(job.quantization)), job.folder)
+        fields = job.model.config.to_dict() | {"architectures": [type(job.model).__name__]}
+        fields.pop("auto_map", None)  # code that is not in the folder
+        # for other tools; ours read the record
+        (job.folder / CONFIG).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
 
 
 EXPORTER = OnnxExporter()

@@ -8,6 +8,7 @@ A language model is two graphs, `prefill` for the prompt and `decode` for the to
 import copy
 import hashlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -26,6 +27,9 @@ OPEN = Dim.AUTO  # an axis that may have another size than in the trace
 BATCH, LENGTH, STEP = 2, 3, 2  # sizes of the trace; one of 1 would be taken for a constant
 ROW = {0: OPEN, 1: OPEN}
 PAST = {0: OPEN, 2: OPEN}
+# Names of open axes, by the ending of an input's name
+SEQUENCE, CACHED, SOURCE = "sequence_length", "past_sequence_length", "encoder_sequence_length"
+AXES = {"ids": SEQUENCE, "encoder_hidden_states": SOURCE, "encoder_attention_mask": SOURCE}
 INLINE = 1024  # tensors of fewer bytes stay in the graph
 WEIGHTS = "weights.bin"
 
@@ -107,7 +111,25 @@ def trace_graph(model: Any, inputs: dict[str, Any], axes: dict[str, Any], quanti
         outputs.remove(value)  # it is an input too
     for value in (*graph.graph.inputs, *outputs):
         value.name = name_of(str(value.name), is_input=value.is_graph_input(), is_step="decoder_input_ids" in inputs)
+    name_axes(graph.graph, f"{CACHED} + {SEQUENCE}" if "past_key_values" in inputs else SEQUENCE)
     return graph
+
+
+def name_axes(graph: Any, read: str) -> None:
+    """Give the open axes of a graph the names that ONNX tools know, the last one of a mask the name `read`."""
+    import onnx_ir
+
+    names: dict[str, str] = {}
+    for value in graph.inputs:
+        lengths = {**AXES, ".key": SOURCE if ".encoder." in value.name else CACHED, "attention_mask": read}
+        length = next((name for ending, name in lengths.items() if value.name.endswith(ending)), "")
+        names |= {str(value.shape[0]): "batch_size", str(value.shape[2 if ".key" in value.name else 1]): length}
+    symbol = re.compile("|".join(rf"\b{name}\b" for name in names if name.isidentifier()))
+    for value in {*graph.inputs, *graph.outputs, *(output for node in graph.all_nodes() for output in node.outputs)}:
+        if value.shape is not None:
+            sizes = [size if isinstance(size, int) else size.value for size in value.shape]
+            sizes = [symbol.sub(lambda s: names[s[0]], size) if isinstance(size, str) else size for size in sizes]
+            value.shape = onnx_ir.Shape(sizes)
 
 
 @contextmanager

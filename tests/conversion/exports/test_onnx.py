@@ -16,6 +16,7 @@ import pytest
 import torch
 from modeling.axes import Value, is_allowed, rope, single_values
 from modeling.toys import name_of, pixels, relative_error, toy, toy_config
+from transformers import AutoConfig
 
 import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import Pooling
@@ -162,6 +163,31 @@ def test_graphs_have_usual_names(generating):
     cached = {f"{layer}{stack}.{part}" for layer in range(2) for stack in stacks for part in ("key", "value")}
     assert inputs >= {f"past_key_values.{name}" for name in cached} | {"input_ids"}
     assert outputs == {f"present.{name}" for name in cached} | {"logits"}
+
+
+def test_axes_have_names_and_other_tools_find_the_config(generating):
+    """The same name for the same size, wherever it is."""
+    model, folder, _ = generating
+    pair = model.config.is_encoder_decoder
+    read, cache, mask = ("encoder_sequence_length", ".decoder", "encoder_attention_mask") if pair else (
+        "past_sequence_length + sequence_length", "", "attention_mask",
+    )  # fmt: skip
+    graph = onnx.load(folder / "decode.onnx", load_external_data=False).graph
+    axes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    assert axes["input_ids"] == ["batch_size", "sequence_length"]
+    assert axes[mask] == ["batch_size", read]
+    assert axes[f"past_key_values.1{cache}.key"][::2] == ["batch_size", "past_sequence_length"]
+    assert axes["logits"][:2] == ["batch_size", "sequence_length"]
+    assert set(axes[f"present.0{cache}.value"][2].split(" + ")) == {"past_sequence_length", "sequence_length"}
+    if pair:
+        assert axes["present.1.encoder.key"][2] == axes["encoder_hidden_states"][1] == read
+    assert "auto_map" not in json.loads((folder / "config.json").read_text())
+    config = AutoConfig.from_pretrained(folder)
+    assert config.architectures == [type(model).__name__]
+    assert config.hidden_size == model.config.hidden_size
 
 
 def test_weights_are_stored_once(generating):
