@@ -63,7 +63,9 @@ class Example:
         return ["" if token == IGNORE_INDEX else self.answers(token) for token in ids]
 
 
-def text_example(loaded: Loaded, text: str, target: str | None = None) -> Example:
+def text_example(
+    loaded: Loaded, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
+) -> Example:
     """Run a model on a text and return the example.
 
     An encoder-decoder reads the target, or else the output of its own `generate`, in one pass.
@@ -72,6 +74,7 @@ def text_example(loaded: Loaded, text: str, target: str | None = None) -> Exampl
         loaded: The model with its tokenizers (`vanillaformer.inference.tasks.load`).
         text: The text.
         target: The right output of an encoder-decoder.
+        cut: Arguments of `loaded.encode`, which cuts a text that is too long; without them it is an error.
 
     Raises:
         ValueError: The text has no tokens or too many, or there is a target for a model that reads none.
@@ -80,7 +83,10 @@ def text_example(loaded: Loaded, text: str, target: str | None = None) -> Exampl
     function = task_of(loaded.architecture, "")[1]
     if target is not None and function is not translate:
         raise ValueError(f"--target {target!r}: {loaded.architecture} reads no target, encoder-decoders do")
-    inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
+    if cut is None:
+        inputs = encoded(loaded.model, loaded.tokenizer, text, "--text")
+    else:
+        inputs = dict(loaded.encode([text], **cut))
     if function is translate:
         example = translation_example(loaded, inputs, text, target)
     else:

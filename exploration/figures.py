@@ -70,7 +70,7 @@ FIGURES: tuple[Figure, ...] = (
         "attribution",
         "Attribution",
         "What each token contributes to the logit of an answer, by integrated gradients (Sundararajan et al. 2017): "
-        "the sum of a row is the difference to a text of padding. It needs captum.",
+        "the sum of a row is the difference to a text of padding.",
         token_attributions,
     ),
     Figure(

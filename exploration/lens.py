@@ -114,7 +114,11 @@ def lens(example: Example) -> list[Drawing]:
     layers, cut = [str(layer) for layer in range(depth)], ""
     if length > LONGEST:
         cut = f" (the first {LONGEST} of {length} tokens)"
-    names = [f"{label(old)} → {label(new)}" if new not in ("", old) else label(old) for old, new in zip(read, right)]
+    known, shifted = found.right_rank[-1] > 0, right[:-1] == read[1:]  # or each position predicts its own token
+    names = [
+        f"{label(old)} → {label(new)}" if wanted and (shifted or new != old) else label(old)
+        for old, new, wanted in zip(read, right, known)
+    ]
     words = np.array([[example.answers(int(token)) for token in tokens] for tokens in found.token.T])  # (T, L + 1)
     ranks = np.where(found.right_rank > 0, found.right_rank, np.nan).T
     shown = slice(LONGEST)
@@ -140,7 +144,6 @@ def lens(example: Example) -> list[Drawing]:
         for layer, place in np.ndindex(depth, length)
     ]
     drawings = [Drawing("lens", title, picture, header, rows)]
-    known = ~np.isnan(ranks[:, 0])
     if known.any():
         title, scale = f"Rank of the right token after each layer{cut}", LogNorm(1, max(10, np.nanmax(ranks)))
         numbers = np.vectorize("{:,.0f}".format)(ranks[shown])

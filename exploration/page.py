@@ -1,5 +1,6 @@
 """The page of an example: one HTML file that needs no network, with every figure and what it shows."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Picture:
 
     name: str
     caption: str
+    remark: str
     data: str
     width: int
 
@@ -48,20 +50,26 @@ def write_page(
         drawn: The figures with their drawings, of `draw_all`.
         missing: Names of figures that do not apply, with the reasons.
         folder: Where to write.
-        name: Name of the model, as the user gave it.
+        name: Folder or Hub id of the model.
     """
     sections: list[dict[str, Any]] = []
     for figure, drawings in drawn:
         pictures = [written(drawing, folder / "figures") for drawing in drawings]
         sections.append({"figure": figure, "pictures": pictures})
     text = ENGINE.get_template("page.html.jinja").render(
-        example=example, name=name, sections=sections, missing=missing, version=__version__
+        example=example, name=model_name(name), sections=sections, missing=missing, version=__version__
     )
     write_text(folder / "index.html", text)
     return folder / "index.html"
 
 
+def model_name(path: str) -> str:
+    """Return the name of a model without the folders or the user that it belongs to."""
+    return Path(os.path.abspath(path)).name
+
+
 def written(drawing: Drawing, folder: Path) -> Picture:
     """Write a drawing and its numbers, and return it for the page."""
     (png,) = save(drawing.figure, folder / drawing.name, drawing.header, drawing.rows, endings=(".png",))
-    return Picture(drawing.name, drawing.caption, embedded(folder / png), round(96 * drawing.figure.get_figwidth()))
+    width = round(96 * drawing.figure.get_figwidth())
+    return Picture(drawing.name, drawing.caption, drawing.remark, embedded(folder / png), width)

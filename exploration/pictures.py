@@ -42,6 +42,12 @@ class Drawing:
     header: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = field(default_factory=list)
 
+    @property
+    def remark(self) -> str:
+        """The caption without the title that the picture has itself."""
+        rest = self.caption.removeprefix(self.figure.axes[0].get_title()).lstrip(".,:; ")
+        return rest[:1].upper() + rest[1:]
+
 
 def label(token: str) -> str:
     """Return a token's name as a label of an axis, short and with its spaces visible."""

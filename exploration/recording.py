@@ -116,7 +116,7 @@ def eager(model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def record(model: Any, inputs: dict[str, Any]) -> Recording:
-    """Run a model once, in evaluation mode and with eager attention, and return what happens inside of it.
+    """Run a model once, in evaluation mode and with eager attention, and return what happens inside it.
 
     Args:
         model: A model of this package, with a head or without.

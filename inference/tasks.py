@@ -16,7 +16,7 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers, tokenizer_errors
+from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, tokenizer_errors
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.machine import inference_dtype
@@ -27,6 +27,8 @@ from .text_files import hint
 
 TORCH, AUTO = "torch", "auto"
 
+NEW_TOKENS = 256
+"""Tokens that follow a prompt if nothing else is asked for, as in transformers' pipelines."""
 SORTED = 20  # batches
 UNCERTAIN = "(uncertain)"
 """In place of the label of a text that is rejected."""
@@ -40,6 +42,8 @@ class Loaded:
     tokenizer: PreTrainedTokenizerBase
     target_tokenizer: PreTrainedTokenizerBase
     architecture: str
+    report: Callable[[str], None] = hint
+    """Says what was cut."""
 
     def __post_init__(self) -> None:
         fills = task_of(self.architecture, "")[1] is fill_masks
@@ -51,7 +55,7 @@ class Loaded:
         Padding and cut are at the given side, or the padding on the right and the cut where the tokenizer has it.
         Names of control tokens in the texts are text, but for the mask token that a masked language model fills in.
         """
-        limit = getattr(self.model.config, "max_position_embeddings", None)
+        limit = readable_length(self.model.config)
         length = None if limit is None else limit - room
         self.tokenizer.padding_side = side or "right"
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
@@ -60,7 +64,7 @@ class Loaded:
             batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
         for text, encoding in zip(texts, batch.encodings or []):
             if encoding.overflowing:
-                print(f"cut to {length} tokens: {text[:60]!r} ...", file=sys.stderr)
+                self.report(f"cut to {length} tokens: {text[:60]!r} ...")
         return batch.to(self.model.device)
 
 
@@ -71,8 +75,16 @@ def translate(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
 
 
 def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
-    """Return prompts with what the model makes follow them."""
+    """Return prompts with what the model makes follow them, `NEW_TOKENS` by default, and no more than it reads."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
+    given = getattr(loaded.model, "engine", loaded.model).generation_config
+    lengths = [
+        options.get("max_new_tokens"),
+        *(getattr(given, name, None) for name in ("max_length", "max_new_tokens")),
+    ]
+    if lengths == [None] * 3:
+        length = inputs["input_ids"].shape[1] + NEW_TOKENS
+        options = {"max_length": min(length, readable_length(loaded.model.config) or length)} | options
     output = loaded.model.generate(**inputs, **options)
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
@@ -173,7 +185,7 @@ def check_options(
             )
     if arguments.reject_below is not None and function is not classify:
         raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
-    new, limit = arguments.max_new_tokens, getattr(config, "max_position_embeddings", None)
+    new, limit = arguments.max_new_tokens, readable_length(config)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
 

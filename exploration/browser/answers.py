@@ -1,7 +1,6 @@
 """What the page asks of a model: the answers of `vanillaformer generate`, with checks of what a stranger may send."""
 
 import json
-import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,6 @@ import torch
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.hub.file_names import CARD
 from vanillaformer.hub.loading import open_config, saved_folder
-from vanillaformer.hub.tokenizers import tokenizer_errors
 from vanillaformer.inference.arguments import LIMITS, GenerateArguments
 from vanillaformer.inference.generation import call_options
 from vanillaformer.inference.images import TASK as IMAGES
@@ -38,6 +36,7 @@ from vanillaformer.training.limits import check_limits
 from vanillaformer.training.tasks import MASK, TASKS, Task
 
 from ..examples import Example, image_example, text_example
+from ..page import model_name
 
 AUTOREGRESSIVE = "autoregressive"
 LARGEST_TEXT = 5_000  # characters
@@ -125,21 +124,23 @@ class ModelAnswers:
     classifies: bool
     latest: tuple[str, Example] | None = None
     """What was recorded last, which several figures show."""
+    notes: list[str]
+    """What there is to say about the latest answer, such as that the text was cut."""
 
     @property
     def name(self) -> str:
         """The name of the model, without the folders that it is in."""
-        return Path(os.path.abspath(self.arguments.model_name_or_path)).name
+        return model_name(self.arguments.model_name_or_path)
 
-    def example(self, question: Any, answer: Any) -> Example:
+    def example(self, question: Any, answer: Any, options: Mapping[str, Any]) -> Example:
         """Return a question and its answer as the figures have them."""
         raise NotImplementedError
 
-    def recorded(self, question: Any, answer: Any) -> Example:
+    def recorded(self, question: Any, answer: Any, options: Mapping[str, Any]) -> Example:
         """Return the same, once recorded for all figures."""
-        asked = repr((question, answer))
+        asked = repr((question, answer, options))
         if self.latest is None or self.latest[0] != asked:
-            self.latest = asked, self.example(question, answer)
+            self.latest = asked, self.example(question, answer, options)
         return self.latest[1]
 
     def introduction(self) -> str:
@@ -167,13 +168,15 @@ class Answers(ModelAnswers):
         self.arguments = arguments
         self.loaded, self.function, self.generates = load(arguments)
         self.model = self.loaded.model
+        self.notes = []
+        self.loaded.report = self.notes.append
         self.task = next(TASKS[name] for name, function in FUNCTIONS.items() if function is self.function)
         self.classifies = self.function is classify
 
     def hint(self) -> str:
         """Return how the text is written and sent."""
         mask = f"{self.loaded.tokenizer.mask_token} stands for a token to fill in. " if self.fills else ""
-        return mask + ("Enter sends it." if self.task.whole_texts else "Shift+Enter sends it.")
+        return f"{mask}Press {'Enter' if self.task.whole_texts else 'Shift+Enter'} to send."
 
     @property
     def fills(self) -> bool:
@@ -198,17 +201,23 @@ class Answers(ModelAnswers):
         arguments = replace(self.arguments, **self.given(options or {}))
         check_limits(arguments, LIMITS)
         check_options(arguments, self.model.config, self.loaded.architecture, self.function, self.generates)
-        text = self.checked(text, arguments)
+        text = self.checked(text)
+        self.notes.clear()
         if self.classifies:
             with torch.inference_mode():
                 return named(self.model, class_probabilities(self.loaded, [text])[0])
         torch.manual_seed(arguments.seed)
         return next(run(self.loaded, self.function, [text], 1, **call_options(arguments)))
 
-    def example(self, question: Any, answer: Any) -> Example:
+    def example(self, question: Any, answer: Any, options: Mapping[str, Any]) -> Example:
         """Return the text with the answer, which an encoder-decoder reads if it decodes token by token."""
         reads = self.function is translate and getattr(self.model.config, "decoding", AUTOREGRESSIVE) == AUTOREGRESSIVE
-        return text_example(self.loaded, question, answer if reads and answer.strip() else None)
+        cut = self.cut(replace(self.arguments, **self.given(options)))
+        return text_example(self.loaded, question, answer if reads and answer.strip() else None, cut)
+
+    def cut(self, arguments: GenerateArguments) -> dict[str, Any]:
+        """Return how `generate` cuts a long text."""
+        return {"side": "left", "room": arguments.max_new_tokens or 1} if self.function is continue_prompts else {}
 
     def sample(self) -> Example:
         """Return an example of any text, which tells what figures there are."""
@@ -223,24 +232,17 @@ class Answers(ModelAnswers):
         words = {name: str(value).strip() for name, value in options.items() if value is not None}
         return {name: OPTIONS[name].number(name, word) for name, word in words.items() if word}
 
-    def checked(self, text: str | None, arguments: GenerateArguments) -> str:
-        """Return a text that the model can read whole.
+    def checked(self, text: str | None) -> str:
+        """Return a text that can be sent to the model, which may cut it.
 
         Raises:
-            ValueError: It is empty or too long.
+            ValueError: It is empty or larger than the page allows.
         """
         if not text or not text.strip():
             raise ValueError("Type a text first")
         if len(text) > LARGEST_TEXT:
             raise ValueError(f"The text has {len(text):,} characters, but at most {LARGEST_TEXT:,} are allowed")
         check_text("The text", [text])
-        with tokenizer_errors("the model's tokenizer cannot encode this text"):
-            length = len(self.loaded.tokenizer(text, truncation=False)["input_ids"])
-        limit = getattr(self.model.config, "max_position_embeddings", None)
-        room = (arguments.max_new_tokens or 1) if self.function is continue_prompts else 0
-        if limit is not None and length > limit - room:
-            more = f" with {room:,} more to write" if room > 1 else ""
-            raise ValueError(f"The text has {length:,} tokens, but the model reads at most {limit - room:,}{more}")
         return text
 
     def examples(self) -> list[str]:
@@ -251,11 +253,13 @@ class Answers(ModelAnswers):
         return list(found)[:EXAMPLES]
 
     def _fits(self, text: str) -> bool:
+        self.notes.clear()
         try:
-            self.checked(text, self.arguments)
+            self.loaded.encode([self.checked(text)], **self.cut(self.arguments))
         except ValueError:
             return False
-        return text != self.task.example and not (self.fills and str(self.loaded.tokenizer.mask_token) not in text)
+        lacks_mask = self.fills and str(self.loaded.tokenizer.mask_token) not in text
+        return not (self.notes or text == self.task.example or lacks_mask)
 
 
 class ImageAnswers(ModelAnswers):
@@ -273,7 +277,7 @@ class ImageAnswers(ModelAnswers):
     task = IMAGES
 
     def __init__(self, arguments: GenerateArguments, uploads: Path):
-        self.arguments, self.uploads = arguments, uploads.resolve()
+        self.arguments, self.uploads, self.notes = arguments, uploads.resolve(), []
         self.model, self.processor = load_classifier(arguments)
 
     def options(self) -> list[str]:
@@ -298,7 +302,7 @@ class ImageAnswers(ModelAnswers):
         with torch.inference_mode():
             return named(self.model, image_probabilities(self.model, self.processor, [image])[0])
 
-    def example(self, question: Any, answer: Any) -> Example:
+    def example(self, question: Any, answer: Any, options: Mapping[str, Any]) -> Example:
         """Return the picture."""
         return image_example(self.model, self.processor, self.uploaded(question))
 

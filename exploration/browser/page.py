@@ -3,7 +3,7 @@
 import json
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from html import escape
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -30,7 +30,8 @@ FAILED = "The model failed at this input. The output of the server says why."
 HOUR = 3600  # seconds
 PIXELS = 96  # of an inch, which makes all letters of one size
 STYLE = """
-.gradio-container { max-width: 60rem !important; }
+.gradio-container { max-width: 60rem !important; margin: 0 auto; }
+.classes :not(dd) { min-width: 0; overflow-wrap: anywhere; }
 .figures figure { margin: 0 0 1.5rem; overflow-x: auto; }
 .figures img { max-width: 100%; height: auto; background: white; }
 .figures p { margin-bottom: 1rem; }
@@ -87,7 +88,8 @@ def asker(answers: Answers | ImageAnswers, options: list[str]) -> Callable[..., 
             result = answers.answer(question, dict(zip(options, values)))
         except Exception as error:
             return None, alert(error), None
-        return result, "", (question, result)
+        notes = "".join(f"<p>{escape(sentence(note))}</p>" for note in answers.notes)
+        return result, notes, (question, result, dict(zip(options, values)))
 
     # Clients of the API name the options
     first, _ = signature(ask).parameters.values()
@@ -139,7 +141,7 @@ def applicable(example: Example) -> list[Figure]:
 def answer_field(gradio: Any, answers: Answers | ImageAnswers) -> Any:
     """Add the field of the answer."""
     if answers.classifies:
-        return gradio.Label(label="Answer", num_top_classes=CLASSES)
+        return gradio.Label(label="Answer", num_top_classes=CLASSES, elem_classes="classes")
     looks: dict[str, Any] = {"lines": 2, "max_lines": 20, "buttons": ["copy"], "elem_classes": "answer"}
     return gradio.Textbox(label="Answer", interactive=False, **looks)
 
@@ -178,7 +180,7 @@ def option_fields(gradio: Any, answers: Answers | ImageAnswers) -> dict[str, Any
             name: gradio.Textbox(  # Gradio shows an empty number as 0
                 label=option.label,
                 info=option.info,
-                placeholder="as the model has it" if defaults[name] is None else str(defaults[name]),
+                placeholder="model default" if defaults[name] is None else str(defaults[name]),
                 max_lines=1,
                 min_width=200,
             )
@@ -187,10 +189,10 @@ def option_fields(gradio: Any, answers: Answers | ImageAnswers) -> dict[str, Any
         }
 
 
-def shown(answers: Answers | ImageAnswers, name: str, question: Any, answer: Any) -> str:
+def shown(answers: Answers | ImageAnswers, name: str, question: Any, answer: Any, options: Mapping[str, Any]) -> str:
     """Return a figure of an answer as HTML, with what it shows; of one that does not apply the reason."""
     figure = next(each for each in FIGURES if each.name == name)
-    example = answers.recorded(question, answer)
+    example = answers.recorded(question, answer, options)
     try:
         drawings = figure.function(example)
     except NotApplicable as reason:
@@ -203,9 +205,9 @@ def framed(title: str, drawing: Drawing) -> str:
     """Return a picture with its caption as HTML, which needs no file."""
     with tempfile.TemporaryDirectory() as folder:
         address = embedded(save_figure(drawing.figure, Path(folder) / "figure.png"))
-    caption, words = escape(drawing.caption), escape(f"{title}: {drawing.caption}")
+    caption, words = escape(drawing.remark), escape(f"{title}: {drawing.caption}")
     width = round(drawing.figure.get_figwidth() * PIXELS)
-    picture = f'<img src="{address}" alt="{words}" width="{width}" style="min-width: min(28rem, {width}px)">'
+    picture = f'<img src="{address}" alt="{words}" width="{width}">'
     return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
 
 

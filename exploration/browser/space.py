@@ -44,7 +44,7 @@ README = """---
 
 # {name}
 
-This page asks the model {place} and shows what happens inside of it. `vanillaformer explore {name} --space` wrote it.
+This page asks the model {place} and shows what happens inside it. `vanillaformer explore {name} --space` wrote it.
 
 - `app.py` starts the page.
 - `vanillaformer/` is the package, version {version}.

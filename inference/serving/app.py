@@ -18,6 +18,7 @@ from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.server import build_server
 
 from .requests import Limits, RequestError, check_chat, check_completion, message_of, new_tokens, parsed
+from .stopping import StoppedAnswer, StopText, stop_sequences, stopped
 
 KEPT = ("/health",)  # of transformers' endpoints, as they are
 LOCAL = ("localhost", "127.0.0.1", "::1", "[::1]")
@@ -37,33 +38,56 @@ class ClientGone(StoppingCriteria):
 
 
 class Limited:
-    """What the handlers of both endpoints do before they generate: the room for new tokens, and whom it is for."""
+    """What the handlers of both endpoints do with a request: its room, its stop sequences, and whom it is for."""
 
     limits: Limits
+    model_manager: Any
 
-    def _fit(self, model: Any, inputs: Any, generation_config: Any) -> None:
-        ids = inputs["input_ids"]
-        prompt = len(ids) if isinstance(ids, list) else ids.shape[-1]
+    def _resolve_model(self, body: dict[str, Any]) -> tuple[str, Any, Any]:
+        _, model, processor = super()._resolve_model(body)  # type: ignore[misc]
+        return self.model_manager.force_model, model, processor  # as clients know it, without a revision
+
+    def _limited(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of both ways to answer, with the limits of the request in them."""
+        request_id, model, processor, model_id, inputs, generation_config, *more = given
+        ids, batched = inputs["input_ids"], isinstance(inputs["input_ids"], list)
+        prompt = len(ids) if batched else ids.shape[-1]
         positions = getattr(model.config, "max_position_embeddings", None)
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
+        if {"temperature", "top_p"} & BODY.get().keys():  # which a model that is greedy by default would ignore
+            generation_config.do_sample = BODY.get().get("temperature") != 0
+        criteria: list[StoppingCriteria] = [ClientGone(GONE.get())]
+        if stops := stop_sequences(BODY.get()):
+            generation_config.stop_strings = None  # which would also find what begins in the prompt
+            criteria.append(StopText(stops, processor, prompt))
+            place: Any
+            place, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
+            place[key] = StoppedAnswer(place[key], stops, generation_config)
+        if not batched:  # continuous batching takes no criteria
+            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList(criteria)}
+        return (request_id, model, processor, model_id, inputs, generation_config, *more)
 
-    # Both are given request id, model, processor, model id, inputs, generation config, and more
     def _streaming(self, *given: Any, **named: Any) -> Any:
-        _, model, _, _, inputs, generation_config, *_ = given
-        self._fit(model, inputs, generation_config)
+        given = self._limited(given, named)
         return super()._streaming(*given, **named)  # type: ignore[misc]
 
     async def _non_streaming(self, *given: Any, **named: Any) -> Any:
-        request_id, model, processor, model_id, inputs, generation_config, *more = given
-        self._fit(model, inputs, generation_config)
-        if not isinstance(inputs["input_ids"], list):  # as of continuous batching, which takes no criteria
-            inputs = {**inputs, "stopping_criteria": StoppingCriteriaList([ClientGone(GONE.get())])}
-        given = (request_id, model, processor, model_id, inputs, generation_config, *more)
+        given = self._limited(given, named)
         return await super()._non_streaming(*given, **named)  # type: ignore[misc]
 
 
 class LimitedChat(Limited, ChatCompletionHandler):
     """Answers /v1/chat/completions."""
+
+    def _resolve_model(self, body: dict[str, Any]) -> tuple[str, Any, Any]:
+        name, model, processor = super()._resolve_model(body)
+        if processor.chat_template is None:
+            raise RequestError("the model has no chat template: use /v1/completions")
+        return name, model, processor
+
+    def _build_completion(self, request_id: str, content: str, *given: Any, **named: Any) -> Any:
+        content = stopped(content, stop_sequences(BODY.get()))  # parsed anew where the model has a response template
+        return super()._build_completion(request_id, content, *given, **named)
 
 
 class LimitedCompletion(Limited, CompletionHandler):

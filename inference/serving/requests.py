@@ -42,22 +42,40 @@ def number(smallest: float, largest: float) -> Setting:
     )
 
 
+def only(value: Any) -> Setting:
+    """Return the setting of a field that may only have the value that asks for nothing."""
+    return Setting(
+        lambda given: given == value and isinstance(given, bool) == isinstance(value, bool),
+        f"{json.dumps(value)}, others are not supported",
+    )
+
+
 TEXT = Setting(lambda value: isinstance(value, str), "a text")
 OBJECTS = Setting(lambda value: is_list(value, lambda item: isinstance(item, dict)), "a list of objects")
 FIELDS: dict[str, Setting] = {
     "model": TEXT,
     "stream": BOOLEAN,
-    "temperature": number(0, 100),
+    "temperature": number(0, 2),
     "top_p": number(0, 1),
     # 1 + this is the repetition penalty, which is above 0
     "frequency_penalty": Setting(lambda v: is_number(v) and -1 < v <= 2, "a number above -1, at most 2"),
     "seed": integer(0, 2**63 - 1),
     "stop": Setting(lambda v: is_text(v) or (is_list(v, is_text) and 0 < len(v) <= 16), "a text or up to 16 of them"),
+    "stream_options": Setting(
+        lambda v: isinstance(v, dict) and v.keys() <= {"include_usage"}, "an object with include_usage only"
+    ),
+    "user": TEXT,
+    "n": only(1),
+    "logprobs": only(False),
+    "presence_penalty": only(0),
+}
+COMPLETION_FIELDS = {**FIELDS, "best_of": only(1), "echo": only(False), "logit_bias": only({})}
+CHAT_FIELDS: dict[str, Setting] = {
+    **FIELDS,
     "logit_bias": Setting(
         lambda v: isinstance(v, dict) and all(key.isdecimal() and is_number(bias) for key, bias in v.items()),
         "an object of numbers by token id",
     ),
-    "suffix": TEXT,
     "tools": OBJECTS,
     "chat_template_kwargs": Setting(lambda value: isinstance(value, dict), "an object"),
 }
@@ -79,31 +97,34 @@ def parsed(content: bytes) -> dict[str, Any]:
     return {name: value for name, value in body.items() if value is not None}
 
 
-def check_fields(body: dict[str, Any], limits: Limits) -> None:
-    """Raise RequestError for a field of the wrong type or outside its limits.
-
-    Fields that are not known here are transformers' to refuse or to pass over.
-    """
-    if "generation_config" in body:
-        raise RequestError(f"generation_config is not taken from clients: use {', '.join((*LENGTHS, *FIELDS))}")
-    length = integer(1, limits.max_tokens)
-    for name, setting in (FIELDS | dict.fromkeys(LENGTHS, length)).items():
-        if name in body and not setting.holds(body[name]):
-            raise RequestError(f"{name}={body[name]!r:.80}: it must be {setting.allowed}")
+def check_fields(body: dict[str, Any], fields: dict[str, Setting], content: str) -> None:
+    """Raise RequestError for a field other than the content that is unknown, not supported or outside its limits."""
+    for name, value in body.items():
+        if name == content:
+            continue
+        if name not in fields:
+            raise RequestError(f"{name} is not taken from clients: use {', '.join((content, *fields))}")
+        if not fields[name].holds(value):
+            raise RequestError(f"{name}={value!r:.80}: it must be {fields[name].allowed}")
     if taken := sorted(TEMPLATE_ARGUMENTS & body.get("chat_template_kwargs", {}).keys()):
         raise RequestError(f"chat_template_kwargs: {', '.join(taken)} cannot be set by a request")
 
 
 def check_completion(body: dict[str, Any], limits: Limits) -> None:
-    """Raise RequestError for a request of /v1/completions that cannot be served."""
-    check_fields(body, limits)
-    if not is_text(body.get("prompt")):
-        raise RequestError(f"prompt={body.get('prompt')!r:.80}: it must be a text, and not an empty one")
+    """Raise RequestError for a request of /v1/completions that cannot be served; one prompt in a list is taken out."""
+    check_fields(body, {"max_tokens": integer(1, limits.max_tokens), **COMPLETION_FIELDS}, "prompt")
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > 1 and is_list(prompt, is_text):
+        raise RequestError(f"prompt has {len(prompt)} texts: send a request for each")
+    if is_list(prompt, is_text) and prompt:
+        body["prompt"] = prompt[0]
+    elif not is_text(prompt):
+        raise RequestError(f"prompt={prompt!r:.80}: it must be a text, and not an empty one")
 
 
 def check_chat(body: dict[str, Any], limits: Limits) -> None:
     """Raise RequestError for a request of /v1/chat/completions that cannot be served."""
-    check_fields(body, limits)
+    check_fields(body, dict.fromkeys(LENGTHS, integer(1, limits.max_tokens)) | CHAT_FIELDS, "messages")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError(f"messages={messages!r:.80}: it must be a list of messages, and not an empty one")

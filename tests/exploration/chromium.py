@@ -111,8 +111,10 @@ def chromium(folder):
                 assert driver.poll() is None, "chromedriver ended"
                 time.sleep(0.05)
         browser.address += f"/session/{session}"
-        yield browser
-        browser.call("DELETE", "")
+        try:
+            yield browser
+        finally:  # or the browser would outlive a test that fails
+            browser.call("DELETE", "")
     finally:
         driver.terminate()
         driver.wait(timeout=20)

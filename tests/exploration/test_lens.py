@@ -1,5 +1,7 @@
 """The logit lens ends with the model's answer and is, before that, that of a model of fewer layers."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -77,6 +79,30 @@ def test_rank_and_probability_are_those_of_the_right_token():
     table, ranks = lens(example_of(found, targets))
     assert len(table.rows) == 21
     assert ranks.rows[-1][0] == 2
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder", "encoder"])
+def test_rows_name_the_token_that_is_right_also_a_space_and_a_repeated_one(kind):
+    """ "" is how a token that is a space is decoded; a masked language model names only what it fills in."""
+    found = recorded(kind)
+    ids = found.inputs["decoder_input_ids" if kind == "encoder_decoder" else "input_ids"][0]
+    names = {int(token): f"w{token}" for token in range(ids.max() + 9)} | {2: ""}
+    stack = "encoder" if kind == "encoder" else "decoder"
+    ids[2] = 2
+    ids[4] = ids[3]
+    targets = ids.clone() if kind == "encoder" else torch.cat([ids[1:], torch.tensor([-100])])
+    if kind == "encoder":
+        targets[0] = 2
+    example = example_of(found, targets)
+    example.answers = names.__getitem__
+    example.tokens[stack] = [names[token] for token in ids.tolist()]
+    words = [names[token] or "␣" for token in ids.tolist()]
+    if kind == "encoder":
+        wanted = [f"{words[0]} → ␣", *words[1:]]
+    else:
+        wanted = [*(f"{old} → {new}" for old, new in pairwise(words)), words[-1]]
+    for drawing in lens(example):
+        assert [each.get_text() for each in drawing.figure.axes[0].get_yticklabels()] == wanted
 
 
 def test_without_a_head_or_a_stream_there_is_no_lens():

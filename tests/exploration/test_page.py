@@ -121,12 +121,14 @@ def test_an_encoder_decoder_reads_its_own_output_or_the_target():
 def test_the_program_writes_one_page_that_needs_no_network(folder, tmp_path, capsys):
     text = "a line of words " * 12
     options = ["--figures", "entropy", "attention", "--output_dir", str(tmp_path / "look")]
-    explore.main([str(folder), "--text", text, *options])
+    explore.main([str(folder / ".." / folder.name), "--text", text, *options])
     assert re.search(r"^output: ", capsys.readouterr().out)
     page = (tmp_path / "look/index.html").read_text()
     assert page.count('<img src="data:image/png;base64,') == 3
     assert not re.search(r"(?:src|href)=\"(?!data:|#)", page)
-    assert "the first 40 of" in page
+    assert "<h1>Inside causal</h1>" in page
+    for title, caption in re.findall(r'alt="[^:]*: ([^"(]*)[^>]*>\n<figcaption>(.*?)</figcaption>', page):
+        assert not caption.startswith(title[:20]), "the picture has its title"
     assert page.index('id="entropy"') < page.index('id="attention"')  # in the order of --figures
     assert sorted(path.suffix for path in (tmp_path / "look/figures").iterdir()) == [".csv"] * 3 + [".png"] * 3
     with (tmp_path / "look/figures/attention_decoder.csv").open() as file:
