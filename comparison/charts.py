@@ -9,18 +9,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from vanillaformer.training.drawing import save, style
+from vanillaformer.training.metrics.scores import Score
 
 from .comparing import Comparison
 from .results import Result
-from .sizes import Size
 from .statistics import interval
 
-AXES: dict[str, tuple[str, Callable[[Size, Result, int], float]]] = {
-    "tokens": ("training tokens", lambda size, run, step: step * size.tokens),
-    "flops": ("floating-point operations", lambda size, run, step: step * size.flops),
-    "seconds": ("seconds of training, evaluations included", lambda size, run, step: step / run.steps * run.seconds),
+AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
+    "tokens": ("training tokens", lambda run: run.consumed["tokens"]),
+    "flops": ("floating-point operations", lambda run: run.consumed["flops"]),
+    "seconds": ("seconds of training, evaluations included", lambda run: run.seconds),
 }
-"""What a loss is drawn over."""
+"""What a curve is drawn over, with how much of it a run took."""
 
 
 def score_figure(comparison: Comparison, folder: Path) -> list[str]:
@@ -35,8 +35,8 @@ def score_figure(comparison: Comparison, folder: Path) -> list[str]:
         axes.plot(variant.scores, [place] * len(variant.scores), "o", color=look["color"], alpha=0.5, markersize=4)
         if variant.scores:
             center = sum(variant.scores) / len(variant.scores)
-            half = interval(variant.scores)
-            error = None if math.isnan(half) else half
+            low, high = interval_of_mean(comparison.plan.score, variant.scores)
+            error = None if math.isnan(low) else [[center - low], [high - center]]
             axes.errorbar(center, place, xerr=error, fmt="|", color=look["color"], capsize=4, markersize=14)
             if variant.name == comparison.plan.baseline:
                 axes.axvline(center, color="0.6", linewidth=1, zorder=0)
@@ -47,27 +47,50 @@ def score_figure(comparison: Comparison, folder: Path) -> list[str]:
     return save(figure, folder / "scores", ("variant", "seed", label), rows)
 
 
-def loss_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
-    """Draw the mean validation loss of each variant over tokens, operations or seconds; return the pictures' names."""
-    title, at = AXES[axis]
-    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
-    axes = figure.add_subplot(xlabel=title, ylabel="validation loss (log scale), mean of the seeds", yscale="log")
+def interval_of_mean(score: Score, values: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the interval of a mean score, which it does not cross its least or greatest value with."""
+    center, half = float(np.mean(values)), interval(values)
+    high = center + half  # comes first in a comparison, which lets NaN through
+    return max(center - half, 0.0), min(high, score.unit) if score.greater_is_better else high
+
+
+def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
+    """Draw each variant's mean validation loss, and the score that decides; return the pictures' names."""
+    title = AXES[axis][0]
+    score = comparison.plan.score
+    labels = {"loss": "validation loss (log scale)"} | ({score.name: score.label} if score.name != "loss" else {})
+    figure = Figure(figsize=(7.5, 0.6 + 3.4 * len(labels)), layout="constrained")
     rows: list[Sequence[Any]] = []
-    for number, variant in enumerate(comparison.variants.values()):
-        size = variant.size
-        if size is None:
-            continue
-        lines = [[(at(size, run, step), loss) for step, loss in run.losses] for run in variant.runs]
-        rows += [(variant.name, run.seed, f"{x:.6g}", y) for run, line in zip(variant.runs, lines) for x, y in line]
-        points = [np.mean(both, axis=0) for both in zip(*lines)]  # of each evaluation, over the seeds
-        if points:
-            axes.plot(*np.transpose(points), label=variant.name, marker=".", **style(number))
-    axes.yaxis.set_major_formatter("{x:.3g}")
-    axes.yaxis.set_minor_formatter("{x:.3g}")
-    axes.grid(alpha=0.3, which="both")
-    if axes.lines:
-        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
-    return save(figure, folder / f"loss_{axis}", ("variant", "seed", title, "validation loss"), rows)
+    for place, (name, label) in enumerate(labels.items(), start=1):
+        scale = "log" if name == "loss" else "linear"
+        axes = figure.add_subplot(len(labels), 1, place, xlabel=title, ylabel=f"{label}, mean", yscale=scale)
+        for number, variant in enumerate(comparison.variants.values()):
+            for run in variant.runs:
+                rows += [(variant.name, run.seed, name, f"{taken(run, axis, x):.6g}", y) for x, y in run.curves[name]]
+            if mean := variant.curve(name):
+                axes.plot(
+                    [np.mean([taken(run, axis, step) for run in variant.runs]) for step, _ in mean],
+                    [y for _, y in mean],
+                    label=variant.name,
+                    marker=".",
+                    **style(number),
+                )
+        axes.yaxis.set_major_formatter("{x:.3g}")
+        axes.yaxis.set_minor_formatter("{x:.3g}")
+        axes.grid(alpha=0.3, which="both")
+    if figure.axes[0].lines:
+        figure.legend(
+            *figure.axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8
+        )
+    return save(figure, folder / f"curves_{axis}", ("variant", "seed", "score", title, "validation"), rows)
+
+
+def taken(run: Result, axis: str, step: int) -> float:
+    """Return what a run had taken when its model came to a step; the teachers of an ensemble are trained before."""
+    amount, teachers = AXES[axis][1](run), run.consumed.get("teachers", {})
+    unit = axis if axis in run.consumed else "flops"  # which stand for seconds
+    before = amount * teachers.get(unit, 0) / run.consumed[unit]
+    return before + (amount - before) * step / run.steps
 
 
 def tuning_figure(comparison: Comparison, folder: Path) -> list[str]:

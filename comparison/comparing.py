@@ -1,7 +1,7 @@
-"""A comparison from the plan to its results: one step of each variant, tuning, and the runs that count."""
+"""A comparison from the plan to its results: a few steps of each variant, tuning, and the runs that count."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
@@ -10,11 +10,18 @@ from typing import Any
 from transformers import AutoConfig
 
 from vanillaformer.hub.reporting import report
+from vanillaformer.training.run_folder.files import locked
+from vanillaformer.training.run_folder.fingerprints import changed_splits
 
-from .plan import BUDGETS, Options, Plan, check_options
-from .results import Result, VariantResult, read_result
-from .running import Job, Outcome, Runner, interleaved
-from .sizes import Size, equal_measure, matched_size, size_of
+from .plan import BUDGETS, Options, Plan, merged
+from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_print
+from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
+from .running import Job, Outcome, Runner
+from .sizes import equal_measure, matched_size
+
+MEASURED_STEPS = 4
+"""Steps whose mean says whether a budget is too small."""
+Tuning = dict[str, list[tuple[Options, float | None]]]
 
 
 @dataclass
@@ -29,35 +36,44 @@ class Comparison:
 
     plan: Plan
     variants: dict[str, VariantResult]
-    tuning: dict[str, list[tuple[Options, float | None]]] = field(default_factory=dict)
+    tuning: Tuning = field(default_factory=dict)
 
 
-def compare(plan: Plan, folder: Path, *, jobs: int = 1) -> Comparison:
+def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False) -> Comparison:
     """Run what a plan asks for, or what is left of it.
 
     Args:
         plan: The plan.
         folder: Where runs, logs and settings are kept.
         jobs: Trainings at once.
+        overwrite: Whether runs in the folder that the plan does not ask for any more make room for others.
 
     Raises:
-        ValueError: A variant's options cannot be, or none of its steps could be trained.
+        ValueError: A variant's options cannot be, its first steps could not be trained, the budget or the score does
+            not suit it, or the folder is another process's or holds other runs.
     """
-    work = Work(plan, folder, jobs)
+    arguments = checked(plan)
+    plan = replace(plan, defaults=shared_defaults(plan, arguments))
     report(
         f"{len(plan.variants)} variants, {len(plan.seeds)} seeds; each run has {plan.amount:,.6g} {plan.budget} "
         f"({BUDGETS[plan.budget]})"
     )
-    added = work.measure()
-    tuning, chosen = work.tune(added) if plan.tune else ({}, {})
-    options = {name: added[name] | chosen.get(name, {}) for name in plan.variants}
-    found = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
-    variants = {name: VariantResult(name, plan.variants[name] | options[name]) for name in plan.variants}
-    for name, variant in variants.items():
-        for seed, result in found[name].items():
+    if plan.defaults:
+        report("Defaults for this data, the same in all variants:")
+        report("\n".join(f"  --{name} {value}" for name, value in plan.defaults[plan.baseline].items()))
+    with locked(folder):
+        work = Work(plan, folder, jobs, overwrite=overwrite)
+        added = work.measure()
+        tuning, chosen = work.tune(added) if plan.tune else ({}, {})
+        options = {name: merged(added[name], chosen.get(name, {})) for name in plan.variants}
+        found = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
+        variants = {name: VariantResult(name, merged(plan.variants[name], options[name])) for name in plan.variants}
+        for (name, _, seed), result in found.items():
+            variant, place = variants[name], work.place("runs", f"{name}-{seed}")
             if isinstance(result, Result):
-                variant.size = variant.size or size_of(work.place("runs", f"{name}-{seed}"))
                 variant.runs.append(result)
+                variant.parameters = variant.parameters or read_record(place)["details"]["training"]["parameters"]
+                variant.config = variant.config or AutoConfig.from_pretrained(place).to_diff_dict()
             else:
                 variant.lost[seed] = result
     return Comparison(plan, variants, tuning)
@@ -70,12 +86,12 @@ class Work:
         plan: The plan.
         folder: Where they are kept.
         jobs: How many run at once.
+        overwrite: Whether other runs make room for them.
     """
 
-    def __init__(self, plan: Plan, folder: Path, jobs: int):
+    def __init__(self, plan: Plan, folder: Path, jobs: int, *, overwrite: bool):
         self.plan, self.folder = plan, folder
-        self.runner = Runner(plan.program, folder, jobs)
-        self.sizes: dict[str, Size] = {}
+        self.runner = Runner(plan, folder, jobs, overwrite=overwrite)
 
     def place(self, kind: str, name: str) -> Path:
         """Return the folder of a training."""
@@ -87,36 +103,43 @@ class Work:
         return Job(f"{kind}-{name}", self.plan.options(variant, *options, place))
 
     def measure(self) -> dict[str, Options]:
-        """Train one step of each variant, if the budget or equal sizes ask for it; return what makes them equal.
+        """Train a few steps of each variant, if the budget or equal sizes ask for it; return what makes them equal.
 
         Raises:
-            ValueError: A variant's options cannot be, or its step could not be trained, or no width makes it equal.
+            ValueError: They could not be trained, the budget is too small, or no width makes variants equal.
         """
         added: dict[str, Options] = {name: {} for name in self.plan.variants}
-        for name in self.plan.variants:
-            job = self.job("checked", name, name)
-            check_options(self.plan, name, self.runner.settings(job))
-        if self.plan.equal is None and self.plan.budget not in ("tokens", "flops"):
+        counted = self.plan.budget in ("tokens", "flops")
+        if self.plan.equal is None and not counted:
             return added
-        self._train_a_step()
-        if self.plan.equal is not None:
-            added = self._widths()
-        for name in self.plan.variants:
-            self.sizes[name] = size_of(self.place("measured", name), **added[name].get("overrides", {}))
-        return added
-
-    def _train_a_step(self) -> None:
-        one_step = {"max_steps": 1, "seed": self.plan.seeds[0], "eval_strategy": "no"}
-        jobs = {name: self.job("measured", name, name, one_step) for name in self.plan.variants}
-        outcomes = self.runner.run(list(jobs.values()))
+        few = {"max_steps": MEASURED_STEPS, "seed": self.plan.seeds[0], "eval_steps": MEASURED_STEPS}
+        jobs = {name: self.job("measured", name, name, few) for name in self.plan.variants}
+        outcomes = self.runner.run(list(jobs.values()), disposable=True)
         for name, job in jobs.items():
             if outcomes[job.name].state != "finished":
                 raise ValueError(f"variant {name}: {outcomes[job.name].message} ({self.folder}/logs/{job.name}.log)")
+        self._check_rows(list(jobs.values()))
+        records = {name: read_record(job.folder) for name, job in jobs.items()}
+        if counted:
+            self._check_budget(records)
+        return added if self.plan.equal is None else self._widths(records[self.plan.baseline])
 
-    def _widths(self) -> dict[str, Options]:
-        """Return the overrides that make each variant as large as the baseline."""
+    def _check_budget(self, records: Mapping[str, Any]) -> None:
+        """Raise ValueError if the budget has too few of a variant's steps to be kept."""
+        for name, record in records.items():
+            consumed = record["details"]["consumed"]
+            teachers = consumed.get("teachers", {}).get(self.plan.budget, 0)
+            step = (consumed[self.plan.budget] - teachers) / consumed["steps"]
+            if self.plan.amount < LEAST_STEPS * step:
+                raise ValueError(
+                    f"budget: {self.plan.budget}: {self.plan.amount:,.6g}; variant {name} takes {step:,.6g} in a "
+                    f"step; with fewer than {LEAST_STEPS} steps, {LEAST_STEPS * step:,.6g}, runs cannot be made equal"
+                )
+
+    def _widths(self, record: Mapping[str, Any]) -> dict[str, Options]:
+        """Return the overrides that make each variant as large as the baseline, of which there is a record."""
         added: dict[str, Options] = {self.plan.baseline: {}}
-        measure = equal_measure(self.plan, self.place("measured", self.plan.baseline))
+        measure = equal_measure(str(self.plan.equal), self.plan.task, record["details"]["data"]["train"])
         target = measure(AutoConfig.from_pretrained(self.place("measured", self.plan.baseline)))
         for name in self.plan.variants.keys() - added.keys():
             config = AutoConfig.from_pretrained(self.place("measured", name))
@@ -126,53 +149,58 @@ class Work:
                 raise ValueError(f"variant {name}: {error}") from error
         return added
 
-    def tune(
-        self, added: Mapping[str, Options]
-    ) -> tuple[dict[str, list[tuple[Options, float | None]]], dict[str, Options]]:
-        """Train each variant with each value, with other seeds; return the mean scores and the best values."""
-        grid = [dict(zip(self.plan.tune, values)) for values in product(*self.plan.tune.values())]
-        choices = {name: tuple(added[name] | options for options in grid) for name in self.plan.variants}
+    def tune(self, added: Mapping[str, Options]) -> tuple[Tuning, dict[str, Options]]:
+        """Train each variant with each value, with other seeds; return the mean scores and the best values.
+
+        Raises:
+            ValueError: No choice of a variant came to a score.
+        """
+        grid = self.plan.grid()
+        choices = {name: tuple(merged(added[name], options) for options in grid) for name in self.plan.variants}
         found = self.train("tuning", choices, self.plan.tuning_seeds)
         direction = 1 if self.plan.score.greater_is_better else -1
-        tuning: dict[str, list[tuple[Options, float | None]]] = {}
+        tuning: Tuning = {}
         best: dict[str, Options] = {}
         for name in self.plan.variants:
             scores: list[float | None] = []
             for number in range(len(grid)):
-                runs = [found[name][number, seed] for seed in self.plan.tuning_seeds]
+                runs = [found[name, number, seed] for seed in self.plan.tuning_seeds]
                 good = [run.score for run in runs if isinstance(run, Result)]
                 scores.append(mean(good) if len(good) == len(runs) else None)
             tuning[name] = list(zip(grid, scores))
             ranked = [(direction * score, -number) for number, score in enumerate(scores) if score is not None]
-            if ranked:
-                best[name] = grid[-max(ranked)[1]]
+            if not ranked:
+                lost = next(run for key, run in found.items() if key[0] == name and isinstance(run, Outcome))
+                raise ValueError(f"variant {name}: no choice of the tuning came to a score: {lost.message}")
+            best[name] = grid[-max(ranked)[1]]
         return tuning, best
 
     def train(
-        self, kind: str, choices: Mapping[str, tuple[Options, ...]], seeds: Sequence[int]
-    ) -> dict[str, dict[Any, Result | Outcome]]:
+        self, kind: str, choices: Mapping[str, Sequence[Options]], seeds: Sequence[int]
+    ) -> dict[tuple[str, int, int], Result | Outcome]:
         """Train variants with one choice of options each, or with several.
 
         Returns:
-            For each variant what its runs came to: by seed, or by number of the choice and seed.
+            What the runs came to, by variant, number of the choice, and seed.
         """
-        jobs: dict[tuple[str, Any, int], Job] = {}
-        for variant, seed in interleaved(list(self.plan.variants), seeds):
+        jobs: dict[tuple[str, int, int], Job] = {}
+        for seed, variant in product(seeds, self.plan.variants):  # a machine that slows down does so for all variants
             for number, options in enumerate(choices[variant]):
-                several = len(choices[variant]) > 1
-                name = f"{variant}-{number}-{seed}" if several else f"{variant}-{seed}"
-                key = (variant, (number, seed) if several else seed, seed)
-                jobs[key] = self.job(kind, name, variant, options, self.length(variant), {"seed": seed})
+                name = f"{variant}-{number}-{seed}" if len(choices[variant]) > 1 else f"{variant}-{seed}"
+                job = self.job(kind, name, variant, options, self.plan.length, {"seed": seed})
+                jobs[variant, number, seed] = job
         outcomes = self.runner.run(list(jobs.values()))
-        found: dict[str, dict[Any, Result | Outcome]] = {name: {} for name in self.plan.variants}
-        for (variant, key, seed), job in jobs.items():
-            place = Path(job.options["output_dir"])
-            found[variant][key] = read_result(self.plan, place, seed, outcomes[job.name])
-        return found
+        self._check_rows([job for job in jobs.values() if outcomes[job.name].state == "finished"])
+        return {key: read_result(self.plan, job.folder, key[2], outcomes[job.name]) for key, job in jobs.items()}
 
-    def length(self, variant: str) -> Options:
-        """Return the options that end a run, and its schedule, with the budget."""
-        if self.plan.budget == "seconds":
-            return {"max_time": f"{self.plan.amount:g}s"}
-        cost = 1.0 if self.plan.budget == "steps" else getattr(self.sizes[variant], self.plan.budget)
-        return {"max_steps": max(1, round(self.plan.amount / cost))}
+    def _check_rows(self, jobs: Sequence[Job]) -> None:
+        """Raise ValueError if runs that finished were validated on other rows, or scored by other tokens."""
+        check_tokenizers(self.plan, {job.name: tokenizer_print(job.folder) for job in jobs})
+        data = {job.name: read_record(job.folder).get("data", {}) for job in jobs}
+        first = next(iter(data), "")
+        for name, splits in data.items():
+            now = {split: rows for split, rows in splits.items() if split == "validation"}
+            for what in changed_splits(data[first], now).values():
+                raise ValueError(
+                    f"{name} was validated on other rows than {first} ({what}): their scores do not compare"
+                )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import yaml
 
 from vanillaformer.training.metrics.scores import Score, ranking_score
 from vanillaformer.training.parsing import read_settings
-from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
+from vanillaformer.training.programs import ARGUMENTS, TASKS_OF
 from vanillaformer.training.tasks import TaskName
 from vanillaformer.training.trainer.time_budget import LENGTHS
 
@@ -21,15 +22,23 @@ BUDGETS = {
     "seconds": "seconds, data and evaluations included",
     "steps": "steps of the optimizer",
 }
+OPTION_OF = {"tokens": "max_tokens", "flops": "max_flops", "seconds": "max_time", "steps": "max_steps"}
+"""The option of a training program that ends a run, and its schedule, with a budget."""
 EQUAL = ("parameters", "flops")
 # What every run does: the last weights are scored, for the best ones are better the more often one looks
 FIXED: Options = {
     "load_best_model_at_end": False,
     "early_stopping_patience": 0,
+    "max_epochs": None,
     "save_total_limit": 1,
     "disable_tqdm": True,
 }
-RESERVED = ("output_dir", "seed", *LENGTHS, "max_time", *FIXED)
+RESERVED = {
+    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed"),
+    *(*LENGTHS, *OPTION_OF.values(), *FIXED),
+}
+MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
+"""How the options begin that change a model's size."""
 SEEDS = (1, 2, 3)
 TUNING_SEEDS = (101,)
 
@@ -50,6 +59,7 @@ class Plan:
         equal: What `intermediate_size` is adjusted for, to be as the baseline's: parameters, flops or nothing.
         tune: Values of options that each variant is tuned over.
         tuning_seeds: The seeds of the tuning.
+        defaults: For each variant the options that follow the data, which are chosen once for all.
     """
 
     program: str
@@ -63,16 +73,37 @@ class Plan:
     equal: str | None = None
     tune: dict[str, list[Any]] = field(default_factory=dict)
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+    defaults: dict[str, Options] = field(default_factory=dict)
+
+    @property
+    def task(self) -> TaskName:
+        """What the models do."""
+        return self.arguments.get("objective", TASKS_OF[self.program][0])
+
+    @property
+    def length(self) -> Options:
+        """The option that ends a run, and its schedule, with the budget."""
+        amount = f"{self.amount:g}s" if self.budget == "seconds" else self.amount
+        return {OPTION_OF[self.budget]: int(amount) if self.budget in ("tokens", "steps") else amount}
 
     def options(self, variant: str, *more: Mapping[str, Any]) -> Options:
-        """Return the options of a variant's runs; later ones win, fields of the configuration one by one."""
-        found: Options = {}
-        for options in (self.arguments, self.variants[variant], *more, FIXED):
-            overrides = fields_of(found.get("overrides")) | fields_of(options.get("overrides"))
-            found |= options
-            if overrides:
-                found["overrides"] = overrides
-        return found
+        """Return the options of a variant's runs; later ones win."""
+        return merged(self.defaults.get(variant, {}), self.arguments, self.variants[variant], *more, FIXED)
+
+    def grid(self) -> list[Options]:
+        """Return the choices of the tuning; a single one without options if nothing is tuned."""
+        return [dict(zip(self.tune, values)) for values in product(*self.tune.values())]
+
+
+def merged(*parts: Mapping[str, Any]) -> Options:
+    """Return options of which later ones win, fields of the configuration one by one."""
+    found: Options = {}
+    for options in parts:
+        overrides = fields_of(found.get("overrides")) | fields_of(options.get("overrides"))
+        found |= options
+        if overrides:
+            found["overrides"] = overrides
+    return found
 
 
 def fields_of(overrides: Any) -> Options:
@@ -100,10 +131,15 @@ def read_plan(path: Path, **given: Any) -> Plan:
     program = one_of(path, "program", content.get("program"), ARGUMENTS)
     variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in _variants(path, content)}
     arguments = mapping(path, "arguments", content.get("arguments"))
-    for where, options in {"arguments": arguments, **variants}.items():
-        for name in options:
-            if name.replace("-", "_") in RESERVED:
-                raise ValueError(f"{path}: {where}: {name} is the comparison's to set (budget, seeds, folder)")
+    tune = {name: _values(path, name, values) for name, values in mapping(path, "tune", content.get("tune")).items()}
+    seeds = _seeds(path, "seeds", content.get("seeds", SEEDS))
+    tuning_seeds = _seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS))
+    if tune and set(seeds) & set(tuning_seeds):
+        raise ValueError(
+            f"{path}: tuning_seeds: {list(tuning_seeds)}; none of them may be among the seeds {list(seeds)}"
+        )
+    for where, options in {"arguments": arguments, **variants, "tune": tune}.items():
+        _check_names(path, where, options, equal=content.get("equal"))
     unit, amount = _budget(path, content.get("budget"))
     equal = content.get("equal")
     return Plan(
@@ -114,27 +150,24 @@ def read_plan(path: Path, **given: Any) -> Plan:
         amount=amount,
         baseline=one_of(path, "baseline", content.get("baseline", next(iter(variants))), variants),
         score=_score(path, content.get("score", "loss"), program, arguments),
-        seeds=_seeds(path, "seeds", content.get("seeds", SEEDS)),
+        seeds=seeds,
         equal=None if equal is None else one_of(path, "equal", equal, EQUAL),
-        tune={
-            name: _values(path, name, values) for name, values in mapping(path, "tune", content.get("tune")).items()
-        },
-        tuning_seeds=_seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS)),
+        tune=tune,
+        tuning_seeds=tuning_seeds,
     )
 
 
-def check_options(plan: Plan, variant: str, settings: Path) -> None:
-    """Read the settings of a variant as its program will.
-
-    Raises:
-        ValueError: An option is unknown or has a value that it cannot have.
-    """
-    try:
-        parse_arguments(plan.program, [str(settings)])
-    except SystemExit:
-        raise ValueError(f"variant {variant}: vanillaformer {plan.program} does not take its options") from None
-    except ValueError as error:
-        raise ValueError(f"variant {variant}: {error}") from error
+def _check_names(path: Path, where: str, options: Options, *, equal: str | None) -> None:
+    """Raise ValueError for options that a plan cannot give in this place."""
+    for name in (given.replace("-", "_") for given in options):
+        if name in RESERVED:
+            raise ValueError(f"{path}: {where}: {name} is the comparison's to set (budget, seeds, folder)")
+        if name == "objective" and where != "arguments":
+            raise ValueError(
+                f"{path}: {where}: objective: scores of two objectives do not compare; give it in arguments"
+            )
+        if equal and where == "tune" and name.startswith(MODEL_OPTIONS):
+            raise ValueError(f"{path}: tune: {name} changes the size that `equal: {equal}` keeps; give one of them")
 
 
 def one_of(path: Path, key: str, value: Any, allowed: Any) -> str:
@@ -168,17 +201,22 @@ def _budget(path: Path, value: Any) -> tuple[str, float]:
         raise ValueError(f"{path}: budget: give one of {', '.join(BUDGETS)}, such as `budget: {{tokens: 2.0e+6}}`")
     unit, amount = next(iter(budget.items()))
     one_of(path, "budget", unit, BUDGETS)
+    whole = unit in ("tokens", "steps")
     try:
-        amount = float(amount)  # YAML takes 2e6 for a word
+        number = 0.0 if isinstance(amount, bool) else float(amount)  # YAML takes 2e6 for a word
     except (TypeError, ValueError):
-        amount = 0.0
-    if not 0 < amount < float("inf"):
-        raise ValueError(f"{path}: budget: {unit}: {next(iter(budget.values()))!r}; it must be a number above 0")
-    return unit, amount
+        number = 0.0
+    if not 0 < number < float("inf") or (whole and number % 1):
+        raise ValueError(f"{path}: budget: {unit}: {amount!r}; it must be a {'whole ' * whole}number above 0")
+    return unit, number
 
 
 def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, Sequence) or not value or not all(isinstance(seed, int) and seed >= 0 for seed in value):
+    if (
+        not isinstance(value, Sequence)
+        or not value
+        or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in value)
+    ):
         raise ValueError(f"{path}: {key}: {value!r}; it must be a list of whole numbers, 0 or more")
     if len(set(value)) < len(value):
         raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")

@@ -1,8 +1,6 @@
 """The report of a comparison: a table, what differs, figures, and how to run it again."""
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -13,10 +11,10 @@ from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.drawing import embedded
 
-from .charts import AXES, loss_figure, score_figure, tuning_figure
+from .charts import AXES, curve_figure, interval_of_mean, score_figure, tuning_figure
 from .comparing import Comparison
 from .results import VariantResult
-from .statistics import Test, against_baseline, interval, seed_correlation
+from .statistics import Test, against_baseline
 
 NOTHING = "-"
 ENGINE = Environment(
@@ -28,41 +26,14 @@ ENGINE = Environment(
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A variant in the table, as it is printed."""
-
-    name: str
-    is_baseline: bool
-    score: str
-    each: str
-    difference: str
-    p: str
-    found: bool
-    parameters: str
-    flops_per_token: str
-    tokens_per_second: str
-    memory: str
-    lost: str
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure in the report."""
-
-    title: str
-    names: Sequence[str]
-    data: str
-
-
 def write_report(comparison: Comparison, folder: Path) -> str:
     """Write report.html, report.md, and the figures with their numbers; return the table and what it says as text."""
     figures = folder / "figures"
     drawn = [("Scores", score_figure(comparison, figures))]
-    drawn += [(f"Loss over {AXES[axis][0]}", loss_figure(comparison, figures, axis)) for axis in AXES]
+    drawn += [(f"Validation over {AXES[axis][0]}", curve_figure(comparison, figures, axis)) for axis in AXES]
     if comparison.tuning:
         drawn.append(("Tuning", tuning_figure(comparison, figures)))
-    pictures = [Picture(title, names, embedded(figures / names[0])) for title, names in drawn]
+    pictures = [{"title": title, "name": names[1], "data": embedded(figures / names[0])} for title, names in drawn]
     content = facts(comparison)
     for name in ("report.html", "report.md"):
         text = ENGINE.get_template(f"{name}.jinja").render(pictures=pictures, **content)
@@ -86,25 +57,26 @@ def facts(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def row(found: VariantResult, test: Test | None, plan: Any) -> Row:
+def row(found: VariantResult, test: Test | None, plan: Any) -> dict[str, Any]:
     """Return a variant's row of the table."""
-    half, size = interval(found.scores), found.size
-    center = f"{mean(found.scores):.4g}" if found.scores else NOTHING
-    states = [outcome.state for outcome in found.lost.values()]
-    return Row(
-        name=found.name,
-        is_baseline=found.name == plan.baseline,
-        score=f"{center} ± {half:.2g}" if half == half else center,
-        each=", ".join(f"{score:.4g}" for score in found.scores),
-        difference="" if test is None else f"{test.difference:+.3g} ({test.low:+.3g} to {test.high:+.3g})",
-        p="" if test is None else ("< 0.001" if test.p < 0.001 else f"{test.p:.3f}"),
-        found=test is not None and test.found,
-        parameters=f"{size.parameters:,}" if size else NOTHING,
-        flops_per_token=f"{size.flops / size.tokens:.3g}" if size else NOTHING,
-        tokens_per_second=f"{found.speed:,.0f}" if found.speed else NOTHING,
-        memory=f"{max(run.memory for run in found.runs):,.0f}" if found.runs else NOTHING,
-        lost=", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
-    )
+    center, states = NOTHING, [outcome.state for outcome in found.lost.values()]
+    if found.scores:
+        low, high = interval_of_mean(plan.score, found.scores)
+        center = f"{mean(found.scores):.4g}" + (f" ({low:.4g} to {high:.4g})" if low == low else "")
+    return {
+        "name": found.name,
+        "is_baseline": found.name == plan.baseline,
+        "score": center,
+        "each": ", ".join(f"{score:.4g}" for score in found.scores),
+        "difference": "" if test is None else f"{test.difference:+.3g} ({test.low:+.3g} to {test.high:+.3g})",
+        "p": "" if test is None else ("< 0.001" if test.p < 0.001 else f"{test.p:.3f}"),
+        "found": test is not None and test.found,
+        "parameters": f"{found.parameters:,}" if found.parameters else NOTHING,
+        "flops_per_token": f"{found.flops_per_token:.3g}" if found.flops_per_token else NOTHING,
+        "tokens_per_second": f"{found.speed:,.0f}" if found.speed else NOTHING,
+        "memory": f"{max(run.memory for run in found.runs):,.0f}" if found.runs else NOTHING,
+        "lost": ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states)),
+    }
 
 
 def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
@@ -118,25 +90,30 @@ def sentences(comparison: Comparison, tests: dict[str, Test]) -> list[str]:
     if rest:
         found.append(f"No detectable difference from {plan.baseline}: {', '.join(rest)}.")
     if tests:
-        together = [test.resolution for test in tests.values() if not test.alone]
-        if together:
-            found.append(f"With these runs, differences below {max(together):.2g} cannot be detected (Dunnett, 95 %).")
-        alone = [name for name, test in tests.items() if test.alone]
-        if alone:
+        if together := [test.resolution for test in tests.values() if not test.alone]:
+            least = max(together)
+            found.append(
+                f"With these runs, differences below {least:.2g} cannot be detected (Dunnett and Welch, 95 %)."
+            )
+        if alone := [name for name, test in tests.items() if test.alone]:
             found.append(
                 f"Spread wider than the others, and tested with their own variance (Welch): {', '.join(alone)}."
             )
     for name, variant in comparison.variants.items():
         if variant.lost:
             total = len(variant.lost) + len(variant.runs)
-            found.append(f"{name}: {len(variant.lost)} of {total} runs did not finish and are in no mean.")
+            why = "; ".join(f"seed {seed} {lost.state}: {lost.message}" for seed, lost in variant.lost.items())
+            found.append(f"{name}: {len(variant.lost)} of {total} runs are lost, and in no mean ({why}).")
+        if ends := variant.rises():
+            found.append(
+                f"{name}: the validation loss rises from {ends[0]:.4g} to {ends[1]:.4g} at the end, in every run "
+                "(overfitting): the last weights are compared, not the best."
+            )
     untested = [name for name in comparison.variants if name not in tests and name != plan.baseline]
     if untested:
-        found.append(f"Not tested, for want of two finished runs on both sides: {', '.join(untested)}.")
-    by_seed = {name: {run.seed: run.score for run in found.runs} for name, found in comparison.variants.items()}
-    correlation = seed_correlation({name: scores for name, scores in by_seed.items() if scores})
-    if correlation == correlation:
-        found.append(f"Runs of the same seed correlate with {correlation:.2f}; the test does not use it.")
+        found.append(
+            f"Not tested, for want of two runs that count on both sides, or of any spread: {', '.join(untested)}."
+        )
     if len(plan.seeds) < 5:
         found.append(f"{len(plan.seeds)} seeds show large differences only; a claim deserves 5.")
     found.append("The intervals are of seeds (weights and order of the data), not of the validation rows.")
@@ -150,7 +127,7 @@ def differences(found: VariantResult, comparison: Comparison) -> str:
     baseline, words = comparison.variants[comparison.plan.baseline], []
     options = {name: value for name, value in found.options.items() if name != "overrides"}
     words += [f"--{name} {value}" for name, value in options.items()]
-    configs = [variant.size.config if variant.size else {} for variant in (baseline, found)]
+    configs = [variant.config for variant in (baseline, found)]
     for name in sorted(configs[0].keys() | configs[1].keys()) if all(configs) else ():
         old, new = (config.get(name, "default") for config in configs)
         if old != new:

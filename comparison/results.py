@@ -2,14 +2,30 @@
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
+from vanillaformer.training.run_folder.checkpoints import spent_of_budget
+from vanillaformer.training.run_folder.files import RECORD
+
 from .plan import Plan
-from .running import Outcome
-from .sizes import Size
+from .running import Outcome, State
+
+TOLERANCE = {"seconds": 0.05}
+"""Largest share by which a run may differ from its budget, if it is not `COUNTED`."""
+COUNTED = 0.02
+LEAST_STEPS = round(0.5 / COUNTED)
+"""Steps of a budget in tokens or FLOPs: with fewer, half a step is more than the tolerance."""
+LAST_PART = 5
+"""The end of a run is its last fifth."""
+FEWEST_LOSSES, FEWEST_AT_END = 10, 3
+"""Training losses that tell whether a run diverged, and those of its end: fewer are single batches."""
+NOISE = 8
+"""How much a training loss has to rise, in medians of the change from one report to the next."""
 
 
 @dataclass
@@ -19,20 +35,22 @@ class Result:
     Attributes:
         seed: Its seed.
         score: Its score on the validation data, by its last weights.
-        steps: Its steps.
+        consumed: The tokens, flops, rows and steps that it counted, and those of its teachers.
+        steps: The steps of its model, without those of teachers.
         seconds: Seconds of training.
         whole: Whether it was trained in one go, so that the seconds are those of all steps.
         memory: The most memory in MiB.
-        losses: Steps and validation losses.
+        curves: Steps and values on the validation data: of the `loss`, and of the score if it is another one.
     """
 
     seed: int
     score: float
+    consumed: dict[str, Any]
     steps: int
     seconds: float
     whole: bool
     memory: float
-    losses: list[tuple[int, float]]
+    curves: dict[str, list[tuple[int, float]]]
 
 
 @dataclass
@@ -42,14 +60,16 @@ class VariantResult:
     Attributes:
         name: Its name.
         options: What it adds to the arguments.
-        size: What a step computes; None if no run finished.
-        runs: The runs that finished.
-        lost: How the others ended, by seed.
+        parameters: Parameters of its model; None if no run finished.
+        config: The model's config as a dictionary.
+        runs: The runs that count.
+        lost: Why the others do not, by seed.
     """
 
     name: str
     options: dict[str, Any]
-    size: Size | None = None
+    parameters: int | None = None
+    config: dict[str, Any] = field(default_factory=dict)
     runs: list[Result] = field(default_factory=list)
     lost: dict[int, Outcome] = field(default_factory=dict)
 
@@ -59,37 +79,100 @@ class VariantResult:
         return [run.score for run in self.runs]
 
     @property
+    def flops_per_token(self) -> float | None:
+        """Floating-point operations of training for each token that was read."""
+        return mean(run.consumed["flops"] / run.consumed["tokens"] for run in self.runs) if self.runs else None
+
+    @property
     def speed(self) -> float | None:
         """Tokens per second, the mean over the runs that were trained in one go."""
-        times = [run.seconds / run.steps for run in self.runs if run.whole]
-        return self.size.tokens / mean(times) if self.size and times else None
+        found = [run.consumed["tokens"] / run.seconds for run in self.runs if run.whole]
+        return mean(found) if found else None
+
+    def curve(self, name: str) -> list[tuple[int, float]]:
+        """Return the steps and values of a curve, each the mean over the runs."""
+        return [(steps[0], mean(values)) for steps, values in (zip(*each) for each in zip(*self._curves(name)))]
+
+    def rises(self) -> tuple[float, float] | None:
+        """Return the lowest mean validation loss and that at the end, if the loss of every run has risen since."""
+        points = self.curve("loss")
+        lowest = min(range(len(points)), key=lambda place: points[place][1], default=0)
+        if not points or any(curve[-1][1] <= 1.01 * curve[lowest][1] for curve in self._curves("loss")):
+            return None
+        return points[lowest][1], points[-1][1]
+
+    def _curves(self, name: str) -> list[list[tuple[int, float]]]:
+        return [run.curves[name] for run in self.runs if run.curves[name]]
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """Return the record of a run."""
+    return json.loads((folder / RECORD).read_text(encoding="utf-8"))
 
 
 def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result | Outcome:
-    """Return the result of a run; how it ended, if it diverged or failed.
-
-    A run diverged if its score is not a number or its last training loss is above its first.
-    """
+    """Return the result of a run; why it does not count, if it failed, diverged or did not keep the budget."""
     if outcome.state != "finished":
         return outcome
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+
+    def lost(state: State, message: str) -> Outcome:
+        return replace(outcome, state=state, message=message)
+
+    record = read_record(folder)
+    details, score = record["details"], record["metrics"].get(f"eval_{plan.score.name}")
     history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
-    score = record["metrics"].get(f"eval_{plan.score.name}")
-    training, held_out = curve(history, "loss"), curve(history, "eval_loss")
-    if score is None or not math.isfinite(score) or (len(training) > 1 and not training[-1][1] <= training[0][1]):
-        return Outcome("diverged", "its loss is above where it began", outcome.seconds, outcome.memory)
+    if score is None:
+        return lost("failed", f"its record has no {plan.score.name}")
+    if not math.isfinite(score):
+        return lost("diverged", f"its {plan.score.name} is {score}")
+    if why := off_budget(
+        plan, spent_of_budget(folder) if plan.budget == "seconds" else details["consumed"][plan.budget]
+    ):
+        return lost("unequal", why)
+    if why := divergence(history, details.get("baselines", {})):
+        return lost("diverged", why)
     return Result(
         seed=seed,
         score=float(score),
-        steps=record["details"]["steps"],
+        consumed=details["consumed"],
+        steps=details["steps"],
         seconds=record["metrics"]["train_runtime"],
-        whole=record["details"]["training"].get("resumed") is None,
+        whole=details["training"].get("resumed") is None,
         memory=outcome.memory,
-        losses=held_out,
+        curves={name: curve(history, f"eval_{name}") for name in ("loss", plan.score.name)},
     )
 
 
-def curve(history: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+def off_budget(plan: Plan, counted: float) -> str:
+    """Return in words how a run missed the budget; nothing if it kept it."""
+    tolerance = TOLERANCE.get(plan.budget, COUNTED) * plan.amount
+    if abs(counted - plan.amount) <= tolerance:
+        return ""
+    low, high = plan.amount - tolerance, plan.amount + tolerance
+    return f"it took {counted:,.6g} {plan.budget}; {low:,.6g} to {high:,.6g} are allowed"
+
+
+def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str, float]]) -> str:
+    """Return in words that a run diverged; nothing if it did not.
+
+    Its training loss ends above its beginning by more than its noise, and its validation loss ends above that of the
+    best trivial prediction. The first alone is noise or a task that starts slowly, the second alone is overfitting.
+    """
+    losses, held_out = (
+        [value for _, value in curve(history, name) if math.isfinite(value)] for name in ("loss", "eval_loss")
+    )
+    if len(losses) < FEWEST_LOSSES or not held_out:
+        return ""
+    end = mean(losses[-max(FEWEST_AT_END, len(losses) // LAST_PART) :])
+    noise = median(abs(new - old) for old, new in pairwise(losses))
+    trivial = min((scores["eval_loss"] for scores in baselines.values() if "eval_loss" in scores), default=held_out[0])
+    last = mean(held_out[-max(1, len(held_out) // LAST_PART) :])
+    if end <= losses[0] + NOISE * noise or last <= trivial:
+        return ""
+    return f"its loss rose from {losses[0]:.4g} to {end:.4g}, {last:.4g} on the validation data"
+
+
+def curve(history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
     """Return the steps and values of what was logged by a name."""
     found = {entry["step"]: float(entry[name]) for entry in history if name in entry}
     return sorted(found.items())

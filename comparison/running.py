@@ -2,11 +2,12 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,14 +16,21 @@ from typing import Any, Literal
 import psutil
 import yaml
 
+from vanillaformer import __version__
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.reporting import report
+from vanillaformer.training.run_folder.files import RECORD
+from vanillaformer.training.run_folder.fingerprints import Prints, changed_splits
 from vanillaformer.training.trainer.time_budget import in_short
 
-State = Literal["finished", "diverged", "failed"]
+from .plan import Options, Plan
+from .resolving import rows_now
+
+State = Literal["finished", "diverged", "failed", "unequal"]
 DIVERGED = ("NaN", "infinite", "not finite")
 """Words of the program's error on a loss that is not a number."""
 MEBI = 2**20
+REPLACED = "replaced"
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,12 @@ class Job:
     """
 
     name: str
-    options: dict[str, Any]
+    options: Options
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.options["output_dir"])
 
 
 @dataclass
@@ -43,8 +56,8 @@ class Outcome:
     """How a training ended.
 
     Attributes:
-        state: Finished, diverged (a loss that is not finite) or failed.
-        message: The last line of its log, if it did not finish.
+        state: Finished, diverged (its loss rose, or is not finite), failed, or unequal (it did not keep the budget).
+        message: Why it does not count; of a training that did not finish, the last line of its log.
         seconds: Its duration, start of the program included.
         memory: The most memory that it had, in MiB; of a run that was resumed, of its last part.
     """
@@ -59,48 +72,51 @@ class Runner:
     """Runs the trainings of a comparison.
 
     Args:
-        program: The training program.
+        plan: The plan.
         folder: The folder of the comparison.
         workers: How many run at once; they share the cores.
+        overwrite: Whether runs that the plan does not ask for any more make room for others.
     """
 
     command = (sys.executable, "-m", "vanillaformer")
 
-    def __init__(self, program: str, folder: Path, workers: int):
-        self.program, self.folder, self.workers = program, folder, workers
+    def __init__(self, plan: Plan, folder: Path, workers: int, *, overwrite: bool = False):
+        self.plan, self.folder, self.workers, self.overwrite = plan, folder, workers, overwrite
+        self.rows: dict[str, Prints] = {}
         self.processes: set[subprocess.Popen] = set()
         self.stopped = False
 
-    def settings(self, job: Job) -> Path:
-        """Return the settings file of a job, written if it is not there."""
-        path = self.folder / "settings" / f"{job.name}.yaml"
+    def _file(self, kind: str, job: Job) -> Path:
+        """Return the file of a job: `settings` and `logs` to read, `started` and `outcomes` as JSON."""
+        suffix = {"settings": ".yaml", "logs": ".log"}.get(kind, ".json")
+        return self.folder / kind / f"{job.name}{suffix}"
+
+    def _read(self, kind: str, job: Job) -> dict[str, Any]:
+        path = self._file(kind, job)
+        return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def _write(self, kind: str, job: Job, content: dict[str, Any]) -> None:
+        path = self._file(kind, job)
         path.parent.mkdir(parents=True, exist_ok=True)
-        text = yaml.safe_dump(job.options, sort_keys=False, allow_unicode=True)
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            self._outcome(job).unlink(missing_ok=True)  # of other settings
-            write_text(path, text)
-        return path
+        as_yaml = path.suffix == ".yaml"
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True) if as_yaml else f"{json.dumps(content)}\n"
+        write_text(path, text)
 
-    def ended(self, job: Job) -> Outcome | None:
-        """Return how a job ended, if it has and would end in the same way again."""
-        self.settings(job)
-        place = self._outcome(job)
-        earlier = Outcome(**json.loads(place.read_text(encoding="utf-8"))) if place.is_file() else None
-        if earlier is None or earlier.state == "failed":
-            return None
-        return earlier if earlier.state == "diverged" or is_finished(Path(job.options["output_dir"])) else None
+    def run(self, jobs: Sequence[Job], *, disposable: bool = False) -> dict[str, Outcome]:
+        """Run jobs, and return how each ended, by name. Those that ended before do not run again, unless they failed.
 
-    def _outcome(self, job: Job) -> Path:
-        return self.folder / "outcomes" / f"{job.name}.json"
-
-    def run(self, jobs: Sequence[Job]) -> dict[str, Outcome]:
-        """Run jobs in their order, and return how each ended; those that did not finish do not stop the others.
+        Args:
+            jobs: The jobs.
+            disposable: Whether earlier runs in the folders of these jobs may be deleted.
 
         Raises:
-            KeyboardInterrupt: It was interrupted; the runs have made checkpoints.
+            ValueError: A folder holds another run than its job.
+            KeyboardInterrupt: It was interrupted; the runs were ended, each with a checkpoint.
         """
-        outcomes = {job.name: outcome for job in jobs if (outcome := self.ended(job)) is not None}
-        left, start = [job for job in jobs if job.name not in outcomes], time.monotonic()
+        self._make_room(jobs, disposable=disposable)
+        outcomes = {job.name: outcome for job in jobs if (outcome := self._ended(job))}
+        left = [job for job in jobs if job.name not in outcomes]
+        start = time.monotonic()
         if outcomes:
             report(f"{len(outcomes)} of {len(jobs)} trainings have ended before.")
         with ThreadPoolExecutor(self.workers) as pool:
@@ -127,69 +143,113 @@ class Runner:
         for process in list(self.processes):
             process.send_signal(signal.SIGTERM)
 
+    def _ended(self, job: Job) -> Outcome | None:
+        """Return how a job ended, if it has and would end in the same way again."""
+        found = self._read("outcomes", job)
+        earlier = Outcome(**found) if found else None
+        if earlier is None or earlier.state == "failed":
+            return None
+        return earlier if earlier.state == "diverged" or _record(job).get("finished") else None
+
+    def _make_room(self, jobs: Sequence[Job], *, disposable: bool) -> None:
+        """Write the settings of jobs, and move other runs out of their folders if that is asked for."""
+        for job in jobs:
+            self._end_orphan(job)
+        changed = {job.name: why for job in jobs if (why := self._changes(job))}
+        if changed and not self.overwrite and not disposable:
+            name, why = next(iter(changed.items()))
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            raise ValueError(
+                f"{self.folder} holds runs that do not compare with those of this plan ({name}{more}: {why}): "
+                f"choose another --output_dir, or --overwrite, which moves them to {self.folder / REPLACED}"
+            )
+        for job in jobs:
+            if job.name in changed and disposable:
+                shutil.rmtree(job.folder)
+            elif job.name in changed:
+                aside = self.folder / REPLACED
+                aside.mkdir(exist_ok=True)
+                os.replace(job.folder, aside / f"{job.name}.{1 + len([*aside.glob(f'{job.name}.*')])}")
+            old = self._read("settings", job) | {"output_dir": str(job.folder)}  # wherever it was made
+            if old != job.options or not job.folder.exists():
+                self._file("outcomes", job).unlink(missing_ok=True)  # of another run
+            self._write("settings", job, job.options)
+
+    def _changes(self, job: Job) -> str:
+        """Return in what the run in the folder of a job differs from it, in words; nothing if it does not."""
+        record = _record(job)
+        if not record:
+            return ""
+        old, new = ({**options, "output_dir": ""} for options in (self._read("settings", job), job.options))
+        names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+        changes = [f"{name}: {old.get(name)!r} then, {new.get(name)!r} now" for name in names]
+        version = self._read("started", job).get("version", "an earlier version")
+        if version != __version__:
+            changes.append(f"vanillaformer: {version} then, {__version__} now")
+        if not changes and record.get("data"):
+            splits = changed_splits(record["data"], rows_now(self.plan, job.options, self.rows))
+            changes = [f"{split} data: {what}" for split, what in splits.items() if split != "test"]
+        return "; ".join(changes)
+
+    def _end_orphan(self, job: Job) -> None:
+        """End the training of a comparison that was killed: two cannot work in one folder."""
+        started = self._read("started", job)
+        try:
+            process = psutil.Process(started["pid"])
+            if process.create_time() == started["created"] and started["settings"] in process.cmdline():
+                process.terminate()
+                process.wait(60)
+        except (psutil.Error, KeyError):
+            return
+
     def _job(self, job: Job) -> Outcome:
         """Run a job and note how it ended."""
         if self.stopped:
             return Outcome("failed", "not started", 0.0, 0.0)
-        settings, place = self.settings(job), self._outcome(job)
-        end_orphan(settings)
-        outcome = self._run(job, settings)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_text(place, json.dumps(asdict(outcome)) + "\n")
+        start = time.monotonic()
+        code, memory = self.execute(job, self._file("settings", job).resolve())
+        message = "" if code == 0 else last_line(self._file("logs", job))
+        state: State = "finished"
+        if code:
+            state = "diverged" if any(word in message for word in DIVERGED) else "failed"
+        outcome = Outcome(state, message, time.monotonic() - start, memory)
+        self._write("outcomes", job, asdict(outcome))
         return outcome
 
-    def _run(self, job: Job, settings: Path) -> Outcome:
-        log = self.folder / "logs" / f"{job.name}.log"
+    def execute(self, job: Job, settings: Path) -> tuple[int, float]:
+        """Run the program in a process of its own; return its exit code, and the most memory that it had in MiB."""
+        log = self._file("logs", job)
         log.parent.mkdir(parents=True, exist_ok=True)
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         environment = {"OMP_NUM_THREADS": str(threads)} | os.environ
-        start = time.monotonic()
+        command = [*self.command, self.plan.program, str(settings)]
         with log.open("a", encoding="utf-8") as output:
-            process = subprocess.Popen(
-                [*self.command, self.program, str(settings)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
+            process = subprocess.Popen(  # a terminal's Ctrl-C is not for it too: a second signal ends it at once
+                command, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
             self.processes.add(process)
             try:
+                self._note_start(job, settings, process.pid)
                 _, status, used = os.wait4(process.pid, 0)
             finally:
                 self.processes.discard(process)
             process.returncode = os.waitstatus_to_exitcode(status)
-        memory = used.ru_maxrss / (MEBI if sys.platform == "darwin" else 1024)
-        message = "" if process.returncode == 0 else last_line(log)
-        state: State = "finished"
-        if process.returncode:
-            state = "diverged" if any(word in message for word in DIVERGED) else "failed"
-        return Outcome(state, message, time.monotonic() - start, memory)
+        return process.returncode, used.ru_maxrss / (MEBI if sys.platform == "darwin" else 1024)
+
+    def _note_start(self, job: Job, settings: Path, pid: int) -> None:
+        """Note which process works in a folder, and of which version."""
+        created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
+        note = {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
+        self._write("started", job, note)
 
 
-def is_finished(folder: Path) -> bool:
-    """Tell whether a folder holds a finished run."""
-    record = folder / "run.json"
-    return record.is_file() and bool(json.loads(record.read_text(encoding="utf-8"))["finished"])
-
-
-def end_orphan(settings: Path) -> None:
-    """End a training with these settings whose comparison was killed: two cannot work in one folder."""
-    for process in psutil.process_iter():
-        try:
-            if str(settings) in process.cmdline() and process.pid != os.getpid():
-                process.terminate()
-                process.wait(60)
-        except (psutil.Error, OSError):
-            continue
+def _record(job: Job) -> dict[str, Any]:
+    """Return the record of the run in the folder of a job; nothing if there is none."""
+    path = job.folder / RECORD
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def last_line(log: Path) -> str:
     """Return the last line of a log that is not empty."""
     lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it said nothing"
-
-
-def interleaved(variants: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int]]:
-    """Yield each variant once per seed, seed by seed: a machine that slows down does so for all variants."""
-    for seed in seeds:
-        for variant in variants:
-            yield variant, seed
+    return lines[-1] if lines else "it printed nothing"

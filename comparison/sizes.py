@@ -1,57 +1,28 @@
-"""How much a run computes: tokens and floating-point operations of a step, and the steps that a budget pays for."""
+"""How large a model is, and the width of the feed-forward layers that makes it as large as another one."""
 
 import copy
-import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer.modeling.counts import count_flops, count_parameters
+from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
+from vanillaformer.training.tasks import TASKS, TaskName
 
-from .plan import Plan
-
-TRAINING_PASSES = 3
-"""A step computes as much as three forward passes: the backward pass twice as much as the forward pass."""
 MULTIPLE = 8
 """Widths of feed-forward layers are multiples of it."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """What a variant's step reads and computes, and what its model has.
-
-    Attributes:
-        parameters: Parameters of the model.
-        tokens: Tokens of a step, padding not counted: of source and target, or patches of images.
-        flops: Floating-point operations of a step, matrix products alone.
-        config: The model's config as a dictionary.
-    """
-
-    parameters: int
-    tokens: float
-    flops: float
-    config: dict[str, Any]
-
-
-def size_of(folder: Path, **fields: Any) -> Size:
-    """Return the size of a run from its folder, or that of the same run with other fields of its config."""
-    record = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    details = record["details"]
-    config: Any = AutoConfig.from_pretrained(folder)
-    config.update(fields)
-    source, target = row_lengths(details["data"]["train"], config)
-    rows = details["rows"]["train"] * details["training"]["epochs"] / details["steps"]
-    flops = flops_of_row(config, source, target, head="classif" not in details["training"]["model_class"].lower())
-    return Size(
-        parameters=sum(count_parameters(config).values()) if fields else details["training"]["parameters"],
-        tokens=rows * (source + target),
-        flops=rows * flops * TRAINING_PASSES,
-        config=config.to_diff_dict(),
-    )
+def flops_of_row(config: Any, task: TaskName, source: float, target: float) -> int:
+    """Return the floating-point operations of a forward pass over a row of mean length, of the model for a task."""
+    model = build_on_meta(config, TASKS[task].auto_class.from_config)
+    lengths = (target, source) if config.is_encoder_decoder else (source, source)
+    inputs = inputs_on_meta(config, 1, *(max(1, round(length)) for length in lengths))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(**inputs)
+    return counter.get_total_flops()
 
 
 def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
@@ -61,12 +32,17 @@ def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
     return stats.get("mean length") or math.prod(config.grid), 0.0
 
 
-def flops_of_row(config: Any, source: float, target: float, *, head: bool = True) -> float:
-    """Return the floating-point operations of a forward pass over a row of mean length."""
-    lengths = (target, source) if config.is_encoder_decoder else (source, source)
-    rounded = [max(1, round(length)) for length in lengths]
-    parts = count_flops(config, 1, *rounded)
-    return sum(parts.values()) - (0 if head else parts.get("head", 0))
+def equal_measure(equal: str, task: TaskName, stats: dict[str, Any]) -> Callable[[Any], float]:
+    """Return what has to be equal in all variants, as a function of a config.
+
+    Args:
+        equal: Parameters or flops.
+        task: What the models do.
+        stats: Statistics of the baseline's training data.
+    """
+    if equal == "parameters":
+        return lambda config: build_on_meta(config, TASKS[task].auto_class.from_config).num_parameters()
+    return lambda config: flops_of_row(config, task, *row_lengths(stats, config))
 
 
 def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
@@ -87,11 +63,3 @@ def matched_size(config: Any, measure: Callable[[Any], float], target: float) ->
     if found < MULTIPLE:
         raise ValueError(f"no intermediate_size of at least {MULTIPLE} makes it as small as the baseline")
     return MULTIPLE * round(found / MULTIPLE)
-
-
-def equal_measure(plan: Plan, folder: Path) -> Callable[[Any], float]:
-    """Return what has to be equal in all variants, as a function of a config."""
-    if plan.equal == "parameters":
-        return lambda config: sum(count_parameters(config).values())
-    stats = json.loads((folder / "run.json").read_text(encoding="utf-8"))["details"]["data"]["train"]
-    return lambda config: flops_of_row(config, *row_lengths(stats, config))

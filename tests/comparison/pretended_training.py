@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+TOKENS, FLOPS = 64, 1_000_000  # of a step
 settings = yaml.safe_load(Path(sys.argv[2]).read_text(encoding="utf-8"))
 folder, overrides, rate = Path(settings["output_dir"]), settings.get("overrides", {}), settings["learning_rate"]
 folder.mkdir(parents=True, exist_ok=True)
@@ -18,7 +19,9 @@ if rate == 13:
 if rate > 1:
     raise SystemExit("the loss or its gradient is NaN or infinite at step 3")
 time.sleep(settings.get("warmup_steps", 0))
-steps = settings.get("max_steps", 7)
+lengths = {"max_steps": 1, "max_tokens": TOKENS, "max_flops": FLOPS}
+steps = next((round(settings[name] / step) for name, step in lengths.items() if name in settings), 7)
+read = steps * (2 if rate == 0.8 else 1)
 best = -3 if overrides.get("norm_placement", "pre") == "pre" else -2  # the power of ten that suits it
 loss = 2 + abs(math.log10(rate) - best) + 0.01 * settings["seed"]
 record = {
@@ -26,18 +29,25 @@ record = {
     "metrics": {"eval_loss": loss, "train_runtime": 2.0},
     "details": {
         "steps": steps,
-        "rows": {"train": 40},
+        "consumed": {"steps": read, "rows": 4 * read, "tokens": TOKENS * read, "flops": FLOPS * read},
         "data": {"train": {"mean length": 16.0}},
-        "training": {
-            "model_class": "VanillaDecoderForCausalLM",
-            "parameters": 1000,
-            "epochs": steps / 10,
-            "resumed": None,
-        },
+        "training": {"parameters": 1000, "resumed": None},
+        "baselines": {"unigram": {"eval_loss": 4.6}},
     },
 }
-log = [{"step": 1, "loss": loss + 2}, {"step": steps, "loss": loss - (3 if rate < 0.5 else -3)}]
-log += [{"step": step, "eval_loss": loss + 1 - step / steps} for step in (steps // 2, steps)]
-config = {"model_type": "vanilla_decoder", "vocab_size": 100, **overrides}
-for name, content in {"run.json": record, "trainer_state.json": {"log_history": log}, "config.json": config}.items():
+end = loss + (3 if rate == 0.9 else 0)
+log = [{"step": step, "loss": end if step > 1 else loss + 2} for step in range(1, 11)]
+log += [{"step": step, "eval_loss": end + 1 - step / steps} for step in (steps // 2, steps)]
+spent = 1.04 * float(settings.get("max_time", "0s")[:-1]) * read / steps
+files = {
+    "run.json": record,
+    "trainer_state.json": {"log_history": log, "stateful_callbacks": {"TimeBudget": {"attributes": {"spent": spent}}}},
+    "config.json": {
+        "model_type": "vanilla_encoder" if sys.argv[1] == "train-classifier" else "vanilla_decoder",
+        "vocab_size": 100,
+        **overrides,
+    },
+    "tokenizer.json": {"model": {"of": settings.get("train_file")}, "truncation": settings.get("block_size")},
+}
+for name, content in files.items():
     (folder / name).write_text(json.dumps(content))

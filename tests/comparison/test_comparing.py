@@ -3,21 +3,29 @@
 import csv
 import json
 import os
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
+import torch
 import yaml
-from transformers import AutoConfig
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from vanillaformer.comparison import running
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import read_plan
 from vanillaformer.comparison.report import write_report
-from vanillaformer.comparison.running import Job, Runner
-from vanillaformer.comparison.sizes import flops_of_row
+from vanillaformer.comparison.results import divergence
+from vanillaformer.comparison.running import Runner
 from vanillaformer.modeling.counts import count_parameters
 from vanillaformer.scripts import compare as program
 
@@ -26,7 +34,7 @@ FIELDS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "
 PLAN: dict[str, Any] = {
     "program": "train-language-model",
     "arguments": {"learning_rate": 1e-3, "overrides": FIELDS},
-    "budget": {"tokens": 1280},
+    "budget": {"tokens": 6400},
     "seeds": [1, 2, 3],
     "variants": {
         "pre": None,
@@ -51,19 +59,18 @@ def settings_of(folder: Path, job: str) -> dict[str, Any]:
     return yaml.safe_load((folder / "settings" / f"{job}.yaml").read_text())
 
 
-def test_tokens_become_steps_and_seeds_scores(tmp_path, pretended, capsys):
+def test_runs_have_the_budget_and_seeds_scores(tmp_path, pretended, capsys):
     found = compare(read_plan(plan_file(tmp_path)), tmp_path / "out", jobs=2)
     options = settings_of(tmp_path / "out", "runs-post-2")
-    assert options["max_steps"] == 20  # 4 rows of 16 tokens in a step
+    assert options["max_tokens"] == 6400
+    assert "max_steps" not in options
     assert options["seed"] == 2
     assert options["overrides"] == FIELDS | {"norm_placement": "post"}
     assert options["load_best_model_at_end"] is False
     assert found.variants["pre"].scores == pytest.approx([2.01, 2.02, 2.03])
     assert found.variants["post"].scores == pytest.approx([3.01, 3.02, 3.03])
-    assert found.variants["pre"].size.tokens == 64
-    assert found.variants["pre"].speed == 64 * 20 / 2
-    config = AutoConfig.from_pretrained(tmp_path / "out" / "runs" / "pre-1")
-    assert found.variants["pre"].size.flops == pytest.approx(3 * 4 * flops_of_row(config, 16, 16))
+    assert found.variants["pre"].speed == 6400 / 2
+    assert found.variants["pre"].flops_per_token == 1_000_000 / 64
     assert "9/9" in capsys.readouterr().out
 
 
@@ -77,8 +84,7 @@ def test_widths_make_variants_equal(equal, tmp_path, pretended):
     assert settings["gated"]["overrides"]["intermediate_size"] == 32  # three matrices in place of two
     counts = [sum(count_parameters(config).values()) for config in configs.values()]
     assert max(counts) <= 1.02 * min(counts)
-    for name, config in configs.items():
-        assert settings[name]["max_steps"] == round(budget / (3 * 4 * flops_of_row(config, 16, 16)))
+    assert {options["max_flops"] for options in settings.values()} == {budget}
 
 
 def test_each_variant_is_tuned_alike(tmp_path, pretended):
@@ -100,15 +106,21 @@ def test_what_does_not_finish_is_counted_and_not_averaged(tmp_path, pretended):
         "nan": {"learning_rate": 50.0},
         "gone": {"learning_rate": 13},
         "up": {"learning_rate": 0.9},
+        "twice": {"learning_rate": 0.8},
     }
     plan = read_plan(plan_file(tmp_path, variants=variants, budget={"steps": 4}))
     found = compare(plan, tmp_path)
     states = {name: [lost.state for lost in variant.lost.values()] for name, variant in found.variants.items()}
-    assert states == {"pre": [], "nan": ["diverged"] * 3, "gone": ["failed"] * 3, "up": ["diverged"] * 3}
+    assert states == {"pre": [], "nan": ["diverged"] * 3, "gone": ["failed"] * 3} | {
+        "up": ["diverged"] * 3,
+        "twice": ["unequal"] * 3,
+    }
     text = write_report(found, tmp_path)
     assert "| 3 diverged |" in text
-    assert "gone: 3 of 3 runs did not finish" in text
-    assert "Not tested, for want of two finished runs on both sides: nan, gone, up." in text
+    assert "gone: 3 of 3 runs are lost, and in no mean (seed 1 failed: the file is not there; seed 2" in text
+    assert "seed 1 unequal: it took 8 steps; 3.92 to 4.08 are allowed" in text
+    assert "up: 3 of 3 runs are lost, and in no mean (seed 1 diverged: its loss rose from" in text
+    assert "Not tested, for want of two runs that count on both sides, or of any spread: nan, gone, up, twice." in text
 
 
 def test_report_says_what_was_found(tmp_path, pretended):
@@ -123,37 +135,209 @@ def test_report_says_what_was_found(tmp_path, pretended):
     with (tmp_path / "figures" / "scores.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["variant"], row["seed"], float(row["loss"])) for row in rows][3] == ("post", "1", pytest.approx(3.01))
-    with (tmp_path / "figures" / "loss_tokens.csv").open() as file:
+    with (tmp_path / "figures" / "curves_tokens.csv").open() as file:
         last = list(csv.DictReader(file))[1]
-    assert (float(last["training tokens"]), float(last["validation loss"])) == (1280.0, pytest.approx(2.01))
+    assert (float(last["training tokens"]), float(last["validation"])) == (6400.0, pytest.approx(2.01))
+
+
+def test_tokens_of_two_tokenizers_are_not_compared(tmp_path, pretended):
+    """By the options before anything is trained, or else by the files of the first runs."""
+    plan = read_plan(plan_file(tmp_path, tune={"tokenizer_vocab_size": [300, 400]}))
+    with pytest.raises(ValueError, match=r"loss is a mean over tokens.* choose .*bits_per_byte, or give all"):
+        compare(plan, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    variants = {"pre": {"train_file": "1.txt"}, "long": {"train_file": "1.txt", "block_size": 64}}
+    assert compare(read_plan(plan_file(tmp_path, variants=variants)), tmp_path / "b").variants["long"].runs
+    plan = read_plan(plan_file(tmp_path, variants=variants | {"post": {"train_file": "2.txt"}}))
+    with pytest.raises(ValueError, match="the tokenizers of measured-pre and measured-post"):
+        compare(plan, tmp_path / "c")
+    assert not (tmp_path / "c" / "runs").exists()
+    found = compare(read_plan(plan_file(tmp_path, variants=variants, score="bits_per_byte")), tmp_path / "b")
+    assert found.variants["pre"].lost[1].message == "its record has no bits_per_byte"
+
+
+CLASSIFIER = {
+    "program": "train-classifier",
+    "arguments": {"train_file": "texts.csv", "validation_file": "texts.csv"},
+    "budget": {"seconds": 100},
+    "score": "loss",
+}
+
+
+def test_defaults_that_follow_the_data_are_chosen_once(tmp_path, pretended, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{'word ' * 50}word{number % 7},{number % 2}" for number in range(200)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    variants = {
+        "base": {"token_dropout": 0.4},
+        "deep": {"overrides": {"num_hidden_layers": 2}},
+        "muon": {"optim": "muon", "max-length": 32},
+        "preset": {"preset": "bert-tiny"},
+        "letters": {"tokenizer_algorithm": "character"},
+        "late": {"learning_rate": 0.8},
+    }
+    found = compare(read_plan(plan_file(tmp_path, **CLASSIFIER, variants=variants, seeds=[1, 2])), tmp_path)
+    settings = {name: settings_of(tmp_path, f"runs-{name}-1") for name in variants}
+    base = settings["base"]
+    assert {"hidden_size", "num_attention_heads"} <= base["overrides"].keys()
+    assert settings["deep"]["overrides"] == base["overrides"] | {"num_hidden_layers": 2}
+    assert {"per_device_train_batch_size", "learning_rate", "ensemble", "max_length"} <= base.keys()
+    for name, options in settings.items():
+        assert options["max_epochs"] is None
+        for option in ("per_device_train_batch_size", "ensemble", "lr_scheduler_type"):
+            assert options[option] == base[option], (name, option)
+    assert base["tokenizer_algorithm"] == settings["preset"]["tokenizer_algorithm"] == "word"
+    assert base["max_length"] == settings["preset"]["max_length"] == 53 * 3 // 2
+    assert "max_length" not in settings["letters"]  # whose tokens are others
+    assert base["token_dropout"] == 0.4 != settings["deep"]["token_dropout"]
+    assert "learning_rate" not in settings["muon"]
+    assert "overrides" not in settings["preset"]
+    assert {lost.state for lost in found.variants["late"].lost.values()} == {"unequal"}
+    assert len(found.variants["deep"].runs) == 2
+
+
+@pytest.mark.parametrize("equal", ["parameters", "flops"])
+def test_a_classifier_is_as_large_as_its_own_model_is(equal, tmp_path, pretended):
+    """Without the head of a language model, whose size depends on the width and on tied embeddings."""
+    fields = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+    arguments = {"preset": "bert-tiny", "learning_rate": 1e-3, "overrides": fields | {"vocab_size": 8000}}
+    variants = {
+        "base": {},
+        "untied": {"overrides": {"tie_word_embeddings": False}},
+        "narrow": {"overrides": {"hidden_size": 48}},
+    }
+    plan = CLASSIFIER | {"arguments": arguments, "variants": variants, "budget": {"steps": 4}, "equal": equal}
+    compare(read_plan(plan_file(tmp_path, **plan, seeds=[1])), tmp_path)
+    assert settings_of(tmp_path, "runs-untied-1")["overrides"]["intermediate_size"] == 256
+    sizes = []
+    for name in ("base", "narrow"):
+        config = AutoConfig.from_pretrained(tmp_path / "runs" / f"{name}-1")
+        model = AutoModelForSequenceClassification.from_config(config, attn_implementation="eager")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            model(input_ids=torch.zeros(1, 16, dtype=torch.long))
+        sizes.append(model.num_parameters() if equal == "parameters" else counter.get_total_flops())
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.02)
+
+
+def test_a_budget_of_few_steps_is_refused_before_the_runs(tmp_path, pretended):
+    plan = read_plan(plan_file(tmp_path, budget={"tokens": 1500}))
+    with pytest.raises(ValueError, match="variant pre takes 64 in a step; with fewer than 25 steps, 1,600, runs"):
+        compare(plan, tmp_path)
+    assert not (tmp_path / "runs").exists()
+    ensemble = CLASSIFIER | {"budget": {"steps": 30}, "variants": {"a": {}, "b": {"ensemble": 2}}}
+    with pytest.raises(ValueError, match="variant b: ensemble: its models take steps besides"):
+        compare(read_plan(plan_file(tmp_path, **ensemble)), tmp_path)
+
+
+def test_a_saved_model_is_not_made_equal(tmp_path, pretended):
+    variants = {"a": {}, "b": {"model_name_or_path": "saved"}}
+    with pytest.raises(ValueError, match="variant b: model_name_or_path: a saved model has its size"):
+        compare(read_plan(plan_file(tmp_path, variants=variants, equal="parameters")), tmp_path)
+    assert not (tmp_path / "measured").exists()
+
+
+def test_a_variant_that_no_choice_suits_is_an_error(tmp_path, pretended):
+    plan = plan_file(tmp_path, tune={"learning_rate": [13, 50]}, budget={"steps": 5}, variants={"a": {}, "b": {}})
+    with pytest.raises(ValueError, match="variant a: no choice of the tuning came to a score: the file is not there"):
+        compare(read_plan(plan), tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_ends_high_has_not_diverged():
+    """Single batches, slow tasks and overfitting are no divergence."""
+
+    def why(losses: list[float], *held_out: float) -> str:
+        history = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
+        history += [{"step": step, "eval_loss": loss} for step, loss in enumerate(held_out)]
+        return divergence(history, {"majority class": {"eval_loss": 0.69}})
+
+    rng = np.random.default_rng(0)
+    slow = [0.69 + 0.01 * value for value in rng.normal(size=50)]
+    assert not any(why([*slow[:number], 0.72], 0.6936, 0.6933) for number in range(1, 50))
+    assert not why(list(np.linspace(0.7, 0.05, 50)), 0.5, 1.4)
+    assert not why([0.69, 0.75], 0.7, 0.71)
+    assert why(list(np.linspace(0.7, 3.0, 50)), 0.7, 3.1).startswith("its loss rose from 0.7 to 2.789")
 
 
 def starts(folder: Path) -> dict[str, int]:
     return {path.parent.name: len(path.read_text().split()) for path in (folder / "runs").glob("*/starts")}
 
 
-def test_a_comparison_goes_on(tmp_path, pretended):
+def test_a_comparison_goes_on(tmp_path, pretended, monkeypatch):
     path = plan_file(tmp_path, budget={"steps": 4})
-    compare(read_plan(path, seeds=[1]), tmp_path)
+    text = write_report(compare(read_plan(path, seeds=[1]), tmp_path), tmp_path)
+    assert "| pre | 2.01 | 2.01 | baseline |" in text  # one seed has no interval
     assert set(starts(tmp_path).values()) == {1}
     (tmp_path / "runs" / "post-1" / "run.json").unlink()
     compare(read_plan(path, seeds=[1, 2]), tmp_path)
-    assert starts(tmp_path) == dict.fromkeys(("pre-1", "pre-2", "post-2", "gated-1", "gated-2"), 1) | {"post-1": 2}
+    ended = dict.fromkeys(("pre-1", "pre-2", "post-2", "gated-1", "gated-2"), 1) | {"post-1": 2}
+    assert starts(tmp_path) == ended
+    shutil.copytree(tmp_path, tmp_path / "moved", ignore=shutil.ignore_patterns("moved"))
+    compare(read_plan(path, seeds=[1, 2]), tmp_path / "moved")
+    assert starts(tmp_path / "moved") == ended
+    assert settings_of(tmp_path / "moved", "runs-pre-1")["output_dir"] == str(tmp_path / "moved" / "runs" / "pre-1")
+    raised = read_plan(plan_file(tmp_path, budget={"steps": 8}), seeds=[1, 2])
+    with pytest.raises(ValueError, match=r"pre-1 and 5 more: max_steps: 4 then, 8 now\): choose another"):
+        compare(raised, tmp_path)
+    assert starts(tmp_path) == ended
+    compare(raised, tmp_path, overwrite=True)
+    assert set(starts(tmp_path).values()) == {1}
+    assert json.loads((tmp_path / "replaced" / "runs-pre-1.1" / "run.json").read_text())["details"]["steps"] == 4
+    monkeypatch.setattr(running, "__version__", "99")
+    with pytest.raises(ValueError, match=r"vanillaformer: .* then, 99 now"):
+        compare(raised, tmp_path)
 
 
-def test_a_training_left_behind_is_ended_first(tmp_path):
-    """A comparison that is killed leaves its training, which would be in the way."""
-    runner = Runner("train-language-model", tmp_path, 1)
-    runner.command = PRETENDED
-    options = {"learning_rate": 1e-3, "seed": 1, "output_dir": str(tmp_path / "run"), "warmup_steps": 60}
-    slow = runner.settings(Job("a", options))
-    left = subprocess.Popen([*PRETENDED, "train-language-model", str(slow)])
-    while not (tmp_path / "run" / "starts").exists():
+def waiting_for(path: Path) -> None:
+    while not path.exists():
         time.sleep(0.05)
-    slow.write_text(yaml.safe_dump(options | {"warmup_steps": 0}))
-    outcomes = runner.run([Job("a", options | {"warmup_steps": 0})])
-    assert outcomes["a"].state == "finished"
-    left.wait(10)  # or else it would raise
+
+
+def test_only_its_own_training_left_behind_is_ended(tmp_path, monkeypatch, pretended):
+    """A comparison that is killed leaves its training, which would be in the way; others have files of that name."""
+    plan = {"budget": {"steps": 4}, "seeds": [1], "arguments": {"learning_rate": 1e-3, "warmup_steps": 60}}
+    for name in ("own", "others"):
+        (tmp_path / name).mkdir()
+        plan_file(tmp_path / name, **plan)
+    killed = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
+    killed += f"running.Runner.command = {PRETENDED!r}; compare.main(['plan.yaml'])"
+    comparisons = {
+        name: subprocess.Popen([sys.executable, "-c", killed], cwd=tmp_path / name) for name in ("own", "others")
+    }
+    monkeypatch.chdir(tmp_path / "own")
+    trainings = {}
+    waiting_for(Path("runs/plan/runs/pre-1/starts"))
+    with pytest.raises(SystemExit, match="in use by another process"):
+        program.main(["plan.yaml"])
+    for name, comparison in comparisons.items():
+        runs = tmp_path / name / "runs" / "plan"
+        waiting_for(runs / "runs" / "pre-1" / "starts")
+        (trainings[name],) = psutil.Process(comparison.pid).children()
+        comparison.kill()
+        comparison.wait()
+    reader = subprocess.Popen(["tail", "-f", "runs/plan/settings/runs-pre-1.yaml"], stdout=subprocess.DEVNULL)
+    try:
+        plan_file(tmp_path / "own", **plan | {"arguments": {"learning_rate": 1e-3}})
+        program.main(["plan.yaml", "--overwrite"])
+        assert not trainings["own"].is_running()
+        assert trainings["others"].is_running()
+        assert reader.poll() is None
+    finally:
+        for process in (trainings["others"], reader):
+            process.kill()
+
+
+def test_an_interrupt_of_the_terminal_reaches_a_training_once(tmp_path):
+    """A terminal sends it to the whole group of processes, and the comparison ends its trainings besides."""
+    plan_file(tmp_path, seeds=[1], budget={"steps": 4}, arguments={"learning_rate": 1e-3, "warmup_steps": 60})
+    code = "from vanillaformer.comparison import running; from vanillaformer.scripts import compare; "
+    code += f"running.Runner.command = {PRETENDED!r}; compare.main(['plan.yaml', '--output_dir', '.'])"
+    comparison = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, start_new_session=True)
+    waiting_for(tmp_path / "runs" / "pre-1" / "starts")
+    os.killpg(comparison.pid, signal.SIGINT)
+    comparison.wait()
+    outcome = json.loads((tmp_path / "outcomes" / "runs-pre-1.json").read_text())
+    assert (outcome["state"], outcome["message"]) == ("failed", "it printed nothing")  # no KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -165,7 +349,15 @@ def test_a_training_left_behind_is_ended_first(tmp_path):
         ({"variants": {"a/b": {}, "c": {}}}, "'a/b' names folders"),
         ({"variants": {"a": {}, "b": ["x"]}}, "variants: b: it must be a mapping"),
         ({"variants": {"a": {}, "b": {"max_steps": 3}}}, "b: max_steps is the comparison's to set"),
-        ({"budget": {"tokens": 0}}, "budget: tokens: 0; it must be a number above 0"),
+        ({"budget": {"tokens": 0}}, "budget: tokens: 0; it must be a whole number above 0"),
+        ({"budget": {"steps": True}}, "budget: steps: True; it must be a whole number above 0"),
+        ({"budget": {"steps": 0.4}}, "budget: steps: 0.4; it must be a whole number above 0"),
+        ({"seeds": [True, False]}, "seeds: [True, False]; it must be a list of whole numbers"),
+        ({"tune": {"max_steps": [4, 400]}}, "tune: max_steps is the comparison's to set"),
+        ({"arguments": {"max-tokens": 4}}, "arguments: max_tokens is the comparison's to set"),
+        ({"tune": {"learning_rate": [1e-3, 1e-2]}, "tuning_seeds": [3]}, "none of them may be among the seeds"),
+        ({"variants": {"a": {}, "b": {"objective": "masked"}}}, "scores of two objectives do not compare"),
+        ({"tune": {"overrides": [{}, {}]}, "equal": "flops"}, "overrides changes the size that `equal: flops` keeps"),
         ({"budget": {"hours": 2}}, "budget: 'hours'; choose from tokens, flops, seconds, steps"),
         ({"budget": None}, "budget: give one of"),
         ({"seeds": [1, 1]}, "a seed is given twice"),
@@ -178,7 +370,7 @@ def test_a_training_left_behind_is_ended_first(tmp_path):
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(message)):
         read_plan(plan_file(tmp_path, **changes))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vanillaformer.comparison.statistics import against_baseline, interval, outlying, seed_correlation
+from vanillaformer.comparison.statistics import against_baseline, dunnett, interval, outlying
 
 # Dunnett (1955): hematology of animals under a control and two drugs, as in scipy's documentation
 BLOOD = {
@@ -24,7 +24,8 @@ def test_interval_is_that_of_students_t():
 
 def test_numbers_of_the_paper():
     """Its drug b differs from the control, its drug a does not; the joint intervals are those of its table."""
-    found = against_baseline(BLOOD, "control")
+    control = BLOOD["control"]
+    found = dunnett({name: BLOOD[name] for name in "ab"}, control, 2)
     assert not found["a"].found
     assert found["b"].found
     assert found["a"].p == pytest.approx(0.62004941, abs=1e-3)
@@ -32,6 +33,30 @@ def test_numbers_of_the_paper():
     assert found["a"].difference == pytest.approx(0.65, abs=0.01)
     assert (found["b"].low, found["b"].high) == pytest.approx((0.8, 4.4), abs=0.1)
     assert found["b"].resolution == pytest.approx((found["b"].high - found["b"].low) / 2)
+
+
+def test_dunnett_is_scipys():
+    """Of unequal numbers of runs too; its own integration is at random."""
+    rng = np.random.default_rng(1)
+    groups = {str(number): rng.normal(number / 2, 1, size).tolist() for number, size in enumerate((3, 5, 2, 4, 3))}
+    control = groups.pop("0")
+    expected = stats.dunnett(*groups.values(), control=control, rng=np.random.default_rng(0))
+    found = dunnett(groups, control, 4)
+    assert [test.p for test in found.values()] == pytest.approx(expected.pvalue, abs=1e-3)
+    ends = expected.confidence_interval(0.95)
+    assert [test.low for test in found.values()] == pytest.approx(ends.low, abs=0.01)
+    assert [test.high for test in found.values()] == pytest.approx(ends.high, abs=0.01)
+
+
+def test_a_difference_is_one_by_both_tests():
+    control, b = BLOOD["control"], BLOOD["b"]
+    own = stats.ttest_ind(b, control, equal_var=False)
+    freedom = math.floor(own.df)
+    test = against_baseline(BLOOD, "control")["b"]
+    assert test.p == pytest.approx(math.sqrt(2) * 2 * stats.t.sf(abs(own.statistic), freedom))
+    half = stats.t.isf(0.025 / math.sqrt(2), freedom) * (np.mean(b) - np.mean(control)) / own.statistic
+    assert (test.low, test.high) == pytest.approx((test.difference - half, test.difference + half))
+    assert test.found == (test.low > 0)
 
 
 def test_what_cannot_be_tested_is_not():
@@ -53,13 +78,6 @@ def test_a_planted_difference_is_found_and_none_is_not():
     assert false <= 0.05
 
 
-def test_correlation_over_seeds():
-    both = {"a": {1: 1.0, 2: 2.0, 3: 4.0}, "b": {1: 2.0, 2: 4.0, 3: 8.0, 4: 0.0}}
-    assert seed_correlation(both) == pytest.approx(1.0)
-    assert math.isnan(seed_correlation({"a": {1: 1.0, 2: 2.0}, "b": {1: 1.0, 2: 2.0}}))
-    assert math.isnan(seed_correlation({"a": {1: 1.0, 2: 1.0, 3: 1.0}, "b": both["b"]}))
-
-
 def test_one_unstable_variant_hides_no_difference():
     rng = np.random.default_rng(0)
     scores = {name: rng.normal(shift, 0.01, 3).tolist() for name, shift in (("base", 2), ("better", 1.8), ("same", 2))}
@@ -69,15 +87,18 @@ def test_one_unstable_variant_hides_no_difference():
     assert found["better"].found
     assert not found["same"].found
     assert found["better"].resolution < 0.1 < 1 < found["unstable"].resolution
-    assert found["better"] == against_baseline(scores, "base")["better"]
+    calm = against_baseline(scores, "base")["better"]
+    assert calm.resolution < found["better"].resolution < 1.5 * calm.resolution  # it has a part of the 5 %
 
 
 def test_an_outlying_variant_is_tested_as_by_welch():
     base, wide = [1.0, 1.01, 0.99], [5.0, 9.0, 7.5]
     test = against_baseline({"base": base, "wide": wide, "near": [1.0, 1.02, 1.01]}, "base")["wide"]
     expected = stats.ttest_ind(wide, base, equal_var=False)
-    assert test.p == pytest.approx(2 * expected.pvalue)
-    assert (test.low, test.high) == pytest.approx(tuple(expected.confidence_interval(0.975)))
+    assert test.p == pytest.approx(2 * 2 * stats.t.sf(expected.statistic, math.floor(expected.df)))
+    half = stats.t.isf(0.05 / 4, math.floor(expected.df)) * (test.difference / expected.statistic)
+    assert (test.low, test.high) == pytest.approx((test.difference - half, test.difference + half))
+    assert test.alone
 
 
 def test_with_an_unstable_baseline_every_variant_is_tested_by_itself():
@@ -93,10 +114,39 @@ def test_equal_variances_are_not_outlying():
     assert np.mean([outlying(family | {"0": 30 * family["0"]}) == {"0"} for family in families]) >= 0.8
 
 
-def test_of_equal_variants_one_family_in_twenty_has_a_false_difference():
+def drawn(rng: np.random.Generator, kind: str, variants: int, seeds: int) -> dict[str, list[float]]:
+    """Scores of variants that do not differ in the mean; `kind` says how they spread."""
+    widths = np.ones(variants)
+    if kind in ("wide", "very wide"):
+        widths[-1] = 4 if kind == "wide" else 20
+    elif kind == "wide baseline":
+        widths[0] = 4
+    values = rng.standard_t(2, (variants, seeds)) if kind == "heavy tails" else rng.normal(size=(variants, seeds))
+    return {str(number): row.tolist() for number, row in enumerate(widths[:, None] * values)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "variants", "seeds"),
+    [
+        ("equal", 3, 3),
+        ("wide", 3, 5),
+        ("wide", 6, 3),
+        ("very wide", 2, 3),
+        ("wide baseline", 3, 5),
+        ("wide baseline", 6, 3),
+        ("heavy tails", 6, 3),
+    ],
+)
+def test_one_family_in_twenty_has_a_false_difference(kind, variants, seeds):
+    """By p and by the intervals; of 100 families, 11 would be more than 5 % by chance once in eighty times."""
+    rng = np.random.default_rng(3)
+    families = [against_baseline(drawn(rng, kind, variants, seeds), "0").values() for _ in range(100)]
+    assert sum(any(test.found for test in tests) for tests in families) <= 10
+    assert sum(any(test.low > 0 or test.high < 0 for test in tests) for tests in families) <= 10
+
+
+def test_an_interval_holds_the_mean_as_often_as_it_says():
     rng = np.random.default_rng(0)
-    false = [
-        any(test.found for test in against_baseline({str(n): rng.normal(0, 1, 3) for n in range(6)}, "0").values())
-        for _ in range(60)
-    ]
-    assert np.mean(false) <= 0.1
+    samples = rng.normal(size=(2000, 3))
+    held = [abs(np.mean(sample)) <= interval(sample) for sample in samples]
+    assert 0.935 <= np.mean(held) <= 0.965

@@ -1,0 +1,172 @@
+"""What runs of real trainings take, whatever is varied: the budget of the plan, or else they are not compared."""
+
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from vanillaformer.comparison.charts import curve_figure
+from vanillaformer.comparison.comparing import Comparison, compare
+from vanillaformer.comparison.plan import read_plan
+from vanillaformer.scripts import compare as program
+
+FIELDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+COMMON = {
+    "overrides": FIELDS,
+    "eval_steps": 0.5,
+    "use_cpu": True,
+    "train_file": "train.csv",
+    "validation_file": "validation.csv",
+}
+PROGRAMS: dict[str, dict[str, Any]] = {
+    "train-classifier": {"preset": "bert-tiny", "tokenizer_algorithm": "word", "per_device_train_batch_size": 8},
+    "train-language-model": {"preset": "gpt-tiny", "tokenizer_algorithm": "character", "block_size": 16}
+    | {"per_device_train_batch_size": 4},
+}
+SHARED = [
+    {"per_device_train_batch_size": 3},
+    {"gradient_accumulation_steps": 2},
+    {"tokens_per_batch": 96},
+    {"overrides": {"hidden_size": 32}},
+]
+TECHNIQUES = {
+    "train-classifier": [*SHARED, {"r_drop": 1.0}, {"ensemble": 2}],
+    "train-language-model": [*SHARED, {"scheduled_sampling": "linear"}, {"block_size": 24}],
+}
+
+
+def write_data(folder: Path, seed: int = 0) -> None:
+    numbers = random.Random(seed)
+    for name, rows in (("train", 160), ("validation", 20)):
+        texts = (
+            " ".join(numbers.choices(("a", "bb", "ccc", "good", "bad"), k=numbers.randint(2, 9))) for _ in range(rows)
+        )
+        lines = [f"{text},{int('good' in text)}" for text in texts]
+        (folder / f"{name}.csv").write_text("\n".join(["text,label", *lines]))
+
+
+def compared(folder: Path, **plan: Any) -> Comparison:
+    (folder / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
+    return compare(read_plan(folder / "plan.yaml"), folder / "out")
+
+
+def records(folder: Path) -> dict[str, dict[str, Any]]:
+    return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("out/runs/*/run.json")}
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> dict[str, Any]:
+    name = draw(st.sampled_from(sorted(PROGRAMS)))
+    unit, amount = draw(st.sampled_from([("tokens", 6000), ("flops", 6e7), ("steps", 30)]))
+    varied = draw(st.sampled_from([each for each in TECHNIQUES[name] if unit != "steps" or "ensemble" not in each]))
+    return {
+        "program": name,
+        "arguments": COMMON | PROGRAMS[name],
+        "budget": {unit: amount},
+        "variants": {"base": {}, "varied": varied},
+        "seeds": [1],
+    }
+
+
+@settings(
+    max_examples=3,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(plan=plans())
+def test_every_run_takes_the_budget(plan, tmp_path_factory, monkeypatch, in_process):
+    folder = tmp_path_factory.mktemp("plan")
+    monkeypatch.chdir(folder)
+    write_data(folder)
+    ((unit, amount),) = plan["budget"].items()
+    try:
+        found = compared(folder, **plan)
+    except ValueError:  # a variant's step is too large for the budget
+        assert not records(folder)
+        return
+    for name, record in records(folder).items():
+        taken = record["details"]["consumed"]
+        variant = found.variants[name.removesuffix("-1")]
+        assert taken[unit] == pytest.approx(amount, rel=0.02) or not variant.runs, (plan, taken)
+        assert [run.consumed for run in variant.runs] == [taken] * len(variant.runs)
+    assert found.variants["base"].runs
+
+
+def test_tuned_batches_and_ensembles_take_the_budget(tmp_path, monkeypatch, in_process):
+    """The steps of one batch size are no measure for another, nor those of one model for three."""
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    plan = {
+        "program": "train-classifier",
+        "arguments": COMMON
+        | PROGRAMS["train-classifier"]
+        | {"max_validation_samples": 10, "lr_scheduler_type": "reduce_lr_on_plateau"},
+        "budget": {"tokens": 3000},
+        "variants": {"base": {}, "ensemble": {"ensemble": 2}},
+        "seeds": [1],
+        "tune": {"per_device_train_batch_size": [4, 16]},
+    }
+    found = compared(tmp_path, **plan)
+    jobs = [*tmp_path.glob("out/tuning/*/run.json"), *tmp_path.glob("out/runs/*/run.json")]
+    assert len(jobs) == 6
+    for path in jobs:
+        details = json.loads(path.read_text())["details"]
+        assert details["consumed"]["tokens"] == pytest.approx(3000, rel=0.02), path
+    assert [len(variant.runs) for variant in found.variants.values()] == [1, 1]
+    curve_figure(found, tmp_path, "tokens")
+    with (tmp_path / "curves_tokens.csv").open() as file:
+        points = [row for row in csv.DictReader(file) if row["variant"] == "ensemble"]
+    spent = [float(row["training tokens"]) / 3000 for row in points]
+    assert spent[0] > 0.45  # its teachers are trained before it, with half of the budget
+    assert spent[-1] == pytest.approx(1.0, abs=0.02)
+
+
+def test_runs_on_other_data_are_not_compared(tmp_path, monkeypatch, in_process, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    plan = {
+        "program": "train-classifier",
+        "arguments": COMMON | PROGRAMS["train-classifier"],
+        "budget": {"steps": 3},
+        "variants": {"a": {}, "b": {"weight_decay": 0.1}},
+        "seeds": [1],
+    }
+    compared(tmp_path, **plan)
+    compared(tmp_path, **plan)
+    assert "2 of 2 trainings have ended before." in capsys.readouterr().out
+    before = records(tmp_path)
+    write_data(tmp_path, seed=1)
+    with pytest.raises(
+        SystemExit, match="a-1 and 1 more: train data: 160 rows of other content; validation data: 20 rows"
+    ):
+        program.main(["plan.yaml", "--output_dir", "out"])
+    assert records(tmp_path) == before
+    program.main(["plan.yaml", "--output_dir", "out", "--overwrite"])
+    assert {name: record["data"] for name, record in records(tmp_path).items()} != {
+        name: record["data"] for name, record in before.items()
+    }
+    assert len(list(tmp_path.glob("out/replaced/*/run.json"))) == 2
+
+
+def test_scores_on_other_validation_rows_are_not_compared(tmp_path, monkeypatch, in_process):
+    monkeypatch.chdir(tmp_path)
+    write_data(tmp_path)
+    plan = {
+        "program": "train-classifier",
+        "arguments": COMMON | PROGRAMS["train-classifier"],
+        "budget": {"steps": 2},
+        "variants": {"a": {}, "b": {"max_validation_samples": 10}},
+        "seeds": [1],
+    }
+    with pytest.raises(
+        ValueError, match=r"runs-b-1 was validated on other rows than runs-a-1 \(rows 20 then, 10 now\)"
+    ):
+        compared(tmp_path, **plan)
