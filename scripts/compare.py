@@ -40,6 +40,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="OPTION=A,B,...",
         help="Tune an option for every variant by as many runs, with other seeds; may be repeated",
     )
+    runs.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="Train anew what was made with other settings, data or another version; move it to replaced/",
+    )
     runs.add_argument("--equal", choices=EQUAL, help="What intermediate_size makes equal to the baseline's")
     return parser
 
@@ -61,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     tune = dict(args.tune) if args.tune else None
     plan = read_plan(args.plan, seeds=args.seeds, tune=tune, equal=args.equal)
     folder = args.output_dir or Path("runs") / args.plan.stem
-    comparison = compare(plan, folder, jobs=args.jobs)
+    comparison = compare(plan, folder, jobs=args.jobs, overwrite=args.overwrite)
     text = write_report(comparison, folder)
     report(text.rstrip())
     report(f"The report is {folder / 'report.html'}, also as report.md; figures and their numbers are beside it.")

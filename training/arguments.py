@@ -22,7 +22,7 @@ class TokenizerArguments:
         default=None, metadata={"help": "Tokenizer to load (folder or Hub id); without it one is trained"}
     )
     tokenizer_algorithm: TokenizerAlgorithm = field(
-        default="byte_level_bpe", metadata={"help": "Algorithm of a new tokenizer"}
+        default="byte_level_bpe", metadata={"help": "Algorithm of a new one"}
     )
     tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
     tokenizer_min_frequency: int | None = field(

@@ -5,11 +5,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import datasets
+import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 from datasets.fingerprint import get_temporary_cache_files_directory
 
 FOLDER = "vanillaformer"
+SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000
+"""Most texts in a sample, and about the most bytes."""
 BATCH_BYTES = 2**20
 """Text that is worked on together: what a tokenizer makes of it takes 70 times as much memory."""
 
@@ -58,6 +61,13 @@ class TextColumn:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def sample(self) -> list[str]:
+        """Return texts from all over the column, whose order may be by length: all of them if they are few."""
+        share = min(1.0, SAMPLE_BYTES * self.rows.data.num_rows / max(1, self.rows.data.nbytes) / max(1, len(self)))
+        count = min(SAMPLE, max(1, int(share * len(self))))
+        numbers = np.linspace(0, len(self) - 1, min(count, len(self))).round().astype(int)
+        return self.rows.select(numbers).with_format("arrow")[self.column].to_pylist()
 
     def __iter__(self) -> Iterator[str]:
         for table in self.rows.iter(batch_size(self.rows)):

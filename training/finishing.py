@@ -1,6 +1,5 @@
 """The last steps of a run, which a finished one takes again when a command asks for something else of them."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard
 from .tasks import TaskName
-from .trainer.distillation import TEACHERS
 from .trainer.pushing import push_run
 
 # What a generation config that lacks a field means by it
@@ -41,7 +39,7 @@ def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: s
     if not run.finished or run.new_test or changed or options != run.details.get("card", options):
         if "training" in run.details:
             run.details["card"] = options
-            with optional(CARD):
+            with optional(CARD, run.failed):
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
                 text = card_example(data_args, task, example)
                 facts = run_facts(run, task, training_args, data_args, config=config, source=source, example=text)
@@ -51,7 +49,6 @@ def finish(run: Run, task: TaskName, args: Arguments, *, source: str, example: s
         run.finished = True
         run.write()
     discard(run.folder)
-    shutil.rmtree(run.folder / TEACHERS, ignore_errors=True)
     drop_extra(run.folder)
     if training_args.push_to_hub:
         push_run(training_args)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from transformers import TrainingArguments
 
 from .preprocessing.augmentation import AugmentationArguments
+from .targets import PATCHES
 from .tasks import ImageObjective
 from .trainer.losses import EnsembleArguments
 from .training_arguments import RunDefaults, best_checkpoint_help
@@ -12,7 +13,7 @@ from .transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
 
 
 @dataclass
-class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaults, TrainingArguments):
+class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-image-classifier`."""
 
     HELP_GROUP = TRAINING
@@ -63,10 +64,12 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
             for name in ("mixup", "random_erasing", "label_smoothing_factor", "r_drop", "ensemble", "baseline"):
                 if value := getattr(self, name):
                     raise ValueError(f"--{name} {value} is for --objective image_classification, not {self.objective}")
-            self.calibrate, self.label_names = False, ["bool_masked_pos"]  # what the loss needs
+            self.calibrate = False
         if self.output_dir is None:
             self.output_dir = f"runs/{self.objective}"
         if self.metric_for_best_model is None:
             self.metric_for_best_model = "loss" if self.objective == "masked_image" else "accuracy"
         self.choose_by(self.objective)
         super().__post_init__()
+        if self.objective == "masked_image":
+            self.label_names = [PATCHES]  # what the loss needs

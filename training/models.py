@@ -18,8 +18,10 @@ from transformers import (
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.hub.loading import one_line, open_config, open_model
+from vanillaformer.hub.tokenizers import readable_length
 
 from .arguments import ModelArguments
+from .class_heads import open_classifier, saved_classes
 from .machine import warn_of_emulation
 from .parsing import was_given
 from .tasks import KINDS, TASKS, TaskName
@@ -115,6 +117,8 @@ def build_model(
             config.pad_token_id = tokenizers[0].pad_token_id
         _check_sizes(config, *tokenizers)
         source_name = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
+        if trained is None and labels and (saved := saved_classes(description, path)) is not None:
+            return open_classifier(description.auto_class, path, source_name, saved, config=config, **common)
         return open_model(description.auto_class, path, source_name, config=config, **common)
     found = dict(fields or {})
     if tokenizers:
@@ -123,6 +127,12 @@ def build_model(
     _check_sizes(config, *tokenizers)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return description.auto_class.from_config(config, **common)
+
+
+def check_attention(arguments: ModelArguments, training_args: Any) -> None:
+    """Raise ValueError for a way to attend that has no backward pass on the device."""
+    if arguments.attn_implementation == "flex_attention" and training_args.device.type == "cpu":
+        raise ValueError("--attn_implementation flex_attention cannot train on a CPU: use sdpa or eager")
 
 
 def fit_attention(model: PreTrainedModel, training_args: Any, length: int) -> None:
@@ -153,7 +163,7 @@ def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:
 
 
 def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **search: Any) -> None:
-    """Set the generation config that the model is saved with: outputs as long as in training, sampled by a decoder.
+    """Set the generation config that the model is saved with: translations as long as in training, texts sampled.
 
     The most likely continuation of a small language model repeats itself soon. A saved model that samples keeps its
     own settings.
@@ -169,7 +179,7 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
     if model.config.is_encoder_decoder:
         model.generation_config.update(max_length=length + 1, **search)  # and the start token
     else:
-        model.generation_config.max_length = model.config.max_position_embeddings
+        model.generation_config.max_length = None  # beside `max_new_tokens`, transformers warns of it
         if not model.generation_config.do_sample:
             model.generation_config.update(**SAMPLING)
 
@@ -231,11 +241,12 @@ def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase)
 
 def _check_length(config: PreTrainedConfig, length: int) -> None:
     """Raise ValueError if rows are longer than the model's table of positions."""
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = readable_length(config)
     if limit is not None and length > limit:
         raise ValueError(
-            f"rows of up to {length} tokens do not fit max_position_embeddings={limit} of the model: make the rows "
-            f"shorter (--block_size, --max_..._length) or a new model longer (--set max_position_embeddings={length})"
+            f"rows of up to {length} tokens do not fit max_position_embeddings={config.max_position_embeddings} of "
+            f"the model, which reads {limit}: make the rows shorter (--block_size, --max_..._length) or a new model "
+            f"longer (--set max_position_embeddings={length})"
         )
 
 

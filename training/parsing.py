@@ -77,6 +77,7 @@ def parse(
     notes: Mapping[str, str] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
     elsewhere: Mapping[str, Sequence[type]] | None = None,
+    config_fields: Iterable[str] = (),
 ) -> tuple[Any, ...]:
     """Read dataclasses from the command line, or from a file with the command line having the last word.
 
@@ -90,6 +91,7 @@ def parse(
         notes: What else `--help` says of an option, by its field.
         names: Lists of names that `--help` ends with, by title.
         elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
+        config_fields: Fields of configurations, which such errors say how to set.
 
     Returns:
         One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line
@@ -106,7 +108,7 @@ def parse(
     usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
     page = HelpPage(types, notes or {}, names or {})
     parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
-    known = Names(types, elsewhere or {})
+    known = Names(types, elsewhere or {}, config_fields)
     parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
@@ -118,7 +120,7 @@ def parse(
         words = _as_words(settings) + words[1:]
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(unknown[0])}")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(*unknown[:2])}")
     given |= {parser.destinations.get(word.partition("=")[0], "") for word in words}
     for instance in filled:
         instance.given = frozenset(given & {entry.name for entry in dataclasses.fields(instance)})
@@ -136,9 +138,11 @@ class Names:
     Args:
         types: The dataclasses of the program.
         elsewhere: Those of other programs, by program.
+        config_fields: Fields of configurations.
     """
 
-    def __init__(self, types: Iterable[type], elsewhere: Mapping[str, Iterable[type]]):
+    def __init__(self, types: Iterable[type], elsewhere: Mapping[str, Iterable[type]], config_fields: Iterable[str]):
+        self.config_fields = frozenset(config_fields)
         self.fields = _fields_by_name(types)
         self.elsewhere = {program: _fields_by_name(others) for program, others in elsewhere.items()}
 
@@ -153,9 +157,12 @@ class Names:
             raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
         return self.fields[name]
 
-    def hint(self, given: str) -> str:
-        """Return which program has an option that this one lacks, or else which option has the nearest name."""
+    def hint(self, given: str, value: str = "...") -> str:
+        """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
         dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
+        if (option := name.replace("-", "_")) in self.config_fields:
+            value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
+            return f": {option} is a field of the model's configuration, --set {option}={value}"
         programs = [program for program, names in self.elsewhere.items() if name.replace("-", "_") in names]
         if programs:
             return f": {dashes}{name} is an option of {' and '.join(programs)}"

@@ -56,6 +56,13 @@ ARGUMENTS: dict[str, tuple[type, ...]] = {
         ImageTrainingArguments,
     ),
 }
+FOLLOWING = {
+    "train-translation": "tokenizer, lengths, sizes, batch and optimizer",
+    "train-language-model": "vocabulary, blocks, sizes, batch and optimizer (causal)",
+    "train-classifier": "tokenizer, length, sizes, learning rate and ensemble",
+    "train-image-classifier": "shift, smoothing, batch and epochs",
+}
+"""Defaults that follow the data, by program."""
 TASKS_OF = {program: tuple(name for name, task in TASKS.items() if task.program == program) for program in ARGUMENTS}
 
 
@@ -71,14 +78,17 @@ def parse_arguments(
         argv: The arguments; `sys.argv[1:]` when None.
         description: Shown by `--help`.
     """
+    following = f"Without --preset and --max_steps, {FOLLOWING[program]} follow the data."
     tasks = TASKS_OF[program]
     kinds = tuple(dict.fromkeys(kind for task in tasks for kind in TASKS[task].model_kinds))
+    fields = config_fields(kinds)
     found = parse(
         ARGUMENTS[program],
         argv,
-        description=description,
+        description=(description or "").replace("\n\nExamples:", f" {following}\n\nExamples:"),
         notes={"preset": preset_note(tasks, kinds)},
-        names={"Configuration fields for --set": config_fields(kinds)},
+        names={"Configuration fields for --set": fields},
+        config_fields=[text.partition(" ")[0] for text in fields],
         elsewhere={f"vanillaformer {name}": types for name, types in ARGUMENTS.items() if name != program},
     )
     model_args, data_args, *tokenizer_args, training_args = found

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,7 +15,8 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.hub.reporting import optional, report
+from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .cards.examples import card_example, terminal_example
 from .cards.run_card import training_facts
@@ -24,19 +26,20 @@ from .data.loading import TaskData, load_data
 from .data.streaming import check_streaming
 from .defaults.following import follow_data, follows_data, without_defaults
 from .evaluation.calibration import accepted_in_words, calibrate
+from .evaluation.class_report import report_classes
 from .evaluation.outcome import add_trained_baselines, describe_outcome
 from .evaluation.predictions import PREFIXES, score_and_predict
 from .evaluation.samples import print_samples
 from .evaluation.wide import add_wide_part, fit_wide_part
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu
-from .models import build_model, check_model, check_preset, fit_attention
+from .models import build_model, check_attention, check_model, check_preset, fit_attention
 from .preprocessing.batching import order_seed
 from .preprocessing.images import describe_images
 from .preprocessing.statistics import describe_data, shortfalls
 from .preprocessing.streamed_rows import StreamedRows
 from .programs import Arguments
-from .run_folder.checkpoints import spent_time
+from .run_folder.checkpoints import spent_of_budget
 from .run_folder.files import locked
 from .run_folder.fingerprints import fingerprints
 from .run_folder.run import Run, open_folder, recover, replace
@@ -48,7 +51,7 @@ from .trainer.distillation import train_teachers
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.measured_initialization import measure_new_model
 from .trainer.pushing import check_pushing
-from .trainer.time_budget import in_short, in_words
+from .trainer.time_budget import budget_in_words, budget_option, spent_in_words
 from .trainer.trainer import RunTrainer
 
 Tokenizers = tuple[PreTrainedTokenizerBase, ...]
@@ -79,6 +82,7 @@ def start(
     """
     model_args, data_args, tokenizer_args, training_args = args
     check_preset(task, model_args)
+    check_attention(model_args, training_args)
     configure_cpu()
     if training_args.disable_tqdm:
         disable_progress_bars()
@@ -136,10 +140,11 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
         run.new_search = searches_otherwise(run.folder, training_args)
     else:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
-        if training_args.max_time is not None:
-            spent = spent_time(run.checkpoint) if run.checkpoint else 0.0
-            resumed = f"; {in_short(spent)} of it were spent before" if spent else ""
-            report(f"Training for up to {in_words(training_args.max_time)} (--max_time){resumed}")
+        if option := budget_option(training_args):
+            spent = spent_of_budget(run.checkpoint) if run.checkpoint else 0.0
+            resumed = f"; {spent_in_words(option, spent)} of it were spent before" if spent else ""
+            amount = budget_in_words(option, getattr(training_args, option))
+            report(f"Training for up to {amount} (--{option}){resumed}")
 
 
 def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
@@ -250,13 +255,16 @@ def train_and_save(
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
+        limit_length(tokenizers, readable_length(cast(Any, trainer.model).config))
         _train(run, trainer, rows)
     history = list(trainer.state.log_history)
-    score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
+    with optional("Scores and predictions", run.failed):
+        score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
     describe_outcome(run, task, trainer, rows, tokenizers, data=data, history=history, data_args=args.data_args)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
-    trainer.save_metrics("all", run.metrics | details, combined=False)
+    with optional("all_results.json", run.failed):
+        trainer.save_metrics("all", run.metrics | details, combined=False)
     if trainer.is_world_process_zero():
         finish(run, task, args, source=data_name(args.data_args, task), example=example)
     return print_summary(run, task, args.data_args, example=example)
@@ -281,16 +289,28 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
             run.write()
     trainer.accelerator.wait_for_everyone()
     machine = fit_wide_part(trainer)
+    begun = time.monotonic()
     trainer.teachers = train_teachers(run, trainer)
+    for_teachers = time.monotonic() - begun
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
-    report(f"Trained to step {trainer.state.global_step:,}; this took {result.metrics['train_runtime']:.0f} s.")
-    if machine is not None:
-        add_wide_part(run, trainer, machine, rows.get("validation"))
-    if trainer.args.calibrate:
-        calibrate(run, trainer, rows.get("validation"))
-    trainer.save_model()
+    seconds = time.monotonic() - begun
+    teachers = f", {for_teachers:.0f} s of it for the teachers" if trainer.teachers and not run.checkpoint else ""
+    report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s{teachers}.")
+    trainer.save_model()  # first of all: nothing that follows can cost it
     trainer.save_state()
-    run.metrics = {"train_loss": result.training_loss, "train_runtime": result.metrics["train_runtime"]}
+    if machine is not None:
+        with optional("The wide part", run.failed):
+            add_wide_part(run, trainer, machine, rows.get("validation"))
+    if trainer.args.calibrate:
+        with optional("The calibration", run.failed):
+            calibrate(run, trainer, rows.get("validation"))
+    if {"wide", "calibration"} & run.details.keys():  # which change weights
+        trainer.save_model()
+    found = {"train_loss": result.training_loss, "train_runtime": seconds}
+    if run.metrics and trainer.state.global_step == trainer._initial_global_step:  # nothing was left to train
+        found = {name: run.metrics.get(name, value) for name, value in found.items()}
+    run.metrics = found
+    run.details["consumed"] = trainer.account.record()
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
@@ -314,6 +334,8 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
             cut = shortfalls(run.details.get("data", {}).get(split, {}))
             if cut and TASKS[task].whole_texts:
                 report(f"{split.capitalize()} data: {'; '.join(cut)}")
+    if "classes" in TASKS[task].predicts:
+        report_classes(run)
     if trained := run.details.get("training_rows"):
         scores = scores_text({f"train_{name}": value for name, value in trained.items()}, "train")
         report(f"Training, {trained['rows']:,} rows: {scores}")

@@ -95,8 +95,8 @@ TASKS: dict[TaskName, Task] = {
         columns=("source", "target"),
         length_option="max_target_length",
         pipeline_tag="translation",
-        does="turns a text into another one",
-        limits="It can leave out, repeat or make up words and numbers: a translation that matters has to be read.",
+        does="translates a text",
+        limits="It can leave out, repeat or make up words and numbers: have translations that matter checked.",
         example="A sentence to translate.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print({decoder}.batch_decode(model.generate(**inputs), skip_special_tokens=True))""",
@@ -174,7 +174,7 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         length_option="max_length",
         pipeline_tag="text-classification",
         does="predicts which of {count} classes a text belongs to ({names})",
-        limits="It always answers with one of its classes, for a text that belongs to none of them too.",
+        limits="It always answers with one of its classes, even for a text that belongs to none of them.",
         example="A text to classify.",
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
@@ -191,7 +191,7 @@ print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         input_option="image",
         pipeline_tag="image-classification",
         does="predicts which of {count} classes an image belongs to ({names})",
-        limits="It always answers with one of its classes, for an image that belongs to none of them too.",
+        limits="It always answers with one of its classes, even for an image that belongs to none of them.",
         example="image.png",
         use="""inputs = processor(Image.open({example!r}).convert("RGB"), return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",

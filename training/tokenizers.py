@@ -10,6 +10,7 @@ from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
+from .defaults.following import follow_tokens
 from .models import check_preset
 from .programs import Arguments
 from .progress import Advance, stage
@@ -24,6 +25,7 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
     """Return the tokenizers of source and target (one, twice, for one column).
 
     A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
+    Lengths of rows that follow the data are set by their tokens.
 
     Args:
         run: The run.
@@ -48,6 +50,7 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
     report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
+    follow_tokens(run, task, args, (source, target), columns)
     return source, target
 
 

@@ -1,17 +1,15 @@
 """Training arguments of the programs: transformers' own, with defaults for models trained from scratch."""
 
-import json
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from vanillaformer.hub.reporting import report
 
+from .help_page import OTHERS
 from .limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
 from .machine import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
@@ -28,7 +26,7 @@ from .trainer.losses import (
     ScheduledSamplingArguments,
     TokenDropoutArguments,
 )
-from .trainer.optimizers import OPTIMIZERS, OptimizerArguments
+from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.sharding import ShardingArguments
 from .trainer.time_budget import TimeBudgetArguments
 from .transformers_help import (
@@ -41,6 +39,7 @@ from .transformers_help import (
     TRAINING,
     TRANSFORMERS_HELP,
 )
+from .transformers_options import check_reports, check_transformers_options
 
 ARGUMENT_GROUPS = (
     *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
@@ -66,9 +65,7 @@ STRATEGIES = {
     "save_strategy": ("steps", "epoch", "best", "no"),
 }
 
-JSON_OPTIONS = TrainingArguments._VALID_DICT_FIELDS
-
-EPOCHS = "Passes over the data (default: as many as --max_time allows)"
+EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
@@ -78,7 +75,7 @@ FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 def best_checkpoint_help(*tasks: TaskName) -> str:
     """Return the help text of --metric_for_best_model."""
     names = dict.fromkeys(name for task in tasks for name in ranking_names(task))
-    return f"Best checkpoint by: {', '.join(names)}"
+    return f"Best model by: {', '.join(names)}"
 
 
 @dataclass
@@ -159,12 +156,20 @@ class RunDefaults(
     disable_tqdm: bool | None = field(
         default=None, metadata={"help": "No progress bars (default: none off a terminal)", "group": LOGGING}
     )
+    # As words; the parser takes only true and false for transformers' own field
+    include_num_input_tokens_seen: str = field(
+        default="no",
+        metadata={"help": "Tokens counted in logs", "choices": ["no", "all", "non_padding"], "group": OTHERS},
+    )
+    # What a run does in any case, so that saying otherwise can be told from saying nothing
+    do_train: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
+    do_eval: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
+    do_predict: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
 
     def __post_init__(self) -> None:
+        check_transformers_options(self)
         self.plan_evaluations()
         check_limits(self, LIMITS)
-        for name in JSON_OPTIONS:
-            check_json(name, getattr(self, name))
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
         for group in ARGUMENT_GROUPS:
@@ -176,9 +181,10 @@ class RunDefaults(
             self.optim = "adamw_torch"  # transformers accepts only its own
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
         self.follow_score()
-        if optimizer in OPTIMIZERS:
-            self.optim = optimizer
+        check_optimizer(self, optimizer)
+        self.optim = optimizer if optimizer in OPTIMIZERS else self.optim
         check_reports(self.report_to)  # type: ignore[attr-defined]
+        check_schedule(self)
         self.check_processes()
         if self.device.type == "cpu":  # type: ignore[attr-defined]
             self.dataloader_pin_memory = False
@@ -255,7 +261,7 @@ class RunDefaults(
 
 
 @dataclass
-class TranslationTrainingArguments(
+class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer values here
     ScheduledSamplingArguments,
     GuidedAttentionArguments,
     TokenDropoutArguments,
@@ -314,7 +320,7 @@ class TranslationTrainingArguments(
 
 
 @dataclass
-class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):
+class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
     """Training arguments of `train-language-model`."""
 
     HELP_GROUP = TRAINING
@@ -347,7 +353,7 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
 
 
 @dataclass
-class ClassifierTrainingArguments(
+class ClassifierTrainingArguments(  # type: ignore[misc]
     TokenDropoutArguments, LanguageModelLossArguments, EnsembleArguments, RunDefaults, TrainingArguments
 ):
     """Training arguments of `train-classifier`."""
@@ -363,7 +369,7 @@ class ClassifierTrainingArguments(
     )
     baseline: bool = field(
         default=False,
-        metadata={"help": "Score a linear machine (TF-IDF of words) on the same rows", "group": EVALUATION},
+        metadata={"help": "Score a linear classifier (TF-IDF of words) on the same rows", "group": EVALUATION},
     )
     calibrate: bool = field(
         default=True,
@@ -377,23 +383,3 @@ class ClassifierTrainingArguments(
     def __post_init__(self) -> None:
         self.choose_by("classification")
         super().__post_init__()
-
-
-def check_json(name: str, value: Any) -> None:
-    """Raise ValueError for an option of several values that is not a JSON object."""
-    if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError(f"--{name} {value}: it must be a JSON object, such as '{{\"name\": 0.1}}'")
-
-
-def check_reports(names: Iterable[str]) -> None:
-    """Raise ValueError for a tracker of experiments that transformers does not know or that is not installed."""
-    for name in names:
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
-        if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # two it does not look for
-            raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")

@@ -7,7 +7,7 @@ BEAMS = "Beam search"
 TRANSFORMERS_HELP = {
     OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume from (default: the last one of the run)"},
     TRAINING: {
-        "max_steps": "Number of optimizer steps (default: as many as --max_time allows)",
+        "max_steps": "Number of optimizer steps (default: by the budget)",
         "gradient_accumulation_steps": "Batches per optimizer step",
         "seed": "Seed of weights, order, dropout",
     },
@@ -15,7 +15,7 @@ TRANSFORMERS_HELP = {
         "label_smoothing_factor": "Label smoothing",
     },
     OPTIMIZER: {
-        "lr_scheduler_type": "Schedule: linear, cosine, inverse_sqrt, ...",
+        "lr_scheduler_type": "Schedule: linear, cosine, ...",
         "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
         "adam_beta1": "Decay of Adam's first moment",
         "adam_epsilon": "Epsilon of Adam",

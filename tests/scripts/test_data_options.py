@@ -76,12 +76,16 @@ def test_record_of_the_data(tmp_path: Path, capsys) -> None:
     run = train("classification", tmp_path / "run", *options)
     facts = json.loads((tmp_path / "run" / "run.json").read_text())["details"]["data"]
     assert facts == run.details["data"]
-    assert facts["test"]["also in train"] == 7  # of 9: the others are held out for validation
+    assert not [name for part in facts.values() for name in part if name.startswith("also in")]
     assert facts["train"]["leaked rows left out"] > 0
+    assert "rows are in the training data too" not in (tmp_path / "run" / "README.md").read_text()
     assert facts["train"]["rows"] == run.details["rows"]["train"]
     assert facts["train"]["vocabulary used"] <= facts["train"]["vocabulary"]
     assert 0 <= facts["train"]["padding"] < 1
-    assert "Vocabulary: " in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Vocabulary: " in out
+    assert "test data: the text of 9 of 9 rows also occurs in the training data." in out
+    assert "also occurs in the validation data" not in out  # for which none of them is held out
 
 
 def test_a_second_run_finds_the_tokens_of_the_first(tmp_path: Path, monkeypatch) -> None:
@@ -145,6 +149,21 @@ def test_streamed_run_that_is_killed(job: str, tmp_path: Path, capsys) -> None:
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
+def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) -> None:
+    options = stream_options("classification", tmp_path)
+    late = [{"text": SENTENCES[n].upper(), "label": "ab"[n % 2]} for n in (20, 21, 34)]
+    (tmp_path / "test.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in [*late, {"text": "-", "label": "a"}])
+    )
+    options += ["--test_file", str(tmp_path / "test.jsonl"), "--tokenizer_samples", "9"]
+    run = train("classification", tmp_path / "run", *options)
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())["details"]["data"]
+    assert facts == run.details["data"]
+    assert facts["test"]["also in train"] == 3
+    assert "test data: the text of 3 of 4 rows also occurs in the training data" in capsys.readouterr().out
+    assert "- 3 of the 4 test rows are in the training data too." in (tmp_path / "run" / "README.md").read_text()
+
+
 @pytest.mark.parametrize("job", ["causal", "translation"])
 def test_two_processes_that_stream(job: str, tmp_path: Path) -> None:
     options = stream_options(job, tmp_path)
@@ -187,7 +206,7 @@ def test_admin_measures_the_first_rows_of_a_stream(tmp_path: Path, capsys) -> No
 @pytest.mark.parametrize(
     ("job", "options", "message"),
     [
-        ("causal", ["--max_steps", "-1", "--num_train_epochs", "1"], "--streaming needs --max_time"),
+        ("causal", ["--max_steps", "-1", "--num_train_epochs", "1"], "--streaming needs --max_steps or a budget"),
         ("mlm+nsp", [], "--streaming is for --objective causal and masked"),
         ("causal", ["--packing"], "--packing True needs all data at once"),
     ],

@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    Trainer,
     set_seed,
 )
 
@@ -52,9 +53,14 @@ def test_translations_are_those_that_were_scored(trained) -> None:
     assert scores["test_ter"] == pytest.approx(sacrebleu.corpus_ter(texts, wanted).score)
     assert f"version:{sacrebleu.__version__}" in scores["signatures"]["ter"]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    for row in rows[:3]:
-        output = model.generate(**tokenizer([row["source"]], return_tensors="pt"))
-        assert tokenizer.decode(output[0], skip_special_tokens=True) == row["prediction"]
+    lengths = []
+    for row in rows:
+        (output,) = model.generate(**tokenizer([row["source"]], return_tensors="pt")).tolist()
+        assert tokenizer.decode(output, skip_special_tokens=True) == row["prediction"]
+        lengths.append([*output, tokenizer.eos_token_id].index(tokenizer.eos_token_id))
+    assert scores["test_gen_len"] == pytest.approx(
+        np.mean(np.minimum(lengths, model.generation_config.max_length - 1))
+    )
 
 
 def test_rows_are_in_the_order_of_the_data(tmp_path: Path) -> None:
@@ -139,8 +145,14 @@ def test_validation_where_there_is_no_test(tmp_path: Path) -> None:
     assert run.metrics["eval_accuracy"] == pytest.approx(np.mean(right))
 
 
-def test_continuations(trained, capsys) -> None:
-    folder = trained("causal")
+def test_continuations(tmp_path: Path, capsys) -> None:
+    """Of texts of the test's own: the embedded ones depend on the version of Python."""
+    draw, options = np.random.default_rng(0), []
+    for name in ("train", "validation", "test"):
+        texts = [" ".join(f"word{number}" for number in draw.integers(0, 90, 600)) for _ in range(3)]
+        Dataset.from_dict({"text": texts}).to_json(tmp_path / f"{name}.jsonl")
+        options += [f"--{name}_file", str(tmp_path / f"{name}.jsonl")]
+    folder = train("causal", tmp_path / "run", *options).folder
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     rows = records(folder / "samples.jsonl")
     assert len(rows) == 8
@@ -197,3 +209,34 @@ def test_a_reporter_that_is_not_installed(name: str, tmp_path: Path) -> None:
             train("classification", tmp_path, "--report_to", name)
     else:
         pytest.skip(f"{name} is installed")
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "again"),
+    [
+        ("translation", "", 0),
+        ("classification", "", 0),
+        ("causal", "", 0),
+        ("classification", "--ema_decay 0.9", 0),
+        ("classification", "--load_best_model_at_end false", 0),
+        ("classification", "--average_checkpoints 2", 1),  # weights that were not scored before
+        ("classification", "--calibrate true --max_validation_samples 60", 1),
+    ],
+)
+def test_the_validation_data_is_scored_once_with_the_same_weights(
+    job, options, again, tmp_path: Path, monkeypatch
+) -> None:
+    loop, calls = Trainer.evaluation_loop, []
+
+    def noted(trainer: Any, *details: Any, **keywords: Any) -> Any:
+        if not trainer.is_in_train and trainer.evaluated is trainer.eval_dataset:
+            calls.append(keywords)
+        return loop(trainer, *details, **keywords)
+
+    monkeypatch.setattr(Trainer, "evaluation_loop", noted)
+    run = train(job, tmp_path, *options.split())
+    assert len(calls) == again
+    history = json.loads((tmp_path / "trainer_state.json").read_text())
+    best = history["best_global_step"] or history["global_step"]
+    scored = next(entry for entry in history["log_history"] if entry["step"] == best and "eval_loss" in entry)
+    assert (run.metrics["eval_loss"] == scored["eval_loss"]) == (not again)

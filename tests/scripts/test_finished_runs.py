@@ -19,6 +19,8 @@ from script_runs import (
 )
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
+from vanillaformer.training import finishing
+from vanillaformer.training import run as runs
 from vanillaformer.training.evaluation import outcome, predictions
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
@@ -171,16 +173,16 @@ def test_card_is_written_anew(run: Path) -> None:
 def test_linear_machine_is_added(run: Path, capsys) -> None:
     before = record(run)
     assert again(run, "--baseline", "True").finished
-    assert "Validation, linear machine: accuracy " in capsys.readouterr().out
+    assert "Validation, linear classifier: accuracy " in capsys.readouterr().out
     found = record(run)
-    scores = found["details"]["baselines"].pop("linear machine")
+    scores = found["details"]["baselines"].pop("linear classifier")
     assert scores["eval_accuracy"] > 0.5
     assert found["details"] == before["details"]
     assert found["metrics"] == before["metrics"]
-    assert json.loads((run / "all_results.json").read_text())["baselines"]["linear machine"] == scores
-    assert "accuracy of the baseline (linear machine) |" in (run / "README.md").read_text()
+    assert json.loads((run / "all_results.json").read_text())["baselines"]["linear classifier"] == scores
+    assert "accuracy of the baseline (linear classifier) |" in (run / "README.md").read_text()
     again(run, "--baseline", "True", "--license", "mit")
-    assert record(run)["details"]["baselines"]["linear machine"] == scores
+    assert record(run)["details"]["baselines"]["linear classifier"] == scores
 
 
 def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
@@ -208,6 +210,77 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
         assert not (tmp_path / name).exists()
     assert (tmp_path / "predictions_test.jsonl").exists()
     assert record(tmp_path)["finished"]
+
+
+AFTER_TRAINING = {
+    "The calibration": (runs, "calibrate"),
+    "Scores and predictions": (runs, "score_and_predict"),
+    "predictions_test.jsonl": (predictions, "write_lines"),
+    "Scores of training rows": (outcome, "training_scores"),
+    "Baselines": (outcome, "baseline_scores"),
+    "The verdict": (outcome, "verdict"),
+    "README.md": (finishing, "run_facts"),
+}
+
+
+def test_what_comes_after_training_cannot_cost_the_model(trained, tmp_path: Path, monkeypatch, capfd) -> None:
+    """Everything fails; the run is finished all the same, and the same command makes what is missing."""
+
+    def fail(*details: Any, **options: Any) -> None:
+        assert (tmp_path / "model.safetensors").exists()
+        raise RuntimeError("not today")
+
+    options = "--max_validation_samples", "60"  # enough to calibrate
+    trained_once = {}
+    for name, (module, part) in AFTER_TRAINING.items():
+        with monkeypatch.context() as patch:
+            patch.setattr(module, part, fail)
+            run = train("classification", tmp_path, *options)
+        assert run.finished
+        assert run.failed == [name]
+        trained_once = trained_once or {key: run.metrics[key] for key in ("train_loss", "train_runtime")}
+        assert f"Warning: {name} could not be made: not today" in capfd.readouterr().err
+        assert record(tmp_path)["failed"] == [name]
+    whole = train("classification", tmp_path, *options)
+    assert "Made again, because it failed: README.md." in capfd.readouterr().out
+    assert not whole.failed
+    assert whole.details["calibration"]["temperature"] > 0
+    assert "test_accuracy" in whole.metrics
+    assert whole.metrics | trained_once == whole.metrics  # of the training, of which no step was repeated
+    train("classification", tmp_path, *options)
+    assert "nothing to train" in capfd.readouterr().out
+
+
+def test_all_that_comes_after_training_fails(tmp_path: Path, monkeypatch) -> None:
+    def fail(*details: Any, **options: Any) -> None:
+        raise RuntimeError("not today")
+
+    for module, part in AFTER_TRAINING.values():
+        monkeypatch.setattr(module, part, fail)
+    run = train("translation", tmp_path, "--max_steps", "1")
+    assert run.finished
+    assert record(tmp_path)["finished"]
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no step was made: the training data does not fill a batch of 500 rows"):
+        train("classification", tmp_path, "--dataloader_drop_last", "true", "--per_device_train_batch_size", "500")
+    assert not (tmp_path / "model.safetensors").exists()
+    assert not (tmp_path / "README.md").exists()
+    assert not record(tmp_path)["finished"]
+
+
+def test_intervals_of_a_longer_run_are_its_own(tmp_path: Path, capfd) -> None:
+    options = "--eval_steps", "0.5", "--logging_steps", "0.5"
+    train("causal", tmp_path, *options, "--max_steps", "4")
+    train("causal", tmp_path, *options, "--max_steps", "12")
+    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "eval_loss" in entry][:4] == [2, 4, 6, 12]
+    assert [entry["step"] for entry in history if "loss" in entry] == [2, 4, 6, 12]
+    printed = capfd.readouterr()
+    assert "trainer_state.json" not in printed.err
+    assert "mtime" not in printed.err
 
 
 # ------------------------------------------------------------------------------------------------------------- kills

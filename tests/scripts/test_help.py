@@ -8,6 +8,8 @@ import pytest
 
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
+from vanillaformer.training.defaults.following import OPTIONS as FOLLOWED
+from vanillaformer.training.defaults.following import RULES
 from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
 from vanillaformer.training.tasks import KINDS, TASKS
 
@@ -116,3 +118,20 @@ def test_an_option_of_another_program(program: str, option: str, owner: str, tmp
     (tmp_path / "a.yaml").write_text(f"{name}: 8\n")
     with pytest.raises(ValueError, match=f"a.yaml: unknown key '{name}': {name.replace('-', '_')} is an option of"):
         parse_arguments(program, [str(tmp_path / "a.yaml")])
+
+
+CHOSEN = {
+    "translation": ("max_source_length", "lengths"),
+    "causal": ("tokenizer_vocab_size", "vocabulary"),
+    "classification": ("learning_rate", "learning rate"),
+    "image_classification": ("shift", "shift"),
+}
+
+
+@pytest.mark.parametrize("task", RULES)
+def test_defaults_that_follow_the_data_are_named(task: str, page) -> None:
+    text = " ".join(page(TASKS[task].program).split("Examples:")[0].split())
+    option, words = CHOSEN[task]
+    assert any(option in names for names in FOLLOWED.values())
+    named = text.partition(" Without --preset and --max_steps, ")[2].partition(" follow the data.")[0]
+    assert words in named

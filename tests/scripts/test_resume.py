@@ -84,6 +84,36 @@ def test_resume_in_a_later_epoch(job: str, tmp_path: Path) -> None:
     assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
 
 
+def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(tmp_path: Path, capfd) -> None:
+    kill_in_step("causal", 5, arguments("causal", tmp_path))
+    for number in (2, 4):
+        (tmp_path / f"checkpoint-{number}" / "optimizer.pt").unlink()
+    with pytest.raises(ValueError, match="checkpoint-4 has no state of an optimizer to resume from"):
+        train("causal", tmp_path, "--resume_from_checkpoint", str(tmp_path / "checkpoint-4"))
+    train("causal", tmp_path)
+    assert f"Run {tmp_path}: from the beginning" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("options", [[], ["--tokens_per_batch", "400"]])
+def test_workers_that_outlive_an_epoch(options: list[str], tmp_path: Path) -> None:
+    """They draw each epoch's masks, as others do, and evaluations have their own rows."""
+    lines = "\n".join(f"the line with the number {number}" for number in range(40))
+    for name in ("train", "other"):
+        (tmp_path / f"{name}.txt").write_text(lines if name == "train" else lines.upper())
+    files = "--train_file", str(tmp_path / "train.txt"), "--test_file", str(tmp_path / "other.txt")
+    options = [
+        *files,
+        *options,
+        *["--set", "dropout=0", "--learning_rate", "0", "--block_size", "24", "--max_train_samples", "16"],
+    ]
+    workers = "--dataloader_num_workers", "1", "--dataloader_persistent_workers"
+    runs = [train("masked", tmp_path / str(kept), *options, *workers, str(kept)) for kept in (False, True)]
+    alone, together = (losses(run.folder) for run in runs)
+    assert together == alone
+    assert alone[:2] != alone[2:4]
+    assert runs[0].metrics["test_loss"] == runs[1].metrics["test_loss"] != runs[1].metrics["eval_loss"]
+
+
 def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
     """Admin's factors come from the checkpoint, and measuring them has moved no random state."""
     options = ["--set", "norm_placement=admin", "num_hidden_layers=2"]
@@ -105,6 +135,21 @@ def test_resume_from_a_chosen_checkpoint(trained, tmp_path: Path) -> None:
     train("translation", tmp_path, "--joint_vocabulary", "False", "--resume_from_checkpoint", checkpoint)
     assert_equal_weights(whole / "checkpoint-6", tmp_path / "checkpoint-6")
     assert not (tmp_path / "checkpoint-2").exists()
+
+
+SETTINGS = {
+    "classification": "--lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 --dataloader_num_workers 1 "
+    "--dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
+    "translation": "--lr_scheduler_type greedy --set decoding=ctc",
+}
+
+
+@pytest.mark.parametrize("job", SETTINGS)
+def test_resumed_with_what_has_a_state_or_random_numbers_of_its_own(job: str, tmp_path: Path) -> None:
+    options, whole, resumed = SETTINGS[job].split(), tmp_path / "whole", tmp_path / "resumed"
+    train(job, whole, *options)
+    train(job, resumed, *options, "--resume_from_checkpoint", str(whole / "checkpoint-4"))
+    assert_equal_weights(whole / "checkpoint-6", resumed / "checkpoint-6")
 
 
 def test_finished_run_is_not_trained_again(trained, tmp_path: Path, capfd) -> None:

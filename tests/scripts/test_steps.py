@@ -9,6 +9,7 @@ from test_processes import ALONE, assert_same_training, train_together
 JOBS = ["translation", "causal", "masked", "classification"]
 ACCUMULATED = "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "4"
 BY_TOKENS = "--tokens_per_batch", "400"
+BUDGET = "--max_steps", "-1", "--max_epochs", "2", "--max_tokens", "1e6"
 RECIPES = {
     "muon": "--optim muon --weight_decay 0.1",
     "radam": "--optim radam --label_smoothing_factor 0.1 --lr_scheduler_type inverse_sqrt",
@@ -37,6 +38,39 @@ def test_smoothed_losses_of_accumulated_rows_are_those_of_the_large_batch(job: s
     train(job, tmp_path / "whole", *options)
     train(job, tmp_path / "parts", *options, *ACCUMULATED)
     assert_same_training(tmp_path / "whole", tmp_path / "parts")
+
+
+SECOND_LOSS = {
+    "classification": ["--preset", "gpt-tiny", "--lm_loss_weight", "0.5", "--train_sampling_strategy", "random"],
+    "mlm+nsp": ["--max_train_samples", "40", "--block_size", "24"],
+}
+
+
+@pytest.mark.parametrize("job", SECOND_LOSS)
+def test_a_second_loss_of_accumulated_rows_is_that_of_the_large_batch(job: str, tmp_path: Path) -> None:
+    options = [*ALONE, *SECOND_LOSS[job]]
+    train(job, tmp_path / "whole", *options)
+    train(job, tmp_path / "parts", *options, *ACCUMULATED)
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
+UNEVEN = {  # 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
+    "classification": ["--max_train_samples", "19", "--r_drop", "1"],
+    "idle": ["--max_train_samples", "17", "--preset", "gpt-tiny", "--lm_loss_weight", "0.5"],
+    "idle, read ahead": ["--max_train_samples", "17", "--ensemble", "2", *BUDGET],
+    "image_classification": ["--max_train_samples", "17", "--ensemble", "2", "--mixup", "0"],
+    "masked_image": ["--max_train_samples", "19"],
+}
+
+
+@pytest.mark.parametrize("case", UNEVEN)
+def test_two_processes_have_the_batches_of_one(case: str, tmp_path: Path) -> None:
+    """The last batch of an epoch is divided without repeating rows."""
+    job, options = "classification" if case.startswith("idle") else case, UNEVEN[case]
+    train(job, tmp_path / "alone", *ALONE, *options)
+    train_together(job, tmp_path / "two", *options)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "alone"), rel=1e-5)
+    assert_same_training(tmp_path / "alone", tmp_path / "two")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from script_runs import (
     arguments,
     killed,
@@ -16,8 +17,12 @@ from script_runs import (
 )
 from test_data_options import stream_options
 from test_processes import train_together
+from transformers import TrainerCallback
 
+from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training import run as runs
+from vanillaformer.training.run_folder.files import TEACHERS
+from vanillaformer.training.trainer import distillation
 
 TIME = "--max_steps", "-1", "--eval_steps", "0.25", "--warmup_steps", "0.1", "--max_time"
 
@@ -95,6 +100,57 @@ def test_patience_ends_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     train("classification", tmp_path, *TIME, "100", "--eval_steps", "0.1", *never)
     assert "Stopped early at step 3" in capfd.readouterr().out
     assert state(tmp_path)["global_step"] == pytest.approx(30, abs=1)
+
+
+OF_ENSEMBLES = "--max_steps", "-1", "--eval_strategy", "no", "--ensemble", "2", "--max_time"
+
+
+def test_the_time_of_an_ensemble_counts_once(tmp_path: Path, monkeypatch) -> None:
+    """Steps take 100 s: half of 4,000 s are the teachers', 1,000 s each."""
+    for module in (runs, distillation):
+        monkeypatch.setattr(module, "replace_callbacks", ticking(100.0))
+
+    def stop_second(trainer: Any) -> None:
+        if trainer.args.output_dir.endswith("2"):
+            raise RuntimeError("the power fails")
+        ticking(100.0)(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, "replace_callbacks", stop_second)
+        with pytest.raises(RuntimeError, match="power"):
+            train("classification", tmp_path, *OF_ENSEMBLES, "4000s")
+    train("classification", tmp_path, *OF_ENSEMBLES, "4000s")
+    assert state(tmp_path)["global_step"] == pytest.approx(30, abs=1)  # in the second process all but a teacher's 10
+    ready = [(tmp_path / TEACHERS / number / "model.safetensors").stat().st_mtime_ns for number in "12"]
+    train("classification", tmp_path, *OF_ENSEMBLES, "6000s")
+    assert state(tmp_path)["global_step"] == pytest.approx(50, abs=2)
+    assert [(tmp_path / TEACHERS / number / "model.safetensors").stat().st_mtime_ns for number in "12"] == ready
+
+
+@pytest.mark.parametrize(("written", "growth"), [(1, (3.0, 24.0)), (24, (1.0, 1.0))])
+def test_a_translators_evaluations_get_longer_with_its_outputs(written, growth, tmp_path: Path, monkeypatch) -> None:
+    """Outputs of a token are far shorter than the references, those of 24 tokens as long as they can be."""
+    found = []
+
+    class Growth(TrainerCallback):
+        def on_evaluate(self, *details: Any, model: Any = None, **kwargs: Any) -> None:
+            found.append(budget.growth)
+
+    def generate(model: Any, *details: Any, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
+        return torch.full((len(input_ids), written), 7)
+
+    monkeypatch.setattr(VanillaEncoderDecoderForConditionalGeneration, "generate", generate)
+    replace = ticking(1.0, Growth())
+
+    def and_keep(trainer: Any) -> None:
+        nonlocal budget
+        budget = trainer.budget
+        replace(trainer)
+
+    budget: Any = None
+    monkeypatch.setattr(runs, "replace_callbacks", and_keep)
+    train("translation", tmp_path, *TIME, "4s")
+    assert growth[0] <= found[0] <= growth[1]
 
 
 def test_the_clock_of_the_first_process_counts(tmp_path: Path) -> None:

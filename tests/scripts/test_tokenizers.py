@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from datasets import load_dataset
+from huggingface_hub.errors import StrictDataclassError
 from script_runs import train
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, pipeline
 
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import load_pair
@@ -50,6 +51,12 @@ def test_a_tokenizer_without_padding(job, more, without_padding, tmp_path, capsy
     assert capsys.readouterr().out.count("\n") == 2
 
 
+def test_a_tokenizer_without_padding_has_no_blank(without_padding, tmp_path) -> None:
+    options = ["--tokenizer_name_or_path", str(without_padding), "--set", "decoding=ctc"]
+    with pytest.raises(StrictDataclassError, match=r"as its blank, .* pad_token_id=3 and eos_token_id=3"):
+        train("translation", tmp_path, *options)
+
+
 def test_the_end_of_a_text_is_learned_where_it_pads_too(without_padding, tmp_path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(without_padding, pad_token="</s>")
     (tmp_path / "t.txt").write_text("\n".join(TEXTS[:3]))
@@ -84,3 +91,21 @@ def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) ->
     capsys.readouterr()
     generate.main(["--model", str(tmp_path / "run"), "--text", "line <s>old</s>", "--max_new_tokens", "2"])
     assert capsys.readouterr().out.startswith("line <s>old</s>")
+
+
+@pytest.mark.parametrize(
+    ("job", "length"), [("translation", 64), ("causal", 64), ("masked", 64), ("classification", 64)]
+)
+def test_a_saved_tokenizer_says_how_much_the_model_reads(job: str, length: int, trained) -> None:
+    assert AutoTokenizer.from_pretrained(trained(job)).model_max_length == length
+
+
+def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trained, capsys) -> None:
+    long_text = "Deutschland " * 200
+    (answer,) = pipeline("text-classification", str(trained("classification")))(long_text, truncation=True)
+    assert 0 < answer["score"] <= 1
+    capsys.readouterr()
+    generate.main(["--model", str(trained("classification")), "--text", long_text])
+    output = capsys.readouterr()
+    assert output.out.startswith(answer["label"])
+    assert "longer than the specified maximum" not in output.err

@@ -66,15 +66,16 @@ def test_compares_with_the_linear_machine(tmp_path: Path, capsys) -> None:
     options = ("--baseline", "--max_train_samples", "2000", "--max_steps", "2", "--eval_steps", "1")
     run = train("classification", tmp_path / "run", *options)
     lines = capsys.readouterr().out.splitlines()
-    scores = run.details["baselines"]["linear machine"]
+    scores = run.details["baselines"]["linear classifier"]
     assert scores["test_accuracy"] > run.metrics["test_accuracy"]
-    start = lines.index(f"Test, linear machine: accuracy {scores['test_accuracy']:.1%} · F1 {scores['test_f1']:.1%}")
+    words = f"accuracy {scores['test_accuracy']:.1%} · F1 {scores['test_f1']:.1%}"
+    start = lines.index(f"Test, linear classifier: {words}")
     assert lines[start - 1].startswith("Test, majority class: loss ")
     assert lines[start - 2].startswith("Test: loss ")
     verdict = lines.index(run.details["verdict"][0])
     assert start < verdict < next(number for number, text in enumerate(lines) if text.startswith("Try it: "))
-    assert any("Below the linear machine" in sentence for sentence in run.details["verdict"])
-    assert "accuracy of the baseline (linear machine) |" in (run.folder / "README.md").read_text()
+    assert any("Below the linear classifier" in sentence for sentence in run.details["verdict"])
+    assert "accuracy of the baseline (linear classifier) |" in (run.folder / "README.md").read_text()
     # The option changes nothing in the run, so that a finished one stays finished
     assert train("classification", tmp_path / "run", *options[1:]).finished
 

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from transformers.generation import utils as generation
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.arguments import ModelArguments
@@ -106,10 +107,13 @@ def test_saved_model_keeps_its_weights_and_takes_changes(decoder_tokenizer, tmp_
         assert torch.equal(value, loaded.state_dict()[name]), name
 
 
-def test_generation_limits(decoder_tokenizer, translator_tokenizer) -> None:
+def test_generation_limits(decoder_tokenizer, translator_tokenizer, monkeypatch) -> None:
     decoder = build("causal", decoder_tokenizer, overrides=["max_position_embeddings=40"])
     set_generation(decoder, "causal", length=8)
-    assert decoder.generation_config.max_length == 40
+    warnings: list[str] = []
+    monkeypatch.setattr(generation.logger, "warning", warnings.append)
+    assert decoder.generate(torch.tensor([[5, 6]]), max_new_tokens=3, min_new_tokens=3).shape == (1, 5)
+    assert warnings == []  # of two lengths, of which one has no effect
     translator = build("translation", translator_tokenizer)
     set_generation(translator, "translation", length=8, num_beams=3)
     assert (translator.generation_config.max_length, translator.generation_config.num_beams) == (9, 3)

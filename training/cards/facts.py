@@ -41,12 +41,14 @@ class CardFacts:
         choices: Settings of model, data and tokenizer by group, and of the training.
         metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
         baselines: Scores of baselines by their names, named as those of the model.
+        classes: Precision, recall, F1 and rows of each class of a classifier, from the last split that is scored.
         calibration: Temperature and reliability of a classifier, from `calibrate`.
         verdict: Sentences on how the training went.
         signatures: sacrebleu's signatures by score.
         steps: Optimizer steps.
         epochs: Passes over the data.
         resumed: The checkpoint that the last part of the training began with, None if the run was never interrupted.
+        consumed: What the training consumed, from `Account`; records of earlier versions lack it.
         hardware: What it was trained on, by heading.
         separate_target: Whether the target has a tokenizer of its own.
         pictures: Names of pictures next to the card.
@@ -69,12 +71,14 @@ class CardFacts:
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
     verdict: tuple[str, ...] = ()
     signatures: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     epochs: float | None = None
     resumed: str | None = None
+    consumed: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     separate_target: bool = False
     pictures: tuple[str, ...] = ()
@@ -122,7 +126,9 @@ class CardFacts:
 
     @property
     def tokens_seen(self) -> int | None:
-        """About how many tokens the training went through."""
+        """How many tokens the training went through, those of an ensemble's models too, or about how many."""
+        if self.consumed:
+            return self.consumed["tokens"]
         tokens = self.train_tokens
         return None if tokens is None or not self.epochs else round(tokens * self.epochs)
 

@@ -86,9 +86,7 @@ def run_facts(
     choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
     if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
         choices["model"]["preset"] = TASKS[task].preset
-    pictures = (
-        PICTURES if data_args.train_file is not None else (*PICTURES, *DATA_PICTURES)
-    )  # a user's own stay private
+    of_data = () if data_args.train_file is not None else DATA_PICTURES  # a user's own stay private
     return CardFacts(
         task=task,
         config=config,
@@ -104,15 +102,17 @@ def run_facts(
         choices=choices,
         metrics=run.metrics,
         baselines=run.details.get("baselines", {}),
+        classes=run.details.get("classes", {}),
         calibration=run.details.get("calibration", {}),
         verdict=tuple(run.details.get("verdict", ())),
         signatures=run.details.get("signatures", {}),
         steps=run.details["steps"],
         epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else trained["epochs"],
         resumed=trained["resumed"],
+        consumed=run.details.get("consumed", {}),
         hardware=trained["hardware"],
         separate_target=trained["separate_target"],
-        pictures=tuple(name for name in pictures if (run.folder / name).exists()),
+        pictures=tuple(name for name in (*PICTURES, *of_data) if (run.folder / name).exists()),
         license=training_args.license,
         samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
         has_code=isinstance(config, VanillaConfig) and os.environ.get(SWITCH, "").lower() not in OFF,

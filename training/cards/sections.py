@@ -9,7 +9,8 @@ from vanillaformer.configuration.options import POSITION_CHOICES
 
 from ..evaluation.baselines import BASELINES
 from ..evaluation.calibration import accepted_in_words
-from ..evaluation.confusion import part_in_words
+from ..evaluation.class_report import accuracy_intervals, class_rows
+from ..evaluation.confusion import NUMBERED, part_in_words
 from ..metrics.scores import label
 from ..preprocessing.statistics import shortfalls
 from ..tasks import TASKS
@@ -25,6 +26,7 @@ SHOWN = (
     *("learning_rate", "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2"),
     *("adam_epsilon", "optim", "max_grad_norm", "tokens_per_batch", "rows_per_step", "seed", "data_seed"),
 )
+BUDGET_WORDS = {"max_time": "time budget", "max_tokens": "token budget", "max_flops": "FLOP budget"}
 MAX_CLASS_NAMES = 12
 CONFUSION = "confusion_matrix.png"
 Table = list[tuple[str, ...]]
@@ -69,6 +71,8 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "results": result_table(facts),
         "baselines": {name: BASELINES[name].does for name in facts.baselines if name in BASELINES},
         "accepted": accepted_in_words(facts.calibration) if facts.calibration else "",
+        "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},
+        "class_rows": class_rows(facts.classes)[:NUMBERED],
         "cut_texts": cut_texts(facts),
         "classes_shown": classes,
         **parts,
@@ -158,7 +162,7 @@ def format_statistics(values: Any) -> dict[str, str]:
     """Return the statistics of a split that fit a table; zeros and what stands elsewhere are left out."""
     cells = {}
     for name, value in sorted(values.items(), key=lambda entry: "rows" not in entry[0]):  # rows first
-        if "vocabulary" in name or name == "padding" or (not value and name != "rows"):
+        if "vocabulary" in name or name == "padding" or isinstance(value, list) or (not value and name != "rows"):
             continue
         share = name.endswith("unknown tokens")
         name += " in tokens" if name.endswith(("mean length", "longest")) else ""
@@ -179,17 +183,24 @@ def vocabularies(facts: CardFacts) -> list[tuple[str, int, int]]:
 def training_rows(facts: CardFacts) -> dict[str, str]:
     """Return how long the training was, and on what it ran."""
     rows = {"steps": f"{facts.steps:,}" + (f" ({facts.epochs:.3g} epochs)" if facts.epochs else "")}
+    read = "patches" if TASKS[facts.task].reads_images else "tokens"
     if facts.tokens_seen:
-        rows["tokens seen"] = f"about {short(facts.tokens_seen)}"
-    if budget := facts.choices.get("training", {}).get("max_time"):
-        rows["time budget"] = format_duration(budget)
+        rows[f"{read} seen"] = ("" if facts.consumed else "about ") + short(facts.tokens_seen)
+    if facts.consumed:
+        rows["FLOPs"] = f"{short(facts.consumed['flops'])}, matrix products of the training without padding"
+    if teachers := facts.consumed.get("teachers"):
+        ensemble = f"models it learned from: {short(teachers['tokens'])} tokens, {short(teachers['flops'])} FLOPs"
+        rows["of these"] = ensemble
+    for name, words in BUDGET_WORDS.items():
+        if budget := facts.choice("training", name):
+            rows[words] = format_duration(budget) if name == "max_time" else short(budget)
     seconds = facts.metrics.get("train_runtime")
     if seconds:
         rows["time"] = f"{format_duration(seconds)}, evaluation included"
         if facts.resumed:
             rows["time"] += f" (since {facts.resumed}, from which it resumed)"
         elif facts.tokens_seen:
-            rows["time"] += f"; {short(facts.tokens_seen / seconds)} tokens per second"
+            rows["time"] += f"; {short(facts.tokens_seen / seconds)} {read} per second"
     return {**rows, **facts.hardware, "software": software()}
 
 

@@ -70,10 +70,10 @@ class DataArguments:
     test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test; 0 for none"})
     hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Rows to hold out"})
     order_column: str | None = field(
-        default=None, metadata={"help": "Column that orders the rows for --hold_out end, such as a date"}
+        default=None, metadata={"help": "Column of numbers, dates or names to order by for --hold_out end"}
     )
     drop_leaked_rows: bool = field(
-        default=False, metadata={"help": "Drop training rows whose text is also in validation or test data"}
+        default=False, metadata={"help": "Drop rows whose text is also in a later split; the test is the last"}
     )
     bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Action on unusable rows"})
     split_seed: int = field(default=0, metadata={"help": "Seed of the split, which --seed does not change"})
@@ -175,11 +175,11 @@ class TranslationDataArguments(TextDataArguments):
 
     HELP_GROUP = "Data"
 
-    train_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a .txt --train_file"})
+    train_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --train_file"})
     validation_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Target lines of a .txt --validation_file"}
+        default=None, metadata={"help": "Target lines of a text --validation_file"}
     )
-    test_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a .txt --test_file"})
+    test_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --test_file"})
     source_column: str = field(
         default="source", metadata={"help": "Column of the source text, such as translation.en"}
     )

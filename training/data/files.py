@@ -29,8 +29,10 @@ REPORTED_ROWS = 1_000_000
 """Rows of a file after which a line is printed where there are no progress bars."""
 
 
-def find_files(option: str, names: Sequence[str]) -> list[Path]:
+def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> list[Path]:
     """Return the data files that match names and patterns (`part-*.csv.gz`); the name of a file is not a pattern.
+
+    Parallel texts are often named by their language, such as `train.en`: with `parallel`, unknown extensions are text.
 
     Raises:
         ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
@@ -40,8 +42,11 @@ def find_files(option: str, names: Sequence[str]) -> list[Path]:
         if count > 1:
             raise ValueError(f"--{option}: {path} is named {count} times")
     for path in paths:
-        if format_of(path) not in READERS and path.suffix.lower() != ".parquet":
-            raise ValueError(f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(FORMATS)}")
+        if not (parallel or format_of(path) in READERS or path.suffix.lower() == ".parquet"):
+            raise ValueError(
+                f"--{option} '{path}': unknown extension {path.suffix!r}, use {', '.join(FORMATS)}; one side of "
+                "parallel texts may have any, given together with the other one"
+            )
         if path.stat().st_size == 0:
             raise ValueError(f"--{option} '{path}': the file is empty")
     return paths

@@ -1,7 +1,8 @@
 """Class labels of any form as ids with names."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,12 @@ from datasets import ClassLabel, DatasetDict
 from vanillaformer.hub.reporting import report
 
 from .rows import SplitRows, distinct_cells
+
+LISTED = 12
+"""Classes that are named in a list."""
+WIDTH = 40
+"""Characters of a name there."""
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.IGNORECASE)
 
 
 def label_names(dataset: DatasetDict) -> list[str]:
@@ -40,11 +47,52 @@ def encode_labels(splits: Mapping[str, SplitRows]) -> dict[str, SplitRows]:
     if len(names) < 2:
         found = f"all labels have one value only, {names[0]!r}" if names else "there is no label"
         raise ValueError(f"{train.name}: {found}: nothing to classify")
+    for problem in doubtful_names(names, len(train.rows)):
+        report(f"Warning: {train.name}: {problem}.")
     encoded = {split: with_labels(rows, names) for split, rows in {**splits, "train": train}.items()}
     for split, part in encoded.items():
         if not len(part.rows):
             raise ValueError(f"{split} data: no row has one of the labels {', '.join(names[:20])}")
     return encoded
+
+
+def classes_in_words(names: Sequence[str], counts: np.ndarray) -> str:
+    """Return how many classes have rows and how many rows each has; of many classes the most and the fewest."""
+    number, order = int(np.count_nonzero(counts)), np.argsort(-counts, kind="stable")
+    chosen: Any = np.flatnonzero(counts) if number <= LISTED else order[[0, number - 1]]
+    words = [f"{short_name(names[each])} {counts[each]:,}" for each in chosen]
+    return f"{number:,} {'class' if number == 1 else 'classes'}: {(', ' if number <= LISTED else ' to ').join(words)}"
+
+
+def short_name(name: str) -> str:
+    """Return the name of a class on one line, of a long one the beginning."""
+    words = " ".join(name.split())
+    return words if len(words) <= WIDTH else f"{words[: WIDTH - 4].rstrip()} ..."
+
+
+def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
+    """Say why the labels of so many rows, with these names, may not be what the user takes them for."""
+    numbers = [float(name) if NUMBER.fullmatch(name) else None for name in names]
+    alike: dict[Any, list[str]] = defaultdict(list)
+    for name, number in zip(names, numbers):
+        alike[" ".join(name.casefold().split()) if number is None else number].append(name)
+    if pairs := [" and ".join(map(repr, group)) for group in alike.values() if len(group) > 1]:
+        what = "differ only in letter case, white space or the way a number is written"
+        yield f"labels that {what} are classes of their own: {_examples(pairs)}"
+    if all(number is not None for number in numbers) and any(number % 1 for number in numbers if number):
+        yield f"the labels are numbers ({_examples(names)}), each a class of its own: regression is not offered"
+    elif 3 * len(names) > rows:
+        yield f"{len(names):,} classes in {rows:,} rows: --label_column may name the wrong column"
+    parts = {name: set(filter(None, re.split(r"\s*[|;,]\s*", name))) for name in names}
+    known = Counter(part for found in parts.values() for part in found)
+    joined = [repr(name) for name, found in parts.items() if len(found) > 1 and any(known[part] > 1 for part in found)]
+    joined += [repr(name) for name in names if re.fullmatch(r"\[.*\]|\(.*,.*\)|\{.*\}", name)]
+    if joined:
+        yield f"labels like {_examples(joined)} look like several in one: each is a class of its own"
+
+
+def _examples(found: Sequence[str]) -> str:
+    return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
 
 
 def with_labels(split: SplitRows, names: Sequence[str] | None) -> SplitRows:

@@ -9,7 +9,7 @@ from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .image_rows import NAME
 from .labels import encode_labels, label_names
-from .rows import DataStats, load_rows
+from .rows import ORDER, DataStats, load_rows
 from .sources import find_sources
 from .splits import divide
 from .streaming import TextStream, open_streams
@@ -60,9 +60,10 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         parts = encode_labels(parts)
     stats = {split: dict(part.stats) for split, part in parts.items()}
     columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ())]
-    splits = DatasetDict({split: part.rows.select_columns(columns) for split, part in parts.items()})
+    order = {split: [ORDER] if ORDER in part.rows.column_names else [] for split, part in parts.items()}
+    splits = DatasetDict({split: part.rows.select_columns(columns + order[split]) for split, part in parts.items()})
     if stream is None:
-        splits, leaks = divide(splits, COLUMNS[task][0], data_args)
+        splits, leaks = divide(splits, task, data_args)
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
     else:
         stream.names = label_names(splits) if "label" in COLUMNS[task] else None

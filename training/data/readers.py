@@ -119,7 +119,8 @@ def _document(file: Iterable[str]) -> Iterator[str]:
 
 
 def _parallel(source: Path, target: Path, columns: Mapping[str, str]) -> Iterator[Batch]:
-    names = columns.values()
+    names = list(columns.values())
+    check_columns(f"{source} (a text file)", names[:2], columns)
     with open_text(source, newline="\n") as sources, open_text(target, newline="\n") as targets:
         number = 1
         lines = _lines(sources), _lines(targets)

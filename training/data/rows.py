@@ -19,11 +19,14 @@ from .arguments import COLUMNS, SPLITS, DataArguments
 from .image_rows import ImageOptions, decoded, usual_size
 from .json_files import needed_cells
 from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+from .order import order_keys, order_word
 from .sources import Source
 
 READ = "__read__"
 """Column of a row's number in the order in which a stream is read."""
-RESERVED = (ROW, FILE, LINES, PROBLEM, READ)
+ORDER = "__order__"
+"""Column of the value by which rows are ordered."""
+RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER)
 TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column")
 DataStats = dict[str, dict[str, Any]]
 """Statistics of the data of a run: by split, a number by what it counts."""
@@ -178,10 +181,7 @@ def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
     Raises:
         ValueError: Naming the row and its cell, if that is not a split; or if no row is for training.
     """
-    cells, number_of = distinct_cells(split.rows, column)
-    feature = split.rows.features[column]
-    if isinstance(feature, ClassLabel):
-        cells = [feature.names[cell] for cell in cells]
+    cells, number_of = distinct_words(split.rows, column)
     number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
     found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
     known, numbers = ", ".join(number_of_word), np.array(found, dtype=np.int64)[number_of]
@@ -203,20 +203,31 @@ def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
 
 
 def in_order(split: SplitRows, column: str) -> SplitRows:
-    """Return rows sorted by a column: numbers by size, other cells as text; rows with equal cells stay as they are.
+    """Return rows sorted by a column, with its values as `ORDER`; rows with equal ones stay in their order.
 
     Raises:
-        ValueError: Naming a row whose cell is empty.
+        ValueError: Naming a row whose cell is empty or not of the kind of the others, or cells that are ambiguous.
     """
-    cells = arrow_column(split.rows, column).to_pylist()
-    for index, cell in enumerate(cells):
-        if cell is None or cell == "":
-            raise ValueError(f"{split.name}, {split.row_name(index)}: --order_column {column!r} is empty")
+    name = f"--order_column {column!r}"
+    cells, number_of = distinct_words(split.rows, column)
     try:
-        keys = np.array(cells, dtype=np.float64)
-    except (ValueError, TypeError):
-        keys = np.array([str(cell) for cell in cells])
-    return split.with_rows(select_rows(split.rows, np.argsort(keys, kind="stable")))
+        keys, kind = order_keys(cells, np.bincount(number_of, minlength=len(cells)))
+    except ValueError as error:
+        raise ValueError(f"{split.name}: {name} {error}") from error
+    if kind == "text":
+        split.report("order", f"{name} holds neither numbers nor dates: it is ordered as text.")
+
+    def problem(index: int) -> str:
+        cell = cells[number_of[index]]
+        return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
+
+    split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
+    words = {key: order_word(cell, key) for cell, key in zip(reversed(cells), reversed(keys)) if key is not None}
+    rank = {key: number for number, key in enumerate(sorted(words))}
+    ranks = np.array([rank.get(key, -1) for key in keys], dtype=np.int64)[number_of]
+    ranks = ranks[ranks >= 0]
+    values = pa.array([words[key] for key in rank], pa.string()).take(pa.array(ranks))
+    return split.with_rows(select_rows(split.rows.add_column(ORDER, values), np.argsort(ranks, kind="stable")))
 
 
 def task_rows(split: SplitRows, columns: Mapping[str, str], task: TaskName) -> SplitRows:
@@ -322,3 +333,11 @@ def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
     chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
     numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
     return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
+
+
+def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
+    """Return the same with the names of classes in place of their numbers."""
+    cells, number_of = distinct_cells(rows, column)
+    if isinstance(feature := rows.features[column], ClassLabel):
+        cells = [feature.names[cell] if cell in range(feature.num_classes) else None for cell in cells]
+    return cells, number_of

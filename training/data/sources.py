@@ -14,6 +14,7 @@ from .corpora import embedded_corpus
 from .files import find_files, load_files, named, stream_files
 from .image_rows import ImageOptions, folder_rows, undecoded
 from .opening import ROW, Paths, format_of
+from .readers import READERS
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,14 @@ def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
         names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
         if names is None or _image_folder(data_args, split, task):
             continue
-        sides = [find_files(f"{split}_file", names)]
-        sides += [find_files(f"{split}_target_file", targets)] if targets is not None else []
-        _check_text_files(split, [[format_of(path) == ".txt" for path in side] for side in sides], task)
+        given = {f"{split}_file": names, f"{split}_target_file": targets}
+        sides = [
+            find_files(option, side, parallel=targets is not None)
+            for option, side in given.items()
+            if side is not None
+        ]
+        others = (set(READERS) | {".parquet"}) - {".txt"}
+        _check_text_files(split, [[format_of(path) not in others for path in side] for side in sides], task)
         files[split] = list(zip(*sides))
     return files
 
@@ -124,7 +130,9 @@ def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
 def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskName) -> None:
     """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
     if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
-        raise ValueError(f"--{split}_target_file is for translation from .txt files")
+        raise ValueError(
+            f"--{split}_target_file is for translation from .txt files, or others of plain text such as .en"
+        )
     if len({len(side) for side in is_text}) > 1:
         counts = f"{len(is_text[0])} and {len(is_text[1])}"
         raise ValueError(f"--{split}_file and --{split}_target_file name {counts} files: each needs its translation")

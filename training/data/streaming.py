@@ -8,19 +8,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from datasets import ClassLabel, Dataset, Features, Value, concatenate_datasets
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
 from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.hub.reporting import report
 
+from ..limits import BUDGETS
 from ..tasks import TASKS, TaskName
 from .arguments import COLUMNS, DataArguments
+from .duplicates import LeakCounter, text_keys, without_leaks
 from .image_rows import LOOKED_AT, ImageOptions, image_cell, usual_size
 from .json_files import column_names, needed_cells
 from .labels import with_labels
 from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
-from .rows import BAD, READ, SplitRows, arrow_column, readable_rows, usable_rows
+from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows
 from .sources import Source
 
 HELD_OUT = 1_000
@@ -33,8 +35,9 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
     Raises:
         ValueError: Naming an option that a stream cannot have.
     """
-    if training_args.max_steps <= 0 and training_args.max_time is None:
-        raise ValueError("--streaming needs --max_time or --max_steps: the length of an epoch is not known")
+    if training_args.max_steps <= 0 and all(getattr(training_args, name) is None for name in BUDGETS):
+        options = ", ".join(f"--{name}" for name in BUDGETS)
+        raise ValueError(f"--streaming needs --max_steps or a budget ({options}): the length of an epoch is not known")
     if training_args.tokens_per_batch is not None:
         raise ValueError(
             f"--tokens_per_batch {training_args.tokens_per_batch}: --streaming does not know the lengths of rows"
@@ -47,7 +50,8 @@ def check_streaming(data_args: DataArguments, training_args: Any) -> None:
         )
     data_args.packing = data_args.packing or False  # the default, None, follows the lengths of all rows
     columns = {"split_column": None, "order_column": None}
-    for name, unset in {"packing": False, "test_fraction": 0.0, **columns, "hold_out": "random"}.items():
+    fractions = {"test_fraction": 0.0, "validation_fraction": DataArguments.validation_fraction, "split_seed": 0}
+    for name, unset in {"packing": False, **fractions, **columns, "hold_out": "random"}.items():
         if getattr(data_args, name) != unset:
             raise ValueError(f"--{name} {getattr(data_args, name)} needs all data at once: not with --streaming")
     if training_args.train_sampling_strategy != "random":
@@ -71,7 +75,8 @@ class TextStream:
         buffer: Size of the shuffle buffer; 0 keeps the order.
         seed: Seed of the order.
         names: Names of the classes, once known.
-        held_out: Texts whose rows are left out.
+        left_out: Keys of texts whose rows are left out, sorted.
+        leaks: Finds those of the held-out rows among the rows that are read.
         reported: Kinds of messages printed already.
     """
 
@@ -85,7 +90,8 @@ class TextStream:
     buffer: int = 0
     seed: int = 0
     names: list[str] | None = None
-    held_out: frozenset[str] = frozenset()
+    left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    leaks: LeakCounter = field(default_factory=lambda: LeakCounter({}, ""))
     reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -117,11 +123,11 @@ class TextStream:
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
-            if self.held_out:
-                texts = arrow_column(batch.rows, COLUMNS[self.task][0]).to_pylist()
-                chosen = np.array([text not in self.held_out for text in texts], dtype=bool)
-                if not chosen.all():
-                    batch = batch.with_rows(batch.rows.select(np.flatnonzero(chosen)))
+            if len(self.left_out) or self.leaks.keys:
+                keys = self.keys(batch.rows)
+                self.leaks.update(keys)
+                if (left_out := np.isin(keys, self.left_out)).any():
+                    batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
             if len(batch.rows):
                 yield batch
         if bad and "count" not in self.reported:
@@ -145,6 +151,10 @@ class TextStream:
             raise ValueError(f"{self.name}: --streaming finds no rows for {self.split}{hint}")
         rows = concatenate_datasets(parts)
         return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
+
+    def keys(self, rows: Dataset) -> np.ndarray:
+        """Return the keys by which rows are compared."""
+        return text_keys(rows, COLUMNS[self.task][0], exact=not TASKS[self.task].whole_texts)
 
     def usual_image_size(self) -> int:
         """Return the side of the images by the first of them."""
@@ -180,7 +190,7 @@ def open_streams(
 ) -> tuple[dict[str, SplitRows], TextStream]:
     """Return rows of validation and test data, the first rows for training, and the stream of all of these.
 
-    Without validation data the first rows are held out, and rows with the same text too.
+    Without validation data the first rows are held out, and rows with the same text are left out of the stream.
 
     Raises:
         ValueError: Naming the source, the row or the column at fault.
@@ -200,18 +210,26 @@ def open_streams(
             stream.images = replace(stream.images, size=data_args.image_size)
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
     parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
-    train, column, hint = streams["train"], COLUMNS[task][0], ""
-    if "validation" not in parts:
+    train, hint, column, drop = streams["train"], "", COLUMNS[task][0], data_args.drop_leaked_rows
+    taken = None if "validation" in parts else "validation"
+    if taken:
         size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
         parts["validation"] = replace(train.first_rows(size), split="validation")
         held_out = parts["validation"].rows
         train.source = train.source.skip(held_out[-1][READ])
-        train.held_out = frozenset(held_out[column])
+        train.left_out = np.unique(train.keys(held_out))
         report(f"{train.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
-    if data_args.drop_leaked_rows:
-        train.held_out |= {text for part in parts.values() for text in part.rows[column]}
+    held = DatasetDict({split: part.rows for split, part in parts.items()})
+    held, stats = without_leaks(held, column, exact=not TASKS[task].whole_texts, drop=drop)
+    parts = {split: replace(part, rows=held[split], stats=part.stats | stats[split]) for split, part in parts.items()}
+    keys = {split: train.keys(rows) for split, rows in held.items() if split != taken}
+    train.leaks = LeakCounter(keys, column, drop=drop)
+    if drop:
+        train.left_out = np.unique(np.concatenate([train.left_out, *keys.values()]))
     if data_args.max_train_samples is not None:
         train.source = train.source.take(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
+    for split, found in train.leaks.stats().items():
+        parts[split].stats |= found
     return parts, train

@@ -18,10 +18,6 @@ INSTEAD = {
     "block_stride": ("packing", "turns_column"),
     **dict.fromkeys(("greater_is_better", "metric_for_best_model"), ("metric_for_best_model", "lr_scheduler_type")),
 }
-SIZE = frozenset(
-    ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "encoder_layers", "head_dim")
-)
-"""Fields of a config that are chosen together or not at all."""
 
 
 class Default(NamedTuple):
@@ -66,7 +62,7 @@ class Machine(NamedTuple):
 def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Default]:
     """Set options that were not given, and return what was set.
 
-    The entries of `overrides`, the fields of a new model, go before those that were given; sizes only if no size was.
+    The entries of `overrides`, the fields of a new model, go before those that were given.
 
     Args:
         groups: The parsed dataclasses of arguments.
@@ -77,6 +73,8 @@ def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Defaul
         group = next((group for group in groups if hasattr(type(group), option) or hasattr(group, option)), None)
         if option == "overrides":
             value = _fields(value, group.config_overrides())  # type: ignore[union-attr]
+            if not value:
+                continue
             group.overrides = [*value, *group.overrides]  # type: ignore[union-attr]
         elif group is None or not given.isdisjoint((option, *INSTEAD.get(option, ()))):
             continue
@@ -89,6 +87,17 @@ def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Defaul
 
 
 def _fields(chosen: Sequence[str], given: Mapping[str, Any]) -> list[str]:
-    sized = not SIZE.isdisjoint(given)
-    names = [(entry, entry.partition("=")[0]) for entry in chosen]
-    return [entry for entry, name in names if name not in given and not (sized and name in SIZE)]
+    """Return the fields that were not given; those that depend on a width or heads that were given fit these."""
+    fields = dict(entry.split("=", 1) for entry in chosen)
+    if "hidden_size" in fields and "num_attention_heads" in fields:
+        width, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
+        if "hidden_size" in given:
+            new = int(given["hidden_size"])
+            most = max(1, new * heads // width)  # heads as wide
+            fields["num_attention_heads"] = str(next(number for number in range(most, 0, -1) if new % number == 0))
+            if "intermediate_size" in fields:
+                fields["intermediate_size"] = str(int(fields["intermediate_size"]) * new // width)
+        elif "num_attention_heads" in given and "head_dim" not in given:
+            step = 2 * int(given["num_attention_heads"])  # rotary positions need an even width of heads
+            fields["hidden_size"] = str(-(-width // step) * step)
+    return [f"{name}={value}" for name, value in fields.items() if name not in given]

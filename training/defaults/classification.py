@@ -1,23 +1,20 @@
 """Defaults of a new classifier that follow its texts, its classes and the time to train."""
 
-from collections.abc import Iterable, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .choices import Default, Machine
 
-SAMPLE = 20_000
-"""Texts that are looked at."""
-SAMPLE_CHARACTERS = 10_000_000
 TOKENS_PER_CORE_SECOND = 50_000
 """Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
 PARAMETERS_PER_CORE_SECOND = 150_000_000
 """Parameters of embeddings that it updates in a second, at every step."""
 UNKNOWN_WORDS = 0.35
 """Share of held-out words without which words are no good tokens."""
+CHARACTERS = ("character", "chinese_character")
+"""Algorithms of tokenizers without words."""
 VOCABULARY = {True: 20_000, False: 4_000}
 """Largest vocabulary of words, and of characters."""
-SHORTEST, LONGEST = 64, 1024
 LONG_TEXT = 100
 """Mean words of texts of which half are enough to tell the class."""
 FEW_ROWS = 4_000
@@ -32,7 +29,7 @@ STUDENT = 2
 """Passes of a student for each pass of its teachers."""
 ENSEMBLES = (4, 2)
 ENSEMBLE_SHARE = 0.25
-"""Largest part of the compute that an ensemble and its student take: beside a linear machine they gain little."""
+"""Largest part of the compute that an ensemble and its student take: beside a linear classifier they gain little."""
 
 
 class TextFacts(NamedTuple):
@@ -42,8 +39,6 @@ class TextFacts(NamedTuple):
         rows: Number of training texts.
         classes: Number of classes.
         words: Mean words of a text.
-        longest: Words that 99 of 100 texts do not exceed.
-        characters: Characters that 99 of 100 texts do not exceed.
         mean_characters: Mean characters of a text.
         unknown: Share of the validation data's words that the training data lacks.
         held_out: Number of validation texts.
@@ -52,42 +47,25 @@ class TextFacts(NamedTuple):
     rows: int
     classes: int
     words: float
-    longest: int
-    characters: int
     mean_characters: float
     unknown: float
     held_out: int
 
 
 def text_facts(
-    train: Iterable[str], validation: Iterable[str], *, rows: int, classes: int, held_out: int
+    texts: Sequence[str], validation: Sequence[str], *, rows: int, classes: int, held_out: int
 ) -> TextFacts:
-    """Return the facts on texts, from the first ones."""
-    texts = _first(train)
+    """Return the facts on texts, from samples of the training and validation data."""
     known = {word for text in texts for word in text.lower().split()}
-    new = [word for text in _first(validation) for word in text.lower().split()]
-    counts, lengths = sorted(len(text.split()) for text in texts), sorted(map(len, texts))
-    last = (len(texts) - 1) * 99 // 100
+    new = [word for text in validation for word in text.lower().split()]
     return TextFacts(
         rows=rows,
         classes=classes,
-        words=sum(counts) / len(counts),
-        longest=counts[last],
-        characters=lengths[last],
-        mean_characters=sum(lengths) / len(lengths),
+        words=sum(len(text.split()) for text in texts) / len(texts),
+        mean_characters=sum(map(len, texts)) / len(texts),
         unknown=sum(word not in known for word in new) / max(1, len(new)),
         held_out=held_out,
     )
-
-
-def _first(texts: Iterable[str]) -> Sequence[str]:
-    found, characters = [], 0
-    for text in islice(texts, SAMPLE):
-        found.append(text)
-        characters += len(text)
-        if characters > SAMPLE_CHARACTERS:
-            break
-    return found
 
 
 class Plan(NamedTuple):
@@ -95,7 +73,6 @@ class Plan(NamedTuple):
 
     Attributes:
         by_words: Whether its tokens are words, or else characters.
-        length: The longest row in tokens.
         tokens: Tokens of all training rows.
         classes: The number of classes.
         many: Whether these are many.
@@ -106,7 +83,6 @@ class Plan(NamedTuple):
     """
 
     by_words: bool
-    length: int
     tokens: float
     classes: int
     many: bool
@@ -127,7 +103,7 @@ class Plan(NamedTuple):
 
     @property
     def wide_ngram(self) -> int:
-        """The longest n-gram of the linear machine beside the stack."""
+        """The longest n-gram of the linear classifier beside the stack."""
         return 2 if self.by_words else 4
 
     @property
@@ -145,22 +121,21 @@ class Plan(NamedTuple):
         return read + rows / self.batch * table * self.width / PARAMETERS_PER_CORE_SECOND
 
 
-def plan(facts: TextFacts, length: int | None = None) -> Plan:
+def plan(facts: TextFacts, length: int, algorithm: str | None = None) -> Plan:
     """Return what a classifier of texts reads, and how large it is.
 
     Args:
         facts: What is known of the texts.
-        length: The longest row in tokens, if that was given.
+        length: The longest row in tokens, at most.
+        algorithm: The algorithm of the tokenizer, if it was given.
     """
-    by_words, many = facts.unknown < UNKNOWN_WORDS, facts.classes > MANY_CLASSES
-    needed = facts.longest * 3 // 2 if by_words else facts.characters * 5 // 4
-    length = length or min(LONGEST, max(SHORTEST, needed))
+    by_words = algorithm not in CHARACTERS and (algorithm == "word" or facts.unknown < UNKNOWN_WORDS)
+    many = facts.classes > MANY_CLASSES
     tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
     batch = 64 if many else 16 if facts.rows < FEW_ROWS else 32
     bigrams = 2 if many or tokens >= BIGRAMS else 1
     return Plan(
         by_words=by_words,
-        length=length,
         tokens=tokens,
         classes=facts.classes,
         many=many,
@@ -171,15 +146,18 @@ def plan(facts: TextFacts, length: int | None = None) -> Plan:
     )
 
 
-def classifier_defaults(facts: TextFacts, machine: Machine, length: int | None = None) -> list[Default]:
+def classifier_defaults(
+    facts: TextFacts, machine: Machine, length: int, algorithm: str | None = None
+) -> list[Default]:
     """Return the defaults of a new classifier; docs/training.md has them as a table.
 
     Args:
         facts: What is known of its texts.
         machine: What there is to compute with.
-        length: The longest row in tokens, if that was given.
+        length: The longest row in tokens, at most.
+        algorithm: The algorithm of the tokenizer, if it was given.
     """
-    chosen = plan(facts, length)
+    chosen = plan(facts, length, algorithm)
     size = f"{facts.rows:,} texts in {facts.classes} classes"
     kind = f"{facts.words:.0f} words in a text, {facts.classes} classes"
     unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
@@ -190,7 +168,6 @@ def classifier_defaults(facts: TextFacts, machine: Machine, length: int | None =
         Default("tokenizer_vocab_size", VOCABULARY[chosen.by_words], "a table that these texts fill"),
         Default("tokenizer_min_frequency", 1 if chosen.tokens < BIGRAMS else 2, "in few texts rare words count"),
         Default("lowercase", chosen.by_words, "a word at the beginning of a sentence is the same"),
-        Default("max_length", chosen.length, f"99 % of the texts are shorter, or cut at {LONGEST} tokens"),
         Default("overrides", _fields(chosen), size),
         Default("per_device_train_batch_size", chosen.batch, "many small steps"),
         Default("learning_rate", 4e-3 if chosen.many else 1.5e-3, "a small model"),
@@ -219,7 +196,6 @@ def _fields(chosen: Plan) -> list[str]:
         "num_hidden_layers": 1,
         "num_attention_heads": chosen.width // 32,
         "intermediate_size": 4 * chosen.width,
-        "max_position_embeddings": chosen.length,
         "max_ngram": chosen.ngram,
         "ngram_buckets": chosen.buckets,
         "classifier_pooling": "mean",

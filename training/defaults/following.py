@@ -1,10 +1,12 @@
 """Choosing the defaults of a run by its data, or taking those that it was begun with."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from joblib import cpu_count
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import is_torch_bf16_gpu_available
 
 from vanillaformer.hub.reporting import report
@@ -14,6 +16,7 @@ from ..data.labels import label_names
 from ..data.loading import TaskData
 from ..machine import has_bfloat16
 from ..parsing import was_given
+from ..preprocessing.encoding import text_lengths
 from ..programs import Arguments
 from ..run_folder.run import Run
 from ..run_folder.settings import BY_DATA, Settings
@@ -22,7 +25,8 @@ from .choices import Default, Machine, set_defaults
 from .classification import classifier_defaults, text_facts
 from .images import image_defaults
 from .language_model import BLOCK, language_model_defaults
-from .translation import LONGEST, pair_facts, translator_defaults
+from .lengths import LENGTHS, length_defaults
+from .translation import pair_facts, translator_defaults
 
 STREAMED, STREAMED_PAIRS = 100_000_000, 1_000_000
 """Bytes of text, and pairs, that a stream is taken to have."""
@@ -64,16 +68,49 @@ def without_defaults(settings: Settings, args: Arguments) -> Settings:
 def follow_data(run: Run, task: TaskName, args: Arguments, data: TaskData) -> None:
     """Set the options that were not given by a rule on the data, print each with its reason, and record them.
 
-    A run that is resumed keeps those that it was begun with.
+    A run that is resumed keeps those that it was begun with. Lengths follow once there is a tokenizer
+    (`follow_tokens`).
     """
     if not follows_data(task, args):
         return
     recorded = run.details.get("defaults")
     found = RULES[task](args, data) if recorded is None else [Default(*entry) for entry in recorded]
+    run.details["defaults"] = []
+    _apply(run, args, found, "Defaults for this data, each an option to be given:")
+
+
+def follow_tokens(
+    run: Run, task: TaskName, args: Arguments, tokenizers: Sequence[PreTrainedTokenizerBase], texts: Sequence[Any]
+) -> None:
+    """Set the lengths that were not given by the tokens of the training texts, in the same way.
+
+    Args:
+        run: The run.
+        task: What the model does.
+        args: The arguments.
+        tokenizers: Those of source and target.
+        texts: The columns of the training texts, of a stream the first.
+    """
+    given: Any = args.data_args
+    rule = LENGTHS.get(task)
+    if rule is None or not follows_data(task, args) or (task == "translation" and given.is_embedded):
+        return
+    if any(entry[0] in rule.texts for entry in run.details["defaults"]):
+        return  # of a run that is resumed
+    counts = {
+        option: np.array(text_lengths(tokenizer, column.sample(), side))
+        for option, tokenizer, column, side in zip(rule.texts, tokenizers, texts, ("text", "text_target"))
+    }
+    known = {option: getattr(given, option) for option in rule.texts if was_given(given, option)}
+    limit = args.model_args.config_overrides().get("max_position_embeddings")
+    _apply(run, args, length_defaults(rule, counts, known, limit), "Lengths for these tokens, in the same way:")
+
+
+def _apply(run: Run, args: Arguments, found: Sequence[Default], heading: str) -> None:
     applied = set_defaults(args, found)
-    run.details["defaults"] = [list(entry) for entry in applied]
-    if not run.finished:
-        report("Defaults for this data, each an option to be given:")
+    run.details["defaults"] += [list(entry) for entry in applied]
+    if applied and not run.finished:
+        report(heading)
         for option, value, reason in applied:
             text = f"--set {' '.join(value)}" if option == "overrides" else f"--{option} {value}"
             report(f"  {text}: {reason}")
@@ -91,15 +128,18 @@ def machine(training_args: Any) -> Machine:
 
 
 def _classifier(args: Arguments, data: TaskData) -> list[Default]:
-    columns = [TextColumn(data.splits[split], "text") for split in ("train", "validation")]
+    texts, held_out = (TextColumn(data.splits[split], "text").sample() for split in ("train", "validation"))
     rows, labels = len(data.splits["train"]), label_names(data.splits)
-    facts = text_facts(*columns, rows=rows, classes=len(labels), held_out=len(data.splits["validation"]))
+    facts = text_facts(texts, held_out, rows=rows, classes=len(labels), held_out=len(data.splits["validation"]))
     given: Any = args.data_args
-    limit = args.model_args.config_overrides().get("max_position_embeddings")
+    tokenizer_args: Any = args.tokenizer_args
+    limit = args.model_args.config_overrides().get("max_position_embeddings", LENGTHS["classification"].longest)
     length = given.max_length if was_given(given, "max_length") else limit
+    chosen = was_given(tokenizer_args, "tokenizer_algorithm")
+    algorithm = tokenizer_args.tokenizer_algorithm if chosen else None
     return [
         entry
-        for entry in classifier_defaults(facts, machine(args.training_args), length)
+        for entry in classifier_defaults(facts, machine(args.training_args), length, algorithm)
         if data.stream is None or entry.option not in ("ensemble", "max_epochs")
     ]
 
@@ -119,23 +159,15 @@ def _translator(args: Arguments, data: TaskData) -> list[Default]:
     given: Any = args.data_args
     if given.is_embedded:
         return []  # sentences of a grammar, which teach nothing about others
-    columns = [TextColumn(data.splits["train"], name) for name in ("source", "target")]
-    pairs = len(data.splits["train"]) if data.stream is None else STREAMED_PAIRS
-    facts = pair_facts(*columns, pairs=pairs)
-    overrides = args.model_args.config_overrides()
-    limit = overrides.get("max_position_embeddings", LONGEST)
-    source, target = (
-        getattr(given, name) if was_given(given, name) else min(limit, length)
-        for name, length in zip(("max_source_length", "max_target_length"), (facts.source_length, facts.target_length))
-    )
-    decoding = str(overrides.get("decoding"))
-    found = translator_defaults(facts, machine(args.training_args), source, target, decoding)
+    source, target = (TextColumn(data.splits["train"], name).sample() for name in ("source", "target"))
+    facts = pair_facts(source, target, pairs=len(data.splits["train"]) if data.stream is None else STREAMED_PAIRS)
+    decoding = str(args.model_args.config_overrides().get("decoding"))
+    found = translator_defaults(facts, machine(args.training_args), decoding)
     return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
 
 
 def _image_classifier(args: Arguments, data: TaskData) -> list[Default]:
-    rows, size = len(data.splits["train"]), args.data_args.image_size or 0
-    found = image_defaults(rows, size, machine(args.training_args))
+    found = image_defaults(len(data.splits["train"]), args.data_args.image_size or 0)
     return [entry for entry in found if data.stream is None or entry.option != "max_epochs"]
 
 

@@ -1,6 +1,6 @@
 """Defaults of a new classifier of images that follow how many there are, their size and the time to train."""
 
-from .choices import Default, Machine
+from .choices import Default
 
 MOST_EPOCHS, FEWEST_EPOCHS = 60, 10
 """Passes over few and over many images."""
@@ -10,13 +10,12 @@ IMAGES_SEEN = 30_000
 """Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
 
 
-def image_defaults(rows: int, size: int, machine: Machine) -> list[Default]:
+def image_defaults(rows: int, size: int) -> list[Default]:
     """Return the defaults of a new classifier of images.
 
     Args:
         rows: Number of training images.
         size: Their height and width in pixels.
-        machine: What there is to compute with.
     """
     epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(IMAGES_SEEN / rows)))
     return [

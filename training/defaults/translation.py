@@ -1,21 +1,17 @@
 """Defaults of a new translator that follow its pairs and the time to train."""
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from vanillaformer.configuration.options import DECODING_CHOICES
 
 from .choices import Default, Machine
 
-SAMPLE = 20_000
-"""Pairs that are looked at."""
 # Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
 MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000))
 # Pairs up to which this dropout is the better one
 DROPOUT = ((0.3, 60_000), (0.1, float("inf")))
 HEAD = 32
-SHORTEST, LONGEST = 64, 256
 
 
 class PairFacts(NamedTuple):
@@ -24,36 +20,24 @@ class PairFacts(NamedTuple):
     Attributes:
         pairs: Number of training pairs.
         size: Bytes of source and target together.
-        source_length: Enough tokens for 99 of 100 sources: three for a word.
-        target_length: The same of the targets.
     """
 
     pairs: int
     size: int
-    source_length: int
-    target_length: int
 
 
-def pair_facts(source: Iterable[str], target: Iterable[str], *, pairs: int) -> PairFacts:
-    """Return the facts on pairs, from the first ones."""
-    columns = [list(islice(column, SAMPLE)) for column in (source, target)]
-    seen = sum(len(text.encode()) for texts in columns for text in texts)
-    last = (len(columns[0]) - 1) * 99 // 100
-    words = [sorted(len(text.split()) for text in texts)[last] for texts in columns]
-    lengths = [max(SHORTEST, min(LONGEST, 3 * count)) for count in words]
-    return PairFacts(pairs, seen * pairs // len(columns[0]), *lengths)
+def pair_facts(source: Sequence[str], target: Sequence[str], *, pairs: int) -> PairFacts:
+    """Return the facts on pairs, from a sample of them."""
+    size = sum(len(text.encode()) for texts in (source, target) for text in texts)
+    return PairFacts(pairs, size * pairs // len(source))
 
 
-def translator_defaults(
-    facts: PairFacts, machine: Machine, source_length: int, target_length: int, decoding: str = "autoregressive"
-) -> list[Default]:
+def translator_defaults(facts: PairFacts, machine: Machine, decoding: str = "autoregressive") -> list[Default]:
     """Return the defaults of a new translator; docs/training.md has them as a table.
 
     Args:
         facts: What is known of the pairs.
         machine: What there is to compute with.
-        source_length: Tokens of a source.
-        target_length: Tokens of a target.
         decoding: How the model writes; one that is unknown counts as the usual one.
     """
     way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
@@ -69,13 +53,10 @@ def translator_defaults(
         "norm_placement": "pre",
         "position_embedding_type": "sinusoidal" if way.needs_table else "rotary",
         "dropout": dropout,
-        "max_position_embeddings": max(source_length, target_length),
     }
     found = [
         Default("tokenizer_algorithm", "bpe", "frequent pieces of both languages"),
         Default("tokenizer_vocab_size", vocabulary_size(facts.size), pairs),
-        Default("max_source_length", source_length, "enough for 99 % of the sources"),
-        Default("max_target_length", target_length, "enough for 99 % of the targets"),
         Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {machine.words}"),
         Default("tokens_per_batch", 4_096, "little padding, and many steps"),
         Default("optim", "muon", "fewer steps than AdamW to the same loss"),

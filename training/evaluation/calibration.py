@@ -42,7 +42,8 @@ def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
     if obstacle := obstacle_to_fitting(trainer, rows, layer):
         report(f"The probabilities are not calibrated: {obstacle}.")
         return
-    labels, logits = (torch.as_tensor(each) for each in labels_and_predictions(trainer.predict(rows)))  # type: ignore
+    output = trainer.predict(rows, metric_key_prefix="eval")  # type: ignore[arg-type]
+    labels, logits = (torch.as_tensor(each) for each in labels_and_predictions(output))
     temperature = fit_temperature(logits, labels)
     assert layer is not None
     scale_logits(trainer.model, layer, 1 / temperature)

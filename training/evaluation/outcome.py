@@ -18,7 +18,7 @@ from ..data.loading import TaskData
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run
 from ..tasks import TASKS, TaskName
-from ..trainer.time_budget import in_words
+from ..trainer.time_budget import option_value
 from ..trainer.trainer import RunTrainer
 from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
 from .plots import loss_curve
@@ -88,20 +88,24 @@ def describe_outcome(
     dataset: Any = trainer.train_dataset
     train_rows = getattr(dataset, "first_rows", dataset)
     if not run.finished:
-        run.details["training_rows"] = training_scores(task, trainer, train_rows, len(rows["validation"]))
+        with optional("Scores of training rows", run.failed):
+            run.details["training_rows"] = training_scores(task, trainer, train_rows, len(rows["validation"]))
     if not trainer.is_world_process_zero():
         return
     bleu = {name: getattr(data_args, f"bleu_{name}") for name in BLEU_OPTIONS if hasattr(data_args, f"bleu_{name}")}
     texts = data.splits["train"]
     if data.stream is not None:
+        for split, found in data.stream.leaks.stats().items() if not run.finished else ():
+            run.details["data"][split] |= found
         report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics, bleu)
     baselines = (*TRIVIAL[task], *(TRAINED.get(task, ()) if trainer.args.baseline else ()))
-    _add_baselines(run, baselines, fitted, rows)
+    with optional("Baselines", run.failed):
+        _add_baselines(run, baselines, fitted, rows)
     if not run.finished:
-        with optional("The verdict"):
+        with optional("The verdict", run.failed):
             run.details["verdict"] = verdict(_outcome(run, task, trainer, history))
-        with optional("loss_curve.png"):
+        with optional("loss_curve.png", run.failed):
             loss_curve(history, run.folder / "loss_curve.png")
 
 
@@ -131,7 +135,7 @@ def _add_baselines(
     """Put the scores of baselines that the model has too into `run.details`."""
     held_out = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
     known = run.details.get("baselines", {})
-    for name, scores in baseline_scores(baselines, fitted, held_out).items():
+    for name, scores in baseline_scores(baselines, fitted, held_out, run.failed).items():
         shared = {key: value for key, value in scores.items() if key in run.metrics}
         known = known | {name: known.get(name, {}) | shared}
     run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
@@ -139,11 +143,11 @@ def _add_baselines(
 
 def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequence[dict[str, Any]]) -> Outcome:
     stats = run.details.get("data", {})
-    baselines, trivial = run.details["baselines"], {baseline.name for baseline in TRIVIAL[task]}
+    baselines, trivial = run.details.get("baselines", {}), {baseline.name for baseline in TRIVIAL[task]}
     score = SCORES[(trainer.args.metric_for_best_model or "loss").removeprefix("eval_")]
-    training = {name: value for name, value in run.details["training_rows"].items() if name in SCORES}
+    training = {name: value for name, value in run.details.get("training_rows", {}).items() if name in SCORES}
     if "wide" in run.details:
-        training = {}  # a linear machine knows its training texts by heart: that says nothing of the stack
+        training = {}  # a linear classifier knows its training texts by heart: that says nothing of the stack
     return Outcome(
         task=task,
         score=score,
@@ -179,7 +183,7 @@ def _more(trainer: RunTrainer) -> tuple[str, str]:
     if budget is not None:
         if trainer.state.max_steps == budget.largest:
             return "max_epochs", f"{2 * training_args.max_epochs:g}"
-        return "max_time", in_words(2 * budget.seconds, ("h", "m", "s"))
+        return budget.option, option_value(budget.option, 2 * budget.amount)
     if training_args.max_steps > 0:
         return "max_steps", str(2 * training_args.max_steps)
     return "num_train_epochs", f"{2 * training_args.num_train_epochs:g}"

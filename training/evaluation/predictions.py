@@ -51,7 +51,12 @@ def score_and_predict(
     for split in splits:
         prefix, given = PREFIXES[split], options if split == "test" else {}
         if split != splits[-1] or trainer.compute_metrics is None:
-            run.metrics |= trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+            known = trainer.scored(rows[split])
+            run.metrics |= (  # those of the weights that were kept
+                trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+                if known is None
+                else known.metrics or {}
+            )
             continue
         output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
         run.metrics |= output.metrics or {}
@@ -59,25 +64,31 @@ def score_and_predict(
         if trainer.is_world_process_zero() and not samples:
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
             output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
-            with optional(f"predictions_{split}.jsonl"):
-                records = _records(run, task, trainer, rows[split], output, tokenizers)
+            with optional(f"predictions_{split}.jsonl", run.failed):
+                records = _records(run, task, trainer, rows, split, output, tokenizers)
                 write_lines(run.folder / f"predictions_{split}.jsonl", records)
     if samples and "validation" in rows:
-        with optional(SAMPLES):
+        with optional(SAMPLES, run.failed):
             write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
     if "pixels" in TASKS[task].predicts and splits:
-        with optional("reconstructions.png"):
+        with optional("reconstructions.png", run.failed):
             write_reconstructions(run.folder, trainer, rows[splits[-1]])
 
 
 def _records(
-    run: Run, task: TaskName, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, tokenizers: Tokenizers
+    run: Run,
+    task: TaskName,
+    trainer: RunTrainer,
+    rows: DatasetDict,
+    split: str,
+    output: PredictionOutput,
+    tokenizers: Tokenizers,
 ) -> Iterator[dict[str, Any]]:
     predicts = TASKS[task].predicts
     if "texts" in predicts:
-        return _translations(rows, output, tokenizers)
+        return _translations(rows[split], output, tokenizers)
     if "classes" in predicts:
-        return _classes(run, trainer, rows, output)
+        return _classes(run, trainer, rows[split], output, split)
     return _filled(output, tokenizers[0])
 
 
@@ -95,7 +106,9 @@ def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
     return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
 
 
-def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput) -> Iterator[dict[str, Any]]:
+def _classes(
+    run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOutput, split: str
+) -> Iterator[dict[str, Any]]:
     labels, logits = labels_and_predictions(output)
     model: Any = trainer.model
     names = [model.config.id2label[number] for number in range(logits.shape[-1])]
@@ -106,18 +119,18 @@ def _classes(run: Run, trainer: RunTrainer, rows: Dataset, output: PredictionOut
     matrix = confusion_counts(labels, chosen, drawn)
     if len(drawn) == len(names):
         run.details["confusion_matrix"] = matrix.tolist()
-    with optional("confusion_matrix.png"):
+    with optional("confusion_matrix.png", run.failed):
         confusion_picture(
             matrix,
             [names[number] for number in drawn],
             run.folder / "confusion_matrix.png",
             numbers=drawn.tolist(),
             totals=np.bincount(labels, minlength=len(names))[drawn],
-            title=part_in_words(len(names)),
+            title=": ".join(filter(None, [f"{split} data", part_in_words(len(names))])),
         )
     if "pixel_values" in rows.column_names:
         collator: Any = trainer.data_collator
-        with optional("confused_images.png"):
+        with optional("confused_images.png", run.failed):
             confused_picture(run.folder, rows, collator.size, labels, probabilities.numpy(), names)
     column, key = ("name", "image") if "name" in rows.column_names else ("text", "text")
     best = probabilities.max(dim=-1).values.tolist()

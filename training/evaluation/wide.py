@@ -1,8 +1,8 @@
-"""The wide part of a classifier: a linear machine on n-grams, fitted on the training texts and added to its logits.
+"""The wide part of a classifier: a linear classifier on n-grams, fitted on the training texts and added to its logits.
 
-A linear machine and a Transformer err at different texts, so that their sum is better than either where texts are few.
-Each is trained on its own, and the validation data decides how much each counts (stacking, Wolpert 1992): trained
-together, the one that fits the training texts first leaves the other nothing to learn.
+A linear classifier and a Transformer err at different texts, so that their sum is better where texts are few. Each is
+trained on its own, and the validation data decides how much each counts (stacking, Wolpert 1992): trained together,
+the one that fits the training texts first leaves the other nothing to learn.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from .predictions import labels_and_predictions
 COLUMNS = ("input_ids", "attention_mask", "labels")
 ROWS_AT_ONCE = 256
 MOST_TOKENS = 50_000_000
-"""Training tokens that are read; more texts hardly change a linear machine."""
+"""Training tokens that are read; more texts hardly change a linear classifier."""
 
 
 class LinearMachine(NamedTuple):
@@ -43,7 +43,7 @@ class LinearMachine(NamedTuple):
 
 
 def fit_wide_part(trainer: RunTrainer) -> LinearMachine | None:
-    """Fit the linear machine for a model's wide part on the training rows; None if the model has no such part.
+    """Fit the linear classifier for a model's wide part on the training rows; None if the model has no such part.
 
     The part itself is zero while the model is trained.
 
@@ -110,22 +110,23 @@ def linear_machine(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> Line
 
 
 def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: Dataset | None) -> None:
-    """Add a linear machine to a model's logits, with the scales that suit validation data, and note the effect.
+    """Add a linear classifier to a model's logits, with the scales that suit validation data, and note the effect.
 
     Args:
         run: The run, whose details get the accuracies of the two and of their sum.
         trainer: The trainer, after training.
-        machine: The linear machine.
+        machine: The linear classifier.
         rows: The tokenized validation rows, if there are any.
     """
     model: Any = trainer.model
     layer = output_layer(model)
     if obstacle := obstacle_to_fitting(trainer, rows, layer):
-        report(f"No linear machine is added to the model: {obstacle}.")
+        report(f"No linear classifier is added to the model: {obstacle}.")
         return
     assert rows is not None
     assert layer is not None
-    labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(trainer.predict(rows)))  # type: ignore
+    output = trainer.predict(rows, metric_key_prefix="eval")  # type: ignore[arg-type]
+    labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(output))
     ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), _padded(trainer))
     parts = [deep.double(), torch.as_tensor(ngrams @ machine.table + machine.bias)]
     scales = fit_scales(parts, labels)
@@ -138,7 +139,7 @@ def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: D
     found = [accuracy(part, labels) for part in (*parts, scales[0] * parts[0] + scales[1] * parts[1])]
     run.details["wide"] = {"rows": machine.rows, "scales": scales, **dict(zip(("stack", "machine", "both"), found))}
     report(
-        f"A linear machine on n-grams of up to {model.wide.max_ngram} tokens is added to the logits. Validation "
+        f"A linear classifier on n-grams of up to {model.wide.max_ngram} tokens is added to the logits. Validation "
         f"accuracy: {found[0]:.1%} without it, {found[1]:.1%} of it alone, {found[2]:.1%} together."
     )
 

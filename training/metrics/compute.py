@@ -38,7 +38,8 @@ def translation_metrics(
 ) -> ComputeMetrics:
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
-    The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens.
+    The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens
+    up to and including the first </s>.
     Predictions are decoded with the target `tokenizer`, without special tokens. They are compared with the texts that
     the function is given as `references`, in the order of the predictions, as `TranslationTrainer` gives it the raw
     targets; without any, with the decoded labels, which may be cut, normalized or lack characters.
@@ -46,15 +47,28 @@ def translation_metrics(
     suite = metrics("translation", bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase)
 
     def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
-        generated = _without_ignored(_first(prediction.predictions), tokenizer)
+        outputs = np.asarray(_first(prediction.predictions))
+        generated = _without_ignored(outputs, tokenizer)
         if references is None:
             labels = _without_ignored(prediction.label_ids, tokenizer)
             references = tokenizer.batch_decode(labels, skip_special_tokens=True)
         texts = tokenizer.batch_decode(generated, skip_special_tokens=True)
-        lengths = (generated != tokenizer.pad_token_id).sum(axis=1)
+        lengths = _generated_lengths(outputs, tokenizer)
         return {**suite.compute(predictions=texts, references=references), "gen_len": float(lengths.mean())}
 
     return compute_metrics
+
+
+def _generated_lengths(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """Return how many tokens of each row (N, T) were generated, without the start token and what follows </s>.
+
+    Rows are filled up with padding, by beam search also with </s>.
+    """
+    if np.isin(ids[:, 0], tokenizer.all_special_ids).all():
+        ids = ids[:, 1:]
+    ends = ids == tokenizer.eos_token_id
+    filled = ((ids != tokenizer.pad_token_id) & (ids != IGNORE_INDEX)).sum(axis=1)
+    return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, filled)
 
 
 def classification_metrics() -> ComputeMetrics:

@@ -29,6 +29,7 @@ class Score:
         on_hub: Whether the Hub lists it (https://hf.co/metrics).
         resolution: Differences up to this say nothing while a model produces little that is right.
         drawn: Whether it can be drawn with the loss; the first such score of a task is.
+        per_token: Whether it is a mean over tokens where tokens are predicted: of another tokenizer it is another one.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Score:
     on_hub: bool = False
     resolution: float = 0.0
     drawn: bool = False
+    per_token: bool = False
 
     @property
     def short_label(self) -> str:
@@ -60,7 +62,7 @@ class Score:
 
 
 ENTRIES = (
-    Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}"),
+    Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}", per_token=True),
     Score(
         *("exact_match", "exact match (%)", ("texts",), True, "exact match {:.1f} %"),
         function=exact_match,
@@ -92,6 +94,7 @@ ENTRIES = (
         function=corpus_perplexity,
         inputs="losses",
         on_hub=True,
+        per_token=True,
     ),
     Score("perplexity_per_character", "perplexity per character", ("next_tokens",), False),
     Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
@@ -102,6 +105,7 @@ ENTRIES = (
         inputs="ids",
         on_hub=True,
         drawn=True,
+        per_token=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
     Score(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -85,6 +86,40 @@ class LengthGroupedEpochs(RandomEpochs):
         batches = torch.tensor(rows[:whole]).view(-1, self.batch_size)
         shuffled = batches[torch.randperm(len(batches), generator=generator)]
         return torch.cat([shuffled.flatten(), torch.tensor(rows[whole:], dtype=torch.int64)])
+
+
+class ProcessBatches(Sampler[list[int]]):
+    """The part that one of several processes has of batches of rows: together they have each row once.
+
+    Where the last batch of an epoch has fewer rows than there are processes, those without one are idle: they get the
+    first of them to work on, which is not to count.
+
+    Args:
+        order: The rows in the order of the epoch.
+        batch_size: Rows of one process.
+        processes: Number of processes.
+        process: Which of them this is.
+        drop_last: Whether an incomplete last batch is left out.
+    """
+
+    def __init__(self, order: Any, batch_size: int, processes: int, process: int, *, drop_last: bool = False):
+        self.order, self.size, self.drop_last = order, batch_size * processes, drop_last
+        self.processes, self.process = processes, process
+
+    def __len__(self) -> int:
+        return len(self.order) // self.size if self.drop_last else -(-len(self.order) // self.size)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the last batch of an epoch has no row for this process."""
+        last = 0 if self.drop_last else len(self.order) % self.size
+        return 0 < last <= self.process
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = iter(self.order)
+        for _ in range(len(self)):
+            batch = list(islice(rows, self.size))
+            yield batch[self.process :: self.processes] or batch[:1]
 
 
 class TokenBatches(Sampler[list[int]]):

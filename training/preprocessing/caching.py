@@ -24,8 +24,8 @@ from ..progress import Advance, stage
 
 VERSION = 1
 """To be raised when a function that is cached returns other rows for the same arguments."""
-ORIGIN = ("name_or_path", "is_local", "local_files_only")
-"""Settings of a tokenizer that say where it was loaded from."""
+UNREAD = ("name_or_path", "is_local", "local_files_only", "model_max_length")
+"""Settings of a tokenizer that no id depends on: where it was loaded from, and where others cut."""
 
 
 def cached_map(
@@ -81,7 +81,7 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:
         content |= {"truncation": None, "padding": None}
     else:
         content = sorted(tokenizer.get_vocab().items())
-    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in ORIGIN}
+    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items() if name not in UNREAD}
     versions = (transformers.__version__, tokenizers.__version__)
     return _hash(type(tokenizer).__name__, content, settings, tokenizer.special_tokens_map, versions)
 

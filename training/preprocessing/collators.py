@@ -16,22 +16,29 @@ EVALUATION = -1  # the "epoch" of the masks used to evaluate, which are always t
 
 
 class EpochCollator:
-    """A collator whose batches depend on the epoch."""
+    """A collator whose batches depend on the epoch, in the workers that have a copy of it too."""
 
-    epoch: int
+    _epoch: torch.Tensor
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that batches are drawn for."""
+        return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose what is drawn for the batches to come."""
-        self.epoch = epoch
+        """Choose what is drawn for the batches to come; workers that outlive an epoch read it from shared memory."""
+        if "_epoch" not in vars(self):
+            self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._epoch.fill_(epoch)
 
     @contextlib.contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Use what is drawn for evaluations."""
-        epoch, self.epoch = self.epoch, EVALUATION
+        """Use what is drawn for evaluations, but not in workers that draw training batches meanwhile."""
+        training, self._epoch = self._epoch, torch.tensor(EVALUATION)
         try:
             yield
         finally:
-            self.epoch = epoch
+            self._epoch = training
 
 
 class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
@@ -39,7 +46,8 @@ class RowMasking(EpochCollator, DataCollatorForLanguageModeling):
 
     def __init__(self, *arguments: Any, mask_seed: int = 0, **keywords: Any):
         super().__init__(*arguments, **keywords)
-        self.mask_seed, self.epoch = mask_seed, 0
+        self.mask_seed = mask_seed
+        self.set_epoch(0)
 
     def torch_mask_tokens(
         self, inputs: Any, special_tokens_mask: Any | None = None, offset_mapping: Any | None = None

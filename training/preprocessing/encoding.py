@@ -1,5 +1,6 @@
 """From texts to token ids: the functions that tokenize batches of texts."""
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
@@ -33,6 +34,12 @@ def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[B
     """Return the function from batches of texts to rows, with the flag `text_cut`."""
     _check_length("max_length", length, tokenizer)
     return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
+
+
+def text_lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str], side: str = "text") -> list[int]:
+    """Return the tokens of each text, special ones included; `side` may be `text_target`."""
+    encoded, _ = _encode(texts, text_tokenizer(tokenizer), sys.maxsize, side)
+    return [len(ids) for ids in encoded["input_ids"]]
 
 
 def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:

@@ -17,6 +17,7 @@ from ..data.rows import DataStats
 from .augmentation import DRAWS, AugmentationArguments, augmented, row_draws
 from .batching import epoch_seed
 from .collators import EVALUATION, EpochCollator
+from .statistics import describe_classes, shortfalls
 
 SAMPLE = 20_000
 """Images whose mean and deviation all are normalized by."""
@@ -38,7 +39,8 @@ class ImageCollator(EpochCollator):
         self.mean, self.std = (
             torch.tensor(values).view(-1, 1, 1) for values in (processor.image_mean, processor.image_std)
         )
-        self.augmentation, self.seed, self.epoch = augmentation, seed, 0
+        self.augmentation, self.seed = augmentation, seed
+        self.set_epoch(0)
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
         pixels = [row["pixel_values"] for row in rows]
@@ -154,12 +156,8 @@ def describe_images(rows: Mapping[str, Dataset], data_stats: DataStats, *, sampl
         report("Streaming: what is said of the training data is true of its first rows.")
     stats = {split: {"rows": len(part), **data_stats.get(split, {})} for split, part in rows.items()}
     for split, part in rows.items():
-        words = ""
-        if "labels" in part.column_names:
-            counts = np.bincount(np.asarray(part.with_format("arrow")["labels"]))
-            stats[split] |= {"classes": int((counts > 0).sum()), "images of the rarest class": int(counts.min())}
-            words = f" of {stats[split]['classes']} classes, {counts.min():,} to {counts.max():,} of each"
-        report(f"{split.capitalize()} data: {len(part):,} images{words}.")
+        words = [*describe_classes(part, stats[split]), *shortfalls(stats[split])]
+        report(f"{split.capitalize()} data: {'; '.join([f'{len(part):,} images', *words])}.")
     if sample:
         stats["train"]["sampled rows"] = stats["train"].pop("rows")
     return stats

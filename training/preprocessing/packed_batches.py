@@ -54,7 +54,7 @@ class PackedBatches(EpochCollator):
         self.compiled = compiled
         self.padded = padded
         self.tokenizer = getattr(padded, "tokenizer", None)  # which Trainer saves with its checkpoints
-        self.epoch = 0
+        self.set_epoch(0)
 
     def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
         if self.epoch == EVALUATION:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from datasets import Dataset, DatasetDict, Value
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.hub.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
@@ -114,6 +115,11 @@ def share_rows(lengths: np.ndarray) -> list[list[int]]:
 
 def check_attention(model: PreTrainedModel) -> None:
     """Raise ValueError for a model whose attention would not keep the texts of a row apart."""
+    if not isinstance(model.config, VanillaConfig):
+        raise ValueError(
+            f"--packing: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "
+            "row, which only models of this package keep apart"
+        )
     implementation = model.config._attn_implementation
     if implementation not in SEPARATING:
         raise ValueError(

@@ -1,17 +1,19 @@
 """Statistics of the data: printed before training, and kept in the record of a run."""
 
 from collections.abc import Callable, Mapping
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.hub.reporting import report
 
-from ..data.rows import DataStats
+from ..data.duplicates import hashes
+from ..data.labels import LISTED, classes_in_words, short_name
+from ..data.rows import DataStats, arrow_column
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
 from .tokenizing import TokenizedSplits
@@ -19,6 +21,7 @@ from .tokenizing import TokenizedSplits
 BATCHES = 200
 """Number of batches from which the share of padding is estimated."""
 UNREACHABLE = "references that cannot be produced exactly"
+UNSEEN = "classes without rows"
 IDS_AT_ONCE = 1_000_000
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
@@ -64,8 +67,11 @@ def describe_data(
             words.append(_words(name, found))
         if split != "train" and "target" in part.column_names:
             stats[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+        words += describe_classes(part, stats[split])
         words += shortfalls(stats[split])
         report(f"{split.capitalize()} data: {stats[split]['rows']:,} rows; {'; '.join(words)}.")
+    if "labels" in rows["train"].column_names:  # rows are whole texts, not blocks
+        _compare_with_training(rows, stats)
     for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
         if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
             name = name if tokenizers[0] is not tokenizers[1] else ""
@@ -79,8 +85,37 @@ def describe_data(
     return stats
 
 
+def _compare_with_training(rows: TokenizedSplits, stats: DataStats) -> None:
+    """Report held-out rows that are to the model as training rows are, with other texts: unknown words, cut ends."""
+    known = token_keys(rows["train"])
+    for split in (split for split in rows if split != "train"):
+        count = int(np.isin(token_keys(rows[split]), known).sum())
+        if count > stats[split].get("also in train", 0):
+            stats[split]["tokens of a training row"] = count
+            report(f"{split} data: {count:,} of {len(rows[split]):,} rows have the same tokens as a training row.")
+
+
+def token_keys(rows: Dataset) -> np.ndarray:
+    """Return a hash of the input tokens of each row."""
+    keys = []
+    for cells in arrow_column(rows, "input_ids").chunks:
+        ids, offsets = cells.values.to_numpy(), cells.offsets.to_numpy()
+        keys.append(hashes(ids[start:end].tobytes() for start, end in pairwise(offsets)))
+    return np.concatenate(keys)
+
+
+def describe_classes(rows: Dataset, stats: dict[str, Any]) -> list[str]:
+    """Note how the rows of a split are divided among the classes; return it in words, nothing of other tasks."""
+    if not isinstance(feature := rows.features.get("labels"), ClassLabel):
+        return []
+    counts: np.ndarray = np.bincount(np.asarray(rows.with_format("arrow")["labels"]), minlength=feature.num_classes)
+    stats |= {"classes": int((counts > 0).sum()), "rows of the rarest class": int(counts[counts > 0].min())}
+    stats[UNSEEN] = [feature.names[number] for number in np.flatnonzero(counts == 0)]
+    return [classes_in_words(feature.names, counts)]
+
+
 def shortfalls(stats: Mapping[str, Any]) -> list[str]:
-    """Return what a split's scores suffer from, in words: texts that were cut, references that no output can equal."""
+    """Return what a split's scores suffer from, in words: cut texts, references out of reach, classes without rows."""
     count = stats.get("rows") or 1
     cut = {name.removesuffix(" cut"): number for name, number in stats.items() if name.endswith(" cut") and number}
     words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
@@ -89,6 +124,9 @@ def shortfalls(stats: Mapping[str, Any]) -> list[str]:
             f"{unreachable / count:.1%} of the references cannot be produced exactly, because the tokenizer or "
             "--max_target_length changes them"
         )
+    if unseen := stats.get(UNSEEN):
+        listed = ", ".join(map(short_name, unseen[:LISTED])) + ", ..." * (len(unseen) > LISTED)
+        words.append(f"{len(unseen):,} of {stats['classes'] + len(unseen):,} classes without rows: {listed}")
     return words
 
 

@@ -3,18 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 from zipfile import is_zipfile
 
-from .files import (
-    CHECKPOINT,
-)
+from .files import CHECKPOINT
 
 EXTRA = ".extra"
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """Return the latest checkpoint that was written to its end, or None."""
-    return next((path for _, path in sorted(checkpoints(folder).items(), reverse=True)), None)
+    """Return the latest checkpoint that was written to its end and that training can resume from, or None."""
+    return next((path for _, path in sorted(checkpoints(folder).items(), reverse=True) if has_optimizer(path)), None)
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
@@ -23,10 +22,11 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return {step: path for step, path in found.items() if is_complete(path)}
 
 
-def spent_time(checkpoint: Path) -> float:
-    """Return how many seconds of its time budget a run had spent at a checkpoint; 0 for one without a budget."""
-    callbacks = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")).get("stateful_callbacks")
-    return (callbacks or {}).get("TimeBudget", {}).get("attributes", {}).get("spent", 0.0)
+def spent_of_budget(checkpoint: Path) -> float:
+    """Return what a run had spent of its budget at a checkpoint; 0 for one without a budget."""
+    found = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8")).get("stateful_callbacks") or {}
+    state: Any = found.get("TimeBudget") or found.get("CountedBudget") or {"attributes": {}}
+    return state["attributes"].get("spent", 0.0)
 
 
 def extra_checkpoints(folder: Path) -> set[Path]:
@@ -54,6 +54,13 @@ def is_complete(checkpoint: Path) -> bool:
         return all(map(_is_whole, checkpoint.iterdir()))
     except (OSError, ValueError):
         return False
+
+
+def has_optimizer(checkpoint: Path) -> bool:
+    """Tell whether a checkpoint has the state of its optimizer, or no weights either."""
+    names = [path.name for path in checkpoint.iterdir()]
+    weights = any(name.endswith(".safetensors") for name in names)
+    return not weights or any(name.startswith(("optimizer", "global_step")) for name in names)
 
 
 def _is_whole(path: Path) -> bool:

@@ -38,12 +38,15 @@ SAVING = ".saving"
 PREVIOUS = ".previous_run"
 DISCARDED = ".discarded_run"
 LOCK = ".lock"
+TEACHERS = ".teachers"
+"""The models of an ensemble, from which a longer run learns too."""
 
 
 def files_of_run(folder: Path) -> list[Path]:
-    """Return the files and checkpoint folders in a folder that a run writes, and nothing that a person put there."""
+    """Return the files and folders in a folder that a run writes, and nothing that a person put there."""
     found = [path for name in NAMES for path in folder.glob(name) if path.is_file()]
     found += [path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
+    found += [folder / TEACHERS] if (folder / TEACHERS).is_dir() else []
     return [*found, *saved_code(folder)]  # code by what is in it, not by its name
 
 

@@ -10,7 +10,8 @@ from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 from vanillaformer.hub.reporting import report
 
-from .checkpoints import is_complete, last_checkpoint, spent_time
+from ..limits import BUDGETS
+from .checkpoints import has_optimizer, is_complete, last_checkpoint, spent_of_budget
 from .files import (
     CHECKPOINT,
     DISCARDED,
@@ -45,6 +46,7 @@ class Run:
         metrics: The scores of the finished run.
         details: Other facts on the finished run (sizes, time).
         data: Fingerprints of the data by split.
+        failed: What could not be made after training; the same command makes it again, from the last checkpoint.
         new_search: Whether the model of the finished run is saved with other search settings than are asked for.
         new_test: Whether the finished run has no scores of its test data, or those of another search.
         defaults: Defaults of settings: records made before there was a setting lack it.
@@ -61,6 +63,7 @@ class Run:
     metrics: dict[str, float] = field(default_factory=dict)
     details: dict[str, Any] = field(default_factory=dict)
     data: Prints = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
     new_search: bool = False
     new_test: bool = False
     defaults: Settings = field(default_factory=dict)
@@ -68,7 +71,7 @@ class Run:
 
     def write(self) -> None:
         """Write the record, in one piece even if the power fails."""
-        keys = ("command", "settings", "finished", "metrics", "details", "data")
+        keys = ("command", "settings", "finished", "failed", "metrics", "details", "data")
         text = json.dumps({key: getattr(self, key) for key in keys}, indent=2, ensure_ascii=False)
         write_text(self.folder / RECORD, text + "\n")
 
@@ -110,6 +113,8 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
         raise ValueError(f"--output_dir {run.folder} is a file, not a folder")
     if resume_from is not None and not is_complete(Path(resume_from)):
         raise ValueError(f"--resume_from_checkpoint {resume_from} is not a complete checkpoint folder")
+    if resume_from is not None and not has_optimizer(Path(resume_from)):
+        raise ValueError(f"--resume_from_checkpoint {resume_from} has no state of an optimizer to resume from")
     if resume_from is not None and overwrite and run.folder.resolve() in Path(resume_from).resolve().parents:
         raise ValueError(
             f"--overwrite_output_dir would delete --resume_from_checkpoint {resume_from}: give one of them"
@@ -174,6 +179,7 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
 def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None:
     """Accept the run that the folder holds, unfinished, finished or to be made longer, or raise ValueError."""
     finished = bool(earlier["finished"])
+    failed = earlier.get("failed", []) if finished and checkpoint is not None else []
     if not finished and checkpoint is None:
         return  # it did not get far enough for anything to be lost
     chosen = {option: value for option, value, _ in earlier.get("details", {}).get("defaults", ())}
@@ -189,12 +195,17 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         )
     if checkpoint is not None and not finished:
         _check_length(run, checkpoint, changes)
+    if failed:
+        report(f"Made again, because it failed: {', '.join(failed)}.")
     if training:
         report(f"Going on with changed settings: {listed(training)}.")
-    run.finished, run.data = finished and not changes, earlier.get("data", {})
-    run.details = {name: value for name, value in earlier.get("details", {}).items() if finished or name == "defaults"}
+    run.finished, run.data = finished and not changes and not failed, earlier.get("data", {})
+    kept = finished and not failed
+    run.details = {name: value for name, value in earlier.get("details", {}).items() if kept or name == "defaults"}
     if finished:
         run.metrics = earlier["metrics"]
+    if run.finished:
+        run.failed = list(earlier.get("failed", []))
 
 
 def _why(changes: Changes) -> str:
@@ -202,17 +213,18 @@ def _why(changes: Changes) -> str:
     lengths = changes.keys() & {f"training.{name}" for name in LENGTH}
     if not lengths or len(lengths) < len(changes):
         return ""
-    return "; a run can be made longer, not shorter, and counts epochs, steps or time"
+    return "; a run can be made longer, not shorter, and counts epochs, steps, time, tokens or FLOPs"
 
 
 def _check_length(run: Run, checkpoint: Path, changes: Changes) -> None:
     """Raise ValueError when a run has been trained for longer already than is asked for."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    epochs, steps, seconds = (run.settings["training"].get(name) or 0 for name in LENGTH[:3])
-    done, wanted, unit = state.get("epoch") or 0, epochs, "num_train_epochs"
-    if steps > 0:
-        done, wanted, unit = state["global_step"], steps, "max_steps"
-    elif seconds > 0:
-        done, wanted, unit = spent_time(checkpoint), seconds, "max_time"
+    lengths = {name: run.settings["training"].get(name) or 0 for name in LENGTH}
+    unit = next((name for name in ("max_steps", *BUDGETS) if lengths[name] > 0), "num_train_epochs")
+    done, wanted = state.get("epoch") or 0, lengths[unit]
+    if unit == "max_steps":
+        done = state["global_step"]
+    elif unit in BUDGETS:
+        done = spent_of_budget(checkpoint)
     if wanted < done and changes.keys() & {f"training.{name}" for name in LENGTH}:
         raise ValueError(f"--{unit} {wanted}: the run in {run.folder} has come to {done:g} already; {ANEW}")

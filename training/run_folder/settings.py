@@ -8,12 +8,14 @@ from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
+from ..limits import BUDGETS
+
 Settings = dict[str, dict[str, Any]]
 Changes = dict[str, tuple[Any, Any]]
 
 BY_DATA = "by the data"
 """The setting of an option whose default follows the data; the details of the record have the value."""
-LENGTH = ("num_train_epochs", "max_steps", "max_time", "max_epochs")
+LENGTH = ("num_train_epochs", "max_steps", *BUDGETS, "max_epochs")
 # Saved with the model, and read from there
 GENERATION = ("num_beams", "length_penalty", "early_stopping")
 # Fields without influence on the weights and scores of a run: all others are compared. Rows per step are compared as

@@ -11,7 +11,8 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from ..machine import free_core_threads
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run, discard
-from .time_budget import UNLIMITED, BudgetTrainer, TimeBudget
+from .budget import UNLIMITED, Budget
+from .time_budget import BudgetTrainer
 
 # What is printed of a report, in this order: (its name, how it is written).
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
@@ -23,13 +24,13 @@ def scores_text(metrics: dict[str, float], prefix: str) -> str:
     return " · ".join(text.format(value) for text, value in found if text is not None and value is not None)
 
 
-def line(state: Any, logs: dict[str, Any], seconds: float, budget: TimeBudget | None = None) -> str | None:
+def line(state: Any, logs: dict[str, Any], seconds: float, budget: Budget | None = None) -> str | None:
     """Return the line for a report of the Trainer; None for its final summary, which the run prints itself."""
-    time, speed = [f"{seconds:4.0f} s"], []
+    time, speed = [f"{seconds:4.0f} s"], list[str]()
     start = f"step {state.global_step:>{len(str(state.max_steps))}}/{state.max_steps}"
     if budget is not None:
         start = f"step {state.global_step:,}/{budget.steps_text(state)}"
-        time, speed = [f"{budget.spent:.0f} s", budget.time_left(state)], [f"{budget.rate:,.0f} {budget.unit}/s"]
+        time, speed = budget.texts(state, seconds)
     if any(name.startswith("eval_") for name in logs):
         return " · ".join([start, *time, f"validation: {scores_text(logs, 'eval') or 'no token to predict'}"])
     if "loss" not in logs:
@@ -42,12 +43,12 @@ class Lines(TrainerCallback):
     """Prints reports as lines, without progress bars.
 
     Args:
-        budget: The time budget, if there is one.
+        budget: The budget, if there is one.
     """
 
     started: float | None = None
 
-    def __init__(self, budget: TimeBudget | None = None):
+    def __init__(self, budget: Budget | None = None):
         self.budget = budget
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

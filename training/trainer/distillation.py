@@ -9,6 +9,7 @@ import copy
 import json
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,21 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, set_seed
 
+from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.file_names import CONFIG
 from vanillaformer.hub.reporting import report
 
-from ..run_folder.checkpoints import last_checkpoint
+from ..run_folder.checkpoints import last_checkpoint, spent_of_budget
+from ..run_folder.files import RECORD, TEACHERS
 from ..run_folder.run import Run
+from ..run_folder.settings import as_written, changed_settings, is_longer
+from .account import COUNTED
+from .budget import COUNTS
 from .callbacks import replace_callbacks
 from .guards import StopWithCheckpoint, from_first_process
 from .losses import Inputs, without_labels
+from .time_budget import budget_option
 
-TEACHERS = ".teachers"
-"""Folder in that of a run, until it is finished."""
 TEACHERS_SHARE = 0.5
 """Part of a run's length that the teachers have: of its time together, of its passes or steps each."""
 SEED_STEP = 1_000
@@ -55,7 +60,7 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     """Train the ensemble of a run, or what is missing of it, each model with its own seed; None if it has none.
 
     Args:
-        run: The run, in whose folder they are kept until it is finished.
+        run: The run, in whose folder they are kept: a longer run learns from the same ones.
         trainer: The student's trainer (`RunTrainer`), whose rows, arguments and scores the teachers share, and whose
             `new_model` makes them.
     """
@@ -65,44 +70,77 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     folder = run.folder / TEACHERS
     with args.main_process_first(local=False, desc="looking for teachers"):
         if trainer.is_world_process_zero():
-            _keep_own(folder, {"settings": run.settings, "data": run.data, "defaults": run.details.get("defaults")})
+            _keep_own(folder, run)
+    parts = [folder / str(number) for number in range(1, args.ensemble + 1)]
+    if args.max_time is not None and run.checkpoint is None:
+        before = sum(_spent_time(part) for part in parts)  # in a process that was interrupted
+        args.started, trainer.budget.origin = args.started - before, trainer.budget.origin - before
     models: list[PreTrainedModel] = []
-    for number in range(1, args.ensemble + 1):
-        part = folder / str(number)
+    for number, part in enumerate(parts, start=1):
         model = trainer.new_model(args.seed + number * SEED_STEP)
         if not (part / CONFIG).is_file():
-            report(f"Model {number} of the {args.ensemble} to learn from")
-            _train_teacher(run, trainer, model, part, number)
+            report(f"Teacher {number} of {args.ensemble}")
+            _train_teacher(run, trainer, model, part, parts[: number - 1])
         models.append(type(model).from_pretrained(part))
+    trainer.account.add_teachers([_record(part)["consumed"] for part in parts])
     set_seed(args.seed)  # as if the teachers had been there
-    report(f"The model that learns from the mean of the {args.ensemble}")
-    return Teachers(models, args.device)
+    report(f"Student, distilled from {args.ensemble} teachers")
+    teachers = Teachers(models, args.device)
+    teachers.models = [trainer.counted(model) for model in models]
+    return teachers
 
 
-def _keep_own(folder: Path, origin: dict[str, Any]) -> None:
-    """Delete the teachers of another run, and note whose the next ones are."""
-    note, text = folder / "run.json", json.dumps(origin, sort_keys=True)
-    if note.is_file() and note.read_text(encoding="utf-8") == text:
+def _keep_own(folder: Path, run: Run) -> None:
+    """Delete the teachers of another run, or of a longer one, and note whose the next ones are.
+
+    Those that a checkpoint of the student has learned from stay, whatever else has changed.
+    """
+    if run.checkpoint is not None and (folder / RECORD).is_file():
         return
+    origin = as_written({"settings": run.settings, "data": run.data, "defaults": run.details.get("defaults")})
+    note = folder / RECORD
+    if note.is_file():
+        found = json.loads(note.read_text(encoding="utf-8"))
+        changes = changed_settings(found["settings"], run.settings, run.defaults)
+        if {**found, "settings": origin["settings"]} == origin and (not changes or is_longer(changes)):
+            return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    note.write_text(text, encoding="utf-8")
+    write_text(note, json.dumps(origin, sort_keys=True))
 
 
-def _train_teacher(run: Run, trainer: Any, model: PreTrainedModel, folder: Path, number: int) -> None:
+def _record(folder: Path) -> dict[str, Any]:
+    """Return what a teacher has consumed and the seconds it took; zeros until it is ready."""
+    file = folder / RECORD
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8"))
+    return {"consumed": dict.fromkeys(COUNTED, 0), "seconds": 0.0}
+
+
+def _spent_time(folder: Path) -> float:
+    """Return how long a teacher has been trained with a time budget, ready or not."""
+    checkpoint = last_checkpoint(folder)
+    return _record(folder)["seconds"] or (spent_of_budget(checkpoint) if checkpoint else 0.0)
+
+
+def _train_teacher(run: Run, trainer: Any, model: PreTrainedModel, folder: Path, earlier: Sequence[Path]) -> None:
     teacher: Any = type(trainer)(
         model=model,
-        args=teacher_arguments(trainer.args, folder, number),
+        args=teacher_arguments(trainer.args, folder, [_record(part)["consumed"] for part in earlier]),
         train_dataset=trainer.train_dataset,
         eval_dataset=trainer.eval_dataset,
         data_collator=trainer.data_collator,
         processing_class=trainer.processing_class,
         compute_metrics=trainer.compute_metrics,
     )
+    teacher.cost = trainer.cost  # it is as large as the student
     replace_callbacks(teacher)
     teacher.add_callback(StopWithCheckpoint(run.stopping, teacher))
     checkpoint = last_checkpoint(folder)
     teacher.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    if teacher.is_world_process_zero():
+        seconds = 0.0 if teacher.budget is None else teacher.budget.spent
+        write_text(folder / RECORD, json.dumps({"consumed": teacher.account.record(), "seconds": seconds}))
     teacher.save_model()  # as a whole: a folder with a config is a teacher that is ready
     if teacher.is_world_process_zero():
         for path in folder.glob("checkpoint-*"):
@@ -110,22 +148,31 @@ def _train_teacher(run: Run, trainer: Any, model: PreTrainedModel, folder: Path,
     teacher.accelerator.wait_for_everyone()
 
 
-def teacher_arguments(args: Any, folder: Path, number: int) -> Any:
-    """Return the training arguments of a teacher: its folder, its seed and its share of the run's length."""
-    changed = copy.copy(args)
+def teacher_arguments(args: Any, folder: Path, earlier: Sequence[Mapping[str, int]]) -> Any:
+    """Return the training arguments of a teacher: its folder, its seed and its share of the run's length.
+
+    Args:
+        args: The arguments of the run.
+        folder: The folder of the teacher.
+        earlier: What the teachers before it have consumed.
+    """
+    changed, number = copy.copy(args), len(earlier) + 1
     changed.output_dir, changed.seed, changed.ensemble = str(folder), args.seed + number * SEED_STEP, 0
     changed.push_to_hub, changed.report_to = False, []
     if args.max_time is not None:
         spent = from_first_process(time.monotonic() - args.started, args.device)
-        left = args.max_time * TEACHERS_SHARE - spent
+        left = args.max_time * TEACHERS_SHARE - spent + _spent_time(folder)
         changed.started = time.monotonic()
         changed.max_time = max(left / (args.ensemble - number + 1), args.max_time * TEACHERS_SHARE / 10)
-        if args.max_epochs is not None:
-            changed.max_epochs = args.max_epochs * TEACHERS_SHARE
+    elif (option := budget_option(args)) is not None:
+        left = getattr(args, option) * TEACHERS_SHARE - sum(record[COUNTS[option][0]] for record in earlier)
+        setattr(changed, option, max(left, 1.0) / (args.ensemble - number + 1))
     elif args.max_steps > 0:
         changed.max_steps = max(1, round(args.max_steps * TEACHERS_SHARE))
     else:
         changed.num_train_epochs = args.num_train_epochs * TEACHERS_SHARE
+    if args.max_epochs is not None:
+        changed.max_epochs = args.max_epochs * TEACHERS_SHARE
     return changed
 
 

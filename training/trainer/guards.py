@@ -24,6 +24,7 @@ from ..run_folder.files import flush_all, written_aside
 from ..run_folder.stopping import Stopping
 
 SKIPPED_IN_A_ROW = 10
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
 
 
 @dataclass
@@ -279,6 +280,27 @@ class GuardedTrainer(Trainer):
         if patience := self.args.early_stopping_patience:
             self.add_callback(EarlyStopping(patience, self.args.early_stopping_threshold))
 
+    def _init_training_state(self, max_steps: int, *arguments: Any, **keywords: Any) -> Any:
+        progress = super()._init_training_state(max_steps, *arguments, **keywords)
+        self.state.compute_steps(self.args, max_steps)  # not those of a checkpoint, of a shorter run maybe
+        return progress
+
+    def train(self, *arguments: Any, **keywords: Any) -> Any:
+        """Train.
+
+        Raises:
+            ValueError: Not one step was made.
+        """
+        result = super().train(*arguments, **keywords)
+        if not self.state.global_step:
+            rows = self.args.train_batch_size * self.args.world_size
+            raise ValueError(
+                f"no step was made: the training data does not fill a batch of {rows:,} rows"
+                if self.args.dataloader_drop_last
+                else "no step was made: there are no training rows"
+            )
+        return result
+
     def training_step(self, *arguments: Any, **keywords: Any) -> torch.Tensor:
         loss = super().training_step(*arguments, **keywords)
         self.non_finite = self.non_finite or not bool(loss.isfinite().all())
@@ -318,17 +340,20 @@ class GuardedTrainer(Trainer):
             if self.extra_checkpoint and self.args.should_save:
                 mark_extra(checkpoint)
             self.args.save_total_limit = None  # older ones are deleted once this one is on the disk
+            intervals = {name: getattr(self.state, name) for name in INTERVALS}
+            vars(self.state).update(dict.fromkeys(INTERVALS))  # those of a resumed run follow from its options
             try:
                 super()._save_checkpoint(*arguments, **keywords)
             finally:
                 self.args.save_total_limit = limit
+                vars(self.state).update(intervals)
             if self.args.should_save:
                 flush_all(checkpoint)
         if self.args.should_save:
             for path in extra - {checkpoint}:
                 shutil.rmtree(path, ignore_errors=True)
             more = int(self.extra_checkpoint)
-            rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint, use_mtime=True)
+            rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model with its tokenizers, as a whole; pushing is another step."""

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from transformers import PreTrainedConfig
 
-from vanillaformer.configuration import VanillaDecoderConfig
+from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
+from ..targets import PAIRS, targets_of
 from .guided_attention import guided_attention_loss
 
 Inputs = dict[str, Any]
@@ -150,6 +152,7 @@ def training_loss(
     label_smoothing: float,
     r_drop: float,
     items: torch.Tensor | int,
+    second_items: torch.Tensor | int | None = None,
     guided_attention: float = 0.0,
     guided_attention_sigma: float = 0.2,
     lm_loss_weight: float = 0.0,
@@ -160,17 +163,19 @@ def training_loss(
     q are two passes: half of the paper's loss, so that it stays as large as the cross-entropy.
 
     Args:
-        model: A model of this package with a head, maybe wrapped.
+        model: A model with a head, maybe wrapped.
         inputs: A batch with `labels`.
         label_smoothing: ε of the targets.
         r_drop: α; 0 for a single pass.
         items: The number of targets.
+        second_items: That of the second loss, of pairs of segments or of the next tokens of a classifier's texts;
+            None for its mean over the batch.
         guided_attention: Weight of `guided_attention_loss` of an encoder-decoder; 0 for none.
         guided_attention_sigma: Its σ.
         lm_loss_weight: What `language_model_loss` of a classifier's texts is multiplied by.
     """
     if r_drop:
-        inputs, items = twice(inputs), 2 * items
+        inputs, items, second_items = twice(inputs), 2 * items, second_items and 2 * second_items
     if inputs["labels"].is_floating_point():  # the probabilities of classes, of mixed images
         logits = model(**without_labels(inputs))["logits"]
         options: dict[str, Any] = {"reduction": "sum", "label_smoothing": label_smoothing}
@@ -180,12 +185,13 @@ def training_loss(
         logits = outputs["logits"]
         loss = smoothed_loss(logits, inputs["labels"], label_smoothing, num_items_in_batch=items)
         if lm_loss_weight:
-            share = len(logits) / items  # of the step's texts
-            loss = loss + lm_loss_weight * share * language_model_loss(model, outputs["hidden_states"][-1], inputs)
+            of_texts = language_model_loss(model, outputs["hidden_states"][-1], inputs, second_items)
+            loss = loss + lm_loss_weight * of_texts
     else:
         options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
         options |= {"output_attentions": True} if guided_attention else {}
-        outputs = model(**inputs, **options, labeled_only=True, return_logits=bool(r_drop))
+        pairs = second_items if PAIRS in inputs else None
+        outputs = pass_with_loss(model, inputs, return_logits=bool(r_drop), pairs=pairs, **options)
         loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
         if guided_attention:
             masks = inputs["labels"], inputs["attention_mask"]
@@ -194,18 +200,67 @@ def training_loss(
     return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
 
 
-def language_model_loss(model: nn.Module, hidden_states: torch.Tensor, inputs: Inputs) -> torch.Tensor:
-    """Return the mean cross-entropy of the next tokens, scored with the table of embeddings as output layer.
+def pass_with_loss(
+    model: nn.Module,
+    inputs: Inputs,
+    *,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int,
+    return_logits: bool,
+    pairs: torch.Tensor | int | None = None,
+    **options: Any,
+) -> Any:
+    """Return the outputs of a model of tokens, whose loss is divided by `num_items_in_batch`, as a mapping.
+
+    The logits are those of positions with a target, (N, V). A native model's loss is what its class computes: its
+    cross-entropy is exchanged for the smoothed one, and what the class adds to it stays.
+    """
+    inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
+    smoothing: dict[str, Any] = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
+    if isinstance(inner.config, VanillaConfig):
+        options |= {} if pairs is None else {"num_pairs_in_batch": pairs}
+        return model(**inputs, **options, **smoothing, labeled_only=True, return_logits=return_logits)
+    outputs = model(**inputs, **options)
+    targets = targets_of(inner, inputs["labels"])
+    labeled = targets != IGNORE_INDEX
+    logits = outputs.get("logits", outputs.get("prediction_logits"))[labeled]
+    if not len(logits):  # the mean over no target is not a number
+        return {**outputs, "logits": logits, "loss": logits.sum()}
+    share = len(logits) / num_items_in_batch
+    loss = outputs["loss"] * share
+    if pairs is not None:  # whose mean is not over tokens
+        wanted = inputs[PAIRS].view(-1)
+        of_pairs = nn.functional.cross_entropy(outputs["seq_relationship_logits"], wanted)
+        loss = loss + of_pairs * ((wanted != IGNORE_INDEX).sum() / pairs - share)
+    if label_smoothing:
+        plain = smoothing | {"label_smoothing": 0.0}
+        loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
+        loss = loss - smoothed_loss(logits, targets[labeled], **plain)
+    return {**outputs, "logits": logits, "loss": loss}
+
+
+def language_model_loss(
+    model: nn.Module, hidden_states: torch.Tensor, inputs: Inputs, items: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Return the cross-entropy of the next tokens, scored with the table of embeddings as output layer.
 
     Args:
         model: A decoder, maybe wrapped.
         hidden_states: Its last states (B, T, D).
         inputs: The batch: `input_ids` (B, T) and `attention_mask` (B, T).
+        items: The number of next tokens in all batches of the step, which the sum is divided by; None for the mean.
     """
     inner: Any = getattr(model, "module", model)  # of DistributedDataParallel
     seen = inputs["attention_mask"][:, 1:].bool()
     logits = hidden_states[:, :-1][seen] @ inner.get_input_embeddings().weight.to(hidden_states.dtype).T
-    return smoothed_loss(logits, inputs["input_ids"][:, 1:][seen])
+    return smoothed_loss(logits, inputs["input_ids"][:, 1:][seen], num_items_in_batch=items)
+
+
+def count_second_targets(batch: Inputs) -> torch.Tensor:
+    """Return the number of targets of a batch's second loss: pairs of segments, or next tokens of texts."""
+    if PAIRS in batch:
+        return (batch[PAIRS] != IGNORE_INDEX).sum()
+    return batch["attention_mask"][:, 1:].bool().sum()
 
 
 def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
@@ -286,9 +341,8 @@ def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Input
     """
     if gold >= 1:
         return inputs
-    with torch.no_grad():  # with a cache, the texts of packed rows would see each other
-        seen = without_labels(inputs)
-        logits = model(**seen, use_cache=False)["logits"]
+    with torch.no_grad():
+        logits = model(**without_labels(inputs))["logits"]
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     # The token at t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
     labels = inputs["labels"][:, :-1] if name == "decoder_input_ids" else inputs["labels"][:, 1:]

@@ -3,6 +3,7 @@
 All are torch's own. `muon` is two of them: Muon for the matrices of the layers, AdamW for everything else.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -12,11 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer, RAdam
+from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
+from transformers import Trainer, get_scheduler
 from transformers.training_args import OptimizerNames
 
 from ..machine import emulates_bfloat16
 
+WITHOUT_OPTIONS = {"muon", "radam", "adafactor", "adamw_torch", "adamw_torch_fused"}
+"""Optimizers that read no `--optim_args`."""
 OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship"}  # the names models have for them
 Groups = list[dict[str, Any]]
 
@@ -171,3 +176,58 @@ def _radam(model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
 
 # What `--optim` can name besides transformers' own: (model, names of decaying parameters, arguments) → optimizer.
 OPTIMIZERS: dict[str, Callable[[nn.Module, set[str], Any], Optimizer]] = {"muon": _muon, "radam": _radam}
+
+
+def check_optimizer(arguments: Any, name: str) -> None:
+    """Raise ValueError for an optimizer whose package is missing, or with options that it does not read.
+
+    Args:
+        arguments: The training arguments.
+        name: What `--optim` was given as; the field itself has one of transformers.
+    """
+    low_rank = name.startswith(("galore", "apollo"))
+    if arguments.optim_args and name in WITHOUT_OPTIONS:
+        raise ValueError(f"--optim_args {arguments.optim_args}: --optim {name} has no options of its own")
+    if bool(arguments.optim_target_modules) != low_rank:
+        given = f"--optim_target_modules {arguments.optim_target_modules}"
+        raise ValueError(
+            f"--optim {name} needs --optim_target_modules, such as all-linear"
+            if low_rank
+            else f"{given}: it is for the optimizers GaLore and APOLLO, not for --optim {name}"
+        )
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(arguments, nn.Linear(1, 1))  # type: ignore[arg-type]
+    except (ImportError, ValueError) as error:
+        if "No target modules found" not in str(error):  # in this model
+            raise ValueError(f"--optim {name}: {' '.join(str(error).split())}") from error
+
+
+def schedule_options(arguments: Any, steps: int) -> dict[str, Any]:
+    """Return the options of `--lr_scheduler_type` for a number of steps, with those that it cannot do without."""
+    decay = {"num_decay_steps": max(1, steps // 10)} if arguments.lr_scheduler_type == "warmup_stable_decay" else {}
+    return decay | (arguments.lr_scheduler_kwargs or {})
+
+
+def check_schedule(arguments: Any) -> None:
+    """Raise ValueError for a schedule that cannot be made with its options."""
+    name, options = arguments.lr_scheduler_type.value, arguments.lr_scheduler_kwargs
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(()))], lr=arguments.learning_rate)
+    try:
+        schedule = get_scheduler(name, optimizer, 100, 1_000, schedule_options(arguments, 1_000))
+        for factor in getattr(schedule, "lr_lambdas", ()):
+            factor(500)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        given = f" --lr_scheduler_kwargs {json.dumps(options)}" if options else ""
+        raise ValueError(f"--lr_scheduler_type {name}{given}: {' '.join(str(error).split())}") from error
+
+
+class SchedulingTrainer(Trainer):
+    """A `Trainer` that makes every schedule without options too."""
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        given = self.args.lr_scheduler_kwargs
+        self.args.lr_scheduler_kwargs = schedule_options(self.args, num_training_steps)
+        try:
+            return super().create_scheduler(num_training_steps, optimizer)
+        finally:
+            self.args.lr_scheduler_kwargs = given

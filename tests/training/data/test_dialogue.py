@@ -66,6 +66,14 @@ def test_dialogues_from_files(form, kind, tmp_path):
     assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
 
 
+def test_a_single_dialogue_is_not_cut(tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"turns": ["how are you", "well, and you", "I am fine"]}')
+    for hold_out in ("end", "random"):
+        arguments = {"train_file": str(tmp_path / "d.jsonl"), "turns_column": "turns", "hold_out": hold_out}
+        with pytest.raises(ValueError, match=r"1 rows: too few for train, validation|split from 1 distinct text"):
+            load_data(LanguageModelDataArguments(**arguments), "causal")
+
+
 def test_what_is_no_dialogue(tmp_path):
     Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
     arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pandas as pd
@@ -73,6 +74,26 @@ def test_csv_is_not_interpreted(tmp_path):
     dataset = load("translation", train_file=str(path), validation_file=str(path))
     assert list(dataset["train"]["source"]) == ["007", "null", "1.50"]
     assert list(dataset["train"]["target"]) == ["NA", "None", "true"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("ending", ["{}", "{}.gz", "v1.{}"])
+def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
+    paths = {}
+    for split, count in {"train": 20, "validation": 3, "test": 2}.items():
+        for side, language in {"": "en", "_target": "de"}.items():
+            path = tmp_path / f"{split}.{ending.format(language)}"
+            text = "".join(f"{split} {language} {n}\n" for n in range(count)).encode()
+            path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+            paths[f"{split}{side}_file"] = str(path)
+    dataset = load("translation", **paths, streaming=streaming)
+    assert [len(part) for part in dataset.values()] == [20, 3, 2]
+    assert dataset["test"][:] == {"source": ["test en 0", "test en 1"], "target": ["test de 0", "test de 1"]}
+    assert dataset["train"][7] == {"source": "train en 7", "target": "train de 7"}
+    with pytest.raises(ValueError, match=r"unknown extension .*; one side of parallel texts may have any"):
+        load("translation", train_file=paths["train_file"])
+    with pytest.raises(ValueError, match=r"\(a text file\) has no column 'id' \(--order_column\)"):
+        load("translation", **paths, hold_out="end", order_column="id")
 
 
 def test_parallel_text_files(tmp_path):

@@ -1,9 +1,11 @@
 """Which rows are for training, validation and test: columns, fractions, the end, and what occurs twice."""
 
+from datetime import UTC, date, datetime, timedelta
+
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from vanillaformer.training.data.arguments import ClassifierDataArguments
+from vanillaformer.training.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 
@@ -204,7 +206,41 @@ def test_the_end_of_a_single_text(tmp_path, capsys):
     assert "The data is a single text: its last characters are held out (validation).\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("cells", [[10, 9, 2, 1], ["10", "9", "2", "1"], ["2024-02-01", "2024-01-31", "1999", "0"]])
+def several_texts(tmp_path, sizes, **options):
+    """Return the characters of each split, a letter for each file, and all that is printed."""
+    paths = []
+    for letter, size in zip("abcdefghijklmnopqrst", sizes):
+        paths.append(str(tmp_path / f"{letter}.txt"))
+        (tmp_path / f"{letter}.txt").write_text(letter * size)
+    dataset = load("causal", **{"train_file": paths, "sample_by": "document", **options})
+    return {split: "".join(part["text"]) for split, part in dataset.items()}
+
+
+@pytest.mark.parametrize("sizes", [(400, 60_000), (60_000, 400), (400, 400, 60_000)])
+def test_a_share_of_the_characters_of_documents(tmp_path, sizes, capsys):
+    texts = several_texts(tmp_path, sizes)
+    letters = "abc"[: len(sizes)]
+    assert {split: [text.count(letter) for letter in letters] for split, text in texts.items()} == {
+        "train": [int(size * 0.95) for size in sizes],
+        "validation": [size - int(size * 0.95) for size in sizes],
+    }
+    out = capsys.readouterr().out
+    assert f"The data is {len(sizes)} texts: the last characters of each are held out (validation)." in out
+    assert "Characters: 95.0% for train, 5.0% for validation." in out
+    ends = several_texts(tmp_path, sizes, hold_out="end", test_fraction=0.1)
+    assert "".join(ends.values()) == "".join(letter * size for letter, size in zip(letters, sizes))
+    assert [round(len(text) / sum(sizes), 2) for text in ends.values()] == [0.85, 0.05, 0.1]
+
+
+def test_many_documents_stay_whole(tmp_path, capsys):
+    sizes = [100 + n for n in range(20)]
+    texts = several_texts(tmp_path, sizes, validation_fraction=0.1)
+    assert abs(len(texts["validation"]) - 0.1 * sum(sizes)) <= 0.02 * sum(sizes)
+    assert not set(texts["train"]) & set(texts["validation"])
+    assert "The data is" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cells", [[10, 9, 2, 1], ["10", "9", "2", "1"], ["10", "9.5", "2e0", "-1"], list("dcba")])
 def test_the_end_in_the_order_of_a_column(tmp_path, cells):
     rows = [{"text": f"a text of {cell}", "label": n % 2, "when": cell} for n, cell in enumerate(cells * 2)]
     path = write(tmp_path / "a.jsonl", rows)
@@ -212,6 +248,118 @@ def test_the_end_in_the_order_of_a_column(tmp_path, cells):
     held_out = load("classification", **options, order_column="when")["validation"]
     assert list(held_out["text"]) == [f"a text of {cells[0]}"] * 2  # the largest
     assert list(load("classification", **options)["validation"]["text"])[1] == f"a text of {cells[3]}"  # the last
+
+
+def in_order(tmp_path, cells, extension="csv", **options):
+    """Return the places in the file of the rows of each split."""
+    rows = [{"text": f"row {n}", "label": n % 2, "when": cell} for n, cell in enumerate(cells)]
+    path = write(tmp_path / f"a.{extension}", rows)
+    options = {"train_file": path, "hold_out": "end", "order_column": "when", **options}
+    parts = load("classification", **options)
+    return {split: [int(text.split()[1]) for text in part["text"]] for split, part in parts.items()}
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.05, 1), (0.2, 2), (0.01, 1), (0.24, 2), (0.98, 9)])
+def test_rows_with_equal_values_stay_together(tmp_path, fraction, held_out, extension, capsys):
+    parts = in_order(tmp_path, [n % 10 for n in range(300)], extension, validation_fraction=fraction)
+    assert {n % 10 for n in parts["validation"]} == set(range(10 - held_out, 10))
+    assert len(parts["validation"]) == 30 * held_out
+    assert len(parts["train"]) == 300 - 30 * held_out
+    words = f"Split by when: train 0 to {9 - held_out} ({300 - 30 * held_out} rows), validation {10 - held_out} to 9 ("
+    assert words in capsys.readouterr().out
+
+
+def test_values_that_are_too_few_to_split(tmp_path):
+    with pytest.raises(ValueError, match=r"--order_column 'when': 1 distinct value: too few for train, validation"):
+        in_order(tmp_path, ["3"] * 40)
+    with pytest.raises(ValueError, match=r"--order_column 'when': 2 distinct values: too few for train, valid.*test"):
+        in_order(tmp_path, [3, 4] * 20, test_fraction=0.2)
+
+
+FORMATS = ("%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%b %d, %Y", "%d %B %Y", "%a %b %d 10:00:00 +0000 %Y")
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("form", [*FORMATS, "%Y%m%d", "%Y-%m-%d 23:59", "%m/%d/%Y 1:05 PM", "%Y-%m-%dT12:00:00.5Z"])
+def test_dates_are_in_order_in_any_format(tmp_path, form, padded, capsys):
+    form = form if padded or form == "%Y%m%d" else form.replace("%d", "%-d").replace("%m", "%-m")
+    days = [date(2019, 1, 1) + timedelta(n) for n in range(730)]
+    parts = in_order(tmp_path, [day.strftime(form) for day in reversed(days)])
+    assert parts == {"train": list(range(729, 36, -1)), "validation": list(range(36, -1, -1))}
+    if form != "%Y%m%d":
+        clock = (
+            " 23:59:00" if "23:59" in form else " 13:05:00" if "PM" in form else " 10:00:00" if ":00 +" in form else ""
+        )
+        clock = " 12:00:00.500000" if form.endswith("Z") else clock
+        assert (
+            f"train 2019-01-01{clock} to 2020-11-23{clock} (693 rows), validation 2020-11-24"
+            in capsys.readouterr().out
+        )
+
+
+def test_integers_are_compared_exactly(tmp_path):
+    first = 1234567890123456789
+    assert in_order(tmp_path, [first + 199 - n for n in range(200)])["validation"] == list(range(9, -1, -1))
+    first = 10**30  # decimals beside them, too
+    cells = [f"{first + 199 - n}.50" for n in range(199)] + [str(first)]
+    assert in_order(tmp_path, cells)["validation"] == list(range(9, -1, -1))
+
+
+def test_dates_of_parquet_files(tmp_path):
+    days = [datetime(2019, 1, 1, 12) + timedelta(hours=7 * n) for n in range(100)]
+    assert in_order(tmp_path, days[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
+    zoned = [day.replace(tzinfo=UTC) for day in days]
+    assert in_order(tmp_path, zoned[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
+
+
+def test_classes_are_ordered_by_their_names(tmp_path):
+    features = Features({"text": Value("string"), "label": Value("int64"), "when": ClassLabel(names=["2020", "2019"])})
+    rows = [{"text": f"row {n}", "label": n // 2 % 2, "when": n % 2} for n in range(20)]
+    Dataset.from_list(rows, features).to_parquet(tmp_path / "a.parquet")
+    options = {"train_file": str(tmp_path / "a.parquet"), "hold_out": "end", "order_column": "when"}
+    held_out = load("classification", **options, validation_fraction=0.5)["validation"]
+    assert list(held_out["text"]) == [f"row {n}" for n in range(0, 20, 2)]  # those of 2020
+
+
+DAYS = [f"2019-03-{n}" for n in range(10, 29)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["nan", *map(str, range(40))], r"row 1: --order_column 'when' holds 'nan', which is not a number"),
+        ([*range(40), ""], r"a.jsonl, row 41: --order_column 'when' is empty .1 such rows.; --bad_rows skip"),
+        ([*DAYS, "29.03.2019"], r"row 20: .* holds '29.03.2019', which is not a date in the format %Y"),
+        ([*DAYS, "2019-02-29"], r"row 20: .* holds '2019-02-29', which is not a date in the format"),
+        ([*DAYS, "soon"], r"row 20: --order_column 'when' holds 'soon'"),
+        (["2019-03-01 10:00", "2019-03-02 10:00", "2019-03-03 10:00+01:00"], r"row 3: .*10:00.01:00', which is not"),
+        (["01/02/2019", "11/12/2019"], r"such as '01/02/2019', January 02, 2019 or February 01, 2019: write 2019"),
+        (["31/01/19", "30/01/19"], r"ambiguous, such as '31/01/19'"),
+        (["03.2019", "12.2018"], r"holds '03.2019', a decimal number or a month: write months as in 2019-01"),
+        (["Q1 2019", "Q2 2018"], r"holds 'Q1 2019', which is in no format that is known: write integers"),
+        (["9,5", "10,5"], r"'when' holds '9,5', which is in no format"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_ordered(tmp_path, cells, message):
+    with pytest.raises(ValueError, match=message):
+        in_order(tmp_path, [str(cell) for cell in cells], "jsonl")
+
+
+def test_values_that_cannot_be_ordered_can_be_skipped(tmp_path, capsys):
+    parts = in_order(tmp_path, [*DAYS, "soon", None], "jsonl", bad_rows="skip")
+    assert parts == {"train": list(range(18)), "validation": [18]}
+    assert (
+        "2 of 21 rows are bad and left out, first row 20: --order_column 'when' holds 'soon'"
+        in capsys.readouterr().out
+    )
+
+
+def test_names_are_grouped(tmp_path, capsys):
+    parts = in_order(tmp_path, [f"{'Alien' * (n % 7)} (19{n % 7}0)" if n % 7 else "Alien 3 (1992)" for n in range(70)])
+    assert len(parts["validation"]) == 10
+    assert {n % 7 for n in parts["validation"]} == {6}
+    assert "--order_column 'when' holds neither numbers nor dates: it is ordered as text." in capsys.readouterr().out
 
 
 def test_bad_order_columns(tmp_path):
@@ -250,6 +398,15 @@ def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
     assert "test data: the text of 1 of 2 rows also occurs" in out
     assert stats["validation"]["also in train"] == 2
     assert stats["test"]["also in train"] == 1
+    capped = load_data(ClassifierDataArguments(**leaking(tmp_path), max_train_samples=2), "classification")
+    known = set(capped.splits["train"]["text"])
+    assert known < set("abcd")
+    for split in ("validation", "test"):  # compared with what is trained on
+        shared = sum(text in known for text in capped.splits[split]["text"])
+        assert capped.stats[split]["also in train"] == shared
+    assert any(
+        stats[split]["also in train"] > capped.stats[split]["also in train"] for split in ("validation", "test")
+    )
 
 
 def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys):
@@ -260,6 +417,65 @@ def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys
     assert label_names(dataset) == ["0", "1"]
     assert "train data: 3 of 5 rows occur in the other splits: left out." in capsys.readouterr().out
     assert stats["train"]["leaked rows left out"] == 3
+
+
+def alike(tmp_path, task="classification", **options):
+    """Return what is loaded of training texts, and of others that differ in case, punctuation or form."""
+    texts = {
+        "train": [
+            "It's \u201cgood\u201d, really!",
+            "caf\u00e9 au lait",
+            "3 * 5",
+            "[a] [b]",
+            "\u0e02\u0e49\u0e32\u0e27",
+            ":-)",
+        ],
+        "validation": [
+            "it\u2019s good really",
+            "CAFE\u0301  au lait.",
+            "3 - 5",
+            "[a [b]]",
+            "\u0e02\u0e32\u0e27",
+            ":-(",
+        ],
+    }
+    column, other = ("source", "target") if task == "translation" else ("text", "label")
+    for split, cells in texts.items():
+        rows = [{column: text, other: str(n % 2)} for n, text in enumerate(cells)]
+        options[f"{split}_file"] = write(tmp_path / f"{split}.jsonl", rows)
+    return load_data(DATA_ARGUMENTS[task](**options), task)
+
+
+@pytest.mark.parametrize("task", ["classification", "translation"])
+def test_texts_that_are_alike_are_reported_and_left_out(tmp_path, task, capsys):
+    column = "text" if task == "classification" else "source"
+    assert alike(tmp_path, task).stats["validation"] == {"also in train": 2}
+    assert f"the {column} of 2 of 6 rows also occurs in the training data" in capsys.readouterr().out
+    data = alike(tmp_path, task, drop_leaked_rows=True)
+    assert list(data.splits["train"][column])[:2] == ["3 * 5", "[a] [b]"]
+    assert len(data.splits["train"]) == 4
+
+
+def test_texts_that_are_alike_are_not_the_same_to_a_language_model(tmp_path):
+    assert alike(tmp_path, "masked").stats["validation"] == {"also in train": 0}
+
+
+def test_test_data_that_chose_the_checkpoint(tmp_path, capsys):
+    paths = leaking(tmp_path)
+    paths["test_file"] = write(tmp_path / "t.jsonl", [{"text": text, "label": 0} for text in ("X.", "y", "x")])
+    data = load_data(ClassifierDataArguments(**paths), "classification")
+    assert data.stats["test"] == {"also in train": 0, "also in validation": 2}
+    words = "test data: the text of 2 of 3 rows also occurs in the validation data (--drop_leaked_rows leaves them out"
+    assert words in capsys.readouterr().out
+    data = load_data(ClassifierDataArguments(**paths, drop_leaked_rows=True), "classification")
+    assert {split: list(part["text"]) for split, part in data.splits.items()} == {
+        "train": ["a", "c", "d"],
+        "validation": ["b", "b"],
+        "test": ["X.", "y", "x"],
+    }
+    assert data.stats["validation"]["leaked rows left out"] == 1
+    with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the validation data also occurs"):
+        load("classification", **paths | {"test_file": paths["validation_file"]}, drop_leaked_rows=True)
 
 
 def test_nothing_is_left_to_train_on(tmp_path):

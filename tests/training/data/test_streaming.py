@@ -18,6 +18,7 @@ from vanillaformer.training.data.arguments import (
 from vanillaformer.training.data.labels import label_names
 from vanillaformer.training.data.loading import load_data
 from vanillaformer.training.data.streaming import check_streaming
+from vanillaformer.training.limits import BUDGETS
 from vanillaformer.training.preprocessing.blocks import block_cutter, block_rows
 from vanillaformer.training.preprocessing.encoding import encode_pairs, encode_texts
 from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
@@ -167,6 +168,30 @@ def test_leaked_rows_are_left_out_on_demand(tmp_path):
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[:5] + TEXTS[7:]
 
 
+def test_leaks_are_reported_as_the_stream_is_read(tmp_path, capsys):
+    rows = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+    test = [{"text": f"{TEXTS[n].upper()}.", "label": 0} for n in (2, 30, 31)]
+    test, train = write(tmp_path / "test.jsonl", [*test, test[1]]), write(tmp_path / "a.jsonl", rows)
+    validation = write(tmp_path / "val.jsonl", [{"text": "Text 30 and more and more!", "label": 1}, rows[3], rows[4]])
+    options = {"train_file": train, "validation_file": validation, "test_file": test, "tokenizer_samples": 10}
+    data = load_data(ClassifierDataArguments(streaming=True, streaming_buffer=0, **options), "classification")
+    assert data.stats["validation"] == {"also in train": 2}
+    assert data.stats["test"] == {"also in train": 1, "also in validation": 2}
+    out = capsys.readouterr().out
+    assert "test data: the text of 1 of 4 rows also occurs in the training data (--drop_leaked_rows leaves them" in out
+    assert "test data: the text of 2 of 4 rows also occurs in the validation data" in out
+    stream_rows(data.stream)
+    assert data.stream.leaks.stats() == {"validation": {"also in train": 3}, "test": {"also in train": 4}}
+    assert "validation data: the text of 3 of 3 rows also occurs in the training data" in capsys.readouterr().out
+    options |= {"drop_leaked_rows": True, "streaming_buffer": 0}
+    data = load_data(ClassifierDataArguments(streaming=True, **options), "classification")
+    assert [row["text"] for row in stream_rows(data.stream)] == [
+        t for n, t in enumerate(TEXTS) if n not in (2, 3, 4, 30, 31)
+    ]
+    assert len(data.splits["validation"]) == 2  # one is in the test
+    assert data.stats["test"] == data.stream.leaks.stats()["test"] == {}  # which has nothing that is trained on
+
+
 def test_caps(tmp_path):
     path = write(tmp_path / "a.txt", TEXTS)
     caps = {"max_train_samples": 10, "max_validation_samples": 4, "tokenizer_samples": 6}
@@ -253,8 +278,8 @@ def test_long_texts(tmp_path, encoder_tokenizer):
 
 def test_no_rows(tmp_path, decoder_tokenizer):
     path = write(tmp_path / "a.txt", TEXTS[:2])
-    _, stream = open_stream("causal", train_file=path, validation_file=path)
-    stream.held_out = frozenset(TEXTS)
+    texts, stream = open_stream("causal", train_file=path, validation_file=path)
+    stream.left_out = stream.keys(texts["validation"])
     with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
         next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))))
 
@@ -263,7 +288,7 @@ def test_no_rows(tmp_path, decoder_tokenizer):
 def settings(**changes):
     defaults = {
         "max_steps": 5,
-        "max_time": None,
+        **dict.fromkeys(BUDGETS),
         "tokens_per_batch": None,
         "ensemble": 0,
         "dataloader_num_workers": 0,
@@ -275,7 +300,7 @@ def settings(**changes):
 @pytest.mark.parametrize(
     ("options", "changes", "message"),
     [
-        ({}, {"max_steps": -1}, "--streaming needs --max_time or --max_steps"),
+        ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
         ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
         ({}, {"ensemble": 2}, "--ensemble 2"),
         ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
@@ -283,6 +308,8 @@ def settings(**changes):
         ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
         ({"test_fraction": 0.1}, {}, "--test_fraction 0.1 needs"),
         ({"hold_out": "end"}, {}, "--hold_out end needs"),
+        ({"validation_fraction": 0.5}, {}, "--validation_fraction 0.5 needs all data at once"),
+        ({"split_seed": 1}, {}, "--split_seed 1 needs all data at once"),
         ({"streaming_buffer": -1}, {}, "--streaming_buffer -1"),
         ({"tokenizer_samples": 0}, {}, "--tokenizer_samples 0"),
     ],

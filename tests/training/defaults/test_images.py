@@ -2,14 +2,11 @@
 
 import pytest
 
-from vanillaformer.training.defaults.choices import Machine
 from vanillaformer.training.defaults.images import FEWEST_EPOCHS, MOST_EPOCHS, image_defaults
-
-MACHINE = Machine(seconds=600, cores=2)
 
 
 def chosen(rows: int, size: int) -> dict:
-    return {entry.option: entry.value for entry in image_defaults(rows, size, MACHINE)}
+    return {entry.option: entry.value for entry in image_defaults(rows, size)}
 
 
 def test_few_images_are_seen_more_often() -> None:

@@ -1,6 +1,7 @@
 """Baselines, against counts by hand and the scores of models."""
 
 import math
+import random
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,25 @@ def test_linear_machine_learns_words() -> None:
     assert linear_classifier(texts, labels, ngrams=1).predict(["good", "bad"]).tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("letters", ["的一是不了人我在有他这中大来上", "กขคงจชซญดตถทธน", "កខគឃងចឆជឈញ"])
+def test_linear_machine_learns_characters_where_no_spaces_separate_words(letters: str) -> None:
+    rng = random.Random(0)
+    neutral, words = letters[:-4], (letters[-4:-2], letters[-2:])
+
+    def reviews(count: int) -> Dataset:
+        labels = [n % 2 for n in range(count)]
+        texts = ["".join([*rng.choices(neutral, k=20), words[n], *rng.choices(neutral, k=20)]) for n in labels]
+        return labelled(texts, labels)
+
+    scores = LINEAR.fit(data(reviews(400)))(reviews(50))
+    assert scores["accuracy"] == 1.0
+
+
 def test_what_cannot_be_trained_is_left_out(capsys) -> None:
     train = labelled(["one", "two"], [0, 1])  # no word occurs twice
     held_out = {"eval": labelled(["one"], [0], "labels")}
     assert list(baseline_scores((MAJORITY, LINEAR), data(train), held_out)) == ["majority class"]
-    assert "Warning: The baseline (linear machine) could not be made: " in capsys.readouterr().err
+    assert "Warning: The baseline (linear classifier) could not be made: " in capsys.readouterr().err
 
 
 def test_scores_are_named_by_split() -> None:

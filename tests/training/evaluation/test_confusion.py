@@ -65,12 +65,12 @@ def test_record_of_many_classes_stays_small(count: int, kept: bool, tmp_path: Pa
     labels = np.arange(12) % count
     logits = np.zeros((12, count))
     logits[:, 1] = 1
-    run = SimpleNamespace(folder=tmp_path, details={})
+    run = SimpleNamespace(folder=tmp_path, details={}, failed=[])
     trainer = SimpleNamespace(
         model=SimpleNamespace(config=SimpleNamespace(id2label={i: str(i) for i in range(count)}))
     )
     rows = Dataset.from_dict({"text": [f"Text {number} " for number in range(12)]})
-    records = list(_classes(run, trainer, rows, PredictionOutput(logits, labels, {})))
+    records = list(_classes(run, trainer, rows, PredictionOutput(logits, labels, {}), "test"))
     assert [record["text"] for record in records] == rows["text"]
     assert ("confusion_matrix" in run.details) is kept
     assert len(json.dumps(run.details)) < 100 * count + 1_000

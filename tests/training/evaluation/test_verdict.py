@@ -295,9 +295,9 @@ def test_below_the_linear_machine(theirs: float, count: int) -> None:
     changes = {
         "metrics": {"eval_loss": 0.4, "test_accuracy": 0.9},
         "training": {},
-        "trained": {"linear machine": {"test_accuracy": theirs}},
+        "trained": {"linear classifier": {"test_accuracy": theirs}},
     }
-    sentence = "Below the linear machine (test accuracy 90.0%, linear machine 93.0%)."
+    sentence = "Below the linear classifier (test accuracy 90.0%, linear classifier 93.0%)."
     assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [sentence] * count
 
 

@@ -1,4 +1,4 @@
-"""The linear machine beside a classifier's stack: against scikit-learn's own, and in a run."""
+"""The linear classifier beside a classifier's stack: against scikit-learn's own, and in a run."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_run_adds_it_with_the_scales_of_the_validation_data(tmp_path: Path, ca
         "--max_steps 2 --use_cpu --max_length 16 --tokenizer_algorithm word".split()
     )
     wide = run.details["wide"]
-    assert "A linear machine on n-grams of up to 1 tokens is added to the logits" in capfd.readouterr().out
+    assert "A linear classifier on n-grams of up to 1 tokens is added to the logits" in capfd.readouterr().out
     assert wide["machine"] > wide["stack"]  # two steps teach nothing
     assert run.metrics["eval_accuracy"] == pytest.approx(wide["both"])
     assert wide["both"] == pytest.approx(wide["machine"], abs=0.02)

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import numpy as np
@@ -82,10 +83,28 @@ def test_translation_metrics_decode_and_ignore_padding(translator_tokenizer):
     scores = compute(EvalPrediction(predictions=ids(TEXTS, start=[2]), label_ids=labels))
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
     assert scores["exact_match"] == pytest.approx(100 / 3)
-    assert scores["gen_len"] == np.mean([len(text) + 2 for text in TEXTS])
+    assert scores["gen_len"] == np.mean([len(text) + 1 for text in TEXTS])  # without the start token
     assert (labels == -100).any()  # the caller's array is not changed
     again = compute(EvalPrediction(predictions=(ids(WANTED), None), label_ids=labels))
     assert again["exact_match"] == 100
+
+
+@pytest.mark.parametrize("pad_token", ["<pad>", "</s>"])
+def test_generated_tokens_are_counted_up_to_the_first_end_token(translator_tokenizer, pad_token):
+    tokenizer = copy.deepcopy(translator_tokenizer)
+    tokenizer.pad_token = pad_token
+    pad, end, (a, b) = tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer("ab")["input_ids"][:2]
+    outputs = np.array([
+        [2, a, b, a, b, end],
+        [2, a, end, end, end, end],  # as beam search fills up what has ended
+        [2, end, pad, pad, pad, pad],
+        [2, a, b, b, -100, -100],  # cut at the maximum length, in a batch of shorter texts
+    ])  # fmt: skip
+    scores = m.translation_metrics(tokenizer)(EvalPrediction(predictions=outputs, label_ids=outputs))
+    assert scores["gen_len"] == np.mean([5, 2, 1, 3])
+    outputs[:, 0] = end  # what some architectures start with
+    scores = m.translation_metrics(tokenizer)(EvalPrediction(predictions=outputs, label_ids=outputs))
+    assert scores["gen_len"] == np.mean([5, 2, 1, 3])
 
 
 def test_classification_is_scikit_learns():

@@ -179,6 +179,21 @@ def test_finished_run(tmp_path: Path) -> None:
             open_folder(other)
 
 
+def test_a_finished_run_of_which_a_part_failed_is_made_again_with_the_same_settings(tmp_path: Path, capsys) -> None:
+    earlier = run(tmp_path)
+    earlier.failed = ["README.md"]
+    finish(earlier)
+    last = checkpoint(tmp_path, 10)
+    entry = open_folder(run(tmp_path))
+    assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
+    assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
+    assert open_folder(run(tmp_path, steps=20)).longer
+    other = run(tmp_path)
+    other.settings["training"]["seed"] = 2
+    with pytest.raises(ValueError, match=r"holds a finished run with other settings \(seed: 1 there, 2 now\)"):
+        open_folder(other)
+
+
 def test_damaged_record(tmp_path: Path) -> None:
     (tmp_path / RECORD).write_text("{")
     for overwrite in (False, True):

@@ -10,6 +10,9 @@ from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.training.trainer.distillation import Teachers, distillation_loss, teacher_arguments
 from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
+EARLIER = [{"tokens": 90, "flops": 900}] * 3
+"""What three teachers have consumed."""
+
 
 def classifier(seed: int) -> VanillaEncoderForSequenceClassification:
     return sharpen(toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3), seed=seed)
@@ -41,17 +44,23 @@ def test_a_student_learns_the_mean_of_the_probabilities() -> None:
         ({"max_steps": 9}, {"max_steps": 4, "max_time": None}),
         ({"num_train_epochs": 3.0}, {"num_train_epochs": 1.5, "max_time": None}),
         ({"max_time": "100s", "max_epochs": 8.0}, {"max_epochs": 4.0}),
+        ({"max_tokens": 800, "max_epochs": 8.0}, {"max_tokens": 100, "max_epochs": 4.0}),
+        ({"max_flops": "8e9"}, {"max_flops": 1e9, "max_time": None}),
     ],
 )
 def test_teachers_have_half_of_the_length(options, expected, tmp_path: Path) -> None:
     args = ClassifierTrainingArguments(output_dir=str(tmp_path), seed=7, ensemble=4, **options)
-    one, last = (teacher_arguments(args, tmp_path / str(number), number) for number in (1, 4))
+    one, last = (
+        teacher_arguments(args, tmp_path / str(len(earlier) + 1), earlier) for earlier in (EARLIER[:0], EARLIER)
+    )
     assert {name: getattr(one, name) for name in expected} == expected
     assert (one.ensemble, one.output_dir, args.ensemble) == (0, str(tmp_path / "1"), 4)
     assert len({one.seed, last.seed, args.seed}) == 3
+    if args.max_tokens is not None:
+        assert last.max_tokens == 400 - 3 * 90  # what the others have left of their half
     if args.max_time is not None:
         args.started = time.monotonic() - 20  # of 100 s, so that 30 are left for the four of them
-        times = [teacher_arguments(args, tmp_path, number).max_time for number in (1, 4)]
+        times = [teacher_arguments(args, tmp_path, earlier).max_time for earlier in (EARLIER[:0], EARLIER)]
         assert times == [pytest.approx(30 / 4, abs=1), pytest.approx(30, abs=1)]
 
 

@@ -12,6 +12,7 @@ from vanillaformer import (
     VanillaEncoderDecoderConfig,
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
+    VanillaEncoderForPreTraining,
 )
 from vanillaformer.training.metrics import language_model_metrics, token_scores
 from vanillaformer.training.preprocessing.collators import RowMasking
@@ -92,6 +93,25 @@ def test_loss_is_the_mean_over_targets(job, size, tmp_path) -> None:
     for order in (rows, by_length):
         assert one.evaluate(order)["eval_loss"] == pytest.approx(wanted, rel=1e-5)
     assert one.predict(by_length, metric_key_prefix="test").metrics["test_loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_two_losses_are_the_means_over_the_targets_of_each(size, encoder_tokenizer, tmp_path) -> None:
+    _, rows, collator = masked(encoder_tokenizer)
+    rows = rows.add_column("next_sentence_label", [0, 1, 1, 0, 1, 0, 1])
+    model = VanillaEncoderForPreTraining(VanillaEncoderConfig(vocab_size=300, **SIZE)).eval()
+    tokens, pairs = [], []
+    for row in rows:
+        with collator.evaluation(), torch.no_grad():
+            batch = collator([row])
+            outputs = model(batch["input_ids"])
+        labels = batch["labels"].flatten()
+        each = torch.nn.functional.cross_entropy(outputs.prediction_logits[0], labels, reduction="none")
+        tokens += each[labels != -100].tolist()
+        pairs.append(torch.nn.functional.cross_entropy(outputs.seq_relationship_logits, batch["next_sentence_label"]))
+    wanted = sum(tokens) / len(tokens) + float(sum(pairs) / len(pairs))
+    found = trainer("mlm+nsp", model, rows, collator, tmp_path, size).evaluate()["eval_loss"]
+    assert found == pytest.approx(wanted, rel=1e-5)
 
 
 def test_without_a_target_there_is_no_loss(encoder_tokenizer, tmp_path) -> None:

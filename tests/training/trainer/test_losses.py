@@ -5,6 +5,7 @@ import pytest
 import torch
 from modeling.toys import toy, toy_config
 from torch import nn
+from transformers import BertConfig, BertForPreTraining
 from transformers.trainer_pt_utils import LabelSmoother
 
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
@@ -110,6 +111,18 @@ def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
     assert_near(total, expected)
 
 
+def test_accumulated_losses_of_tokens_and_pairs_of_a_native_model_are_that_of_the_large_batch() -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    model = BertForPreTraining(BertConfig(vocab_size=20, **sizes)).eval()
+    inputs = batch("encoder") | {"next_sentence_label": torch.tensor([0, 1, 1])}
+    inputs["labels"] = inputs["input_ids"].masked_fill(torch.arange(9) >= torch.tensor([[1], [3], [6]]), -100)
+    options = {"label_smoothing": 0.1, "r_drop": 0.0, "items": 10, "second_items": torch.tensor(3)}
+    parts = [{name: value[rows] for name, value in inputs.items()} for rows in (slice(1), slice(1, 3))]
+    found = [training_loss(model, part, **options) for part in parts]  # type: ignore[arg-type]
+    assert_near(sum(found), training_loss(model, inputs, **options))  # type: ignore[arg-type]
+
+
 def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> None:
     classifier = toy("decoder", VanillaDecoderForSequenceClassification, num_labels=3, tie_word_embeddings=True)
     language_model = toy("decoder", tie_word_embeddings=True)
@@ -119,11 +132,17 @@ def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> 
     labels = torch.tensor([0, 2, 1])
     losses = [
         training_loss(
-            classifier, {**texts, "labels": labels}, label_smoothing=0.0, r_drop=0.0, items=6, lm_loss_weight=weight
+            classifier,
+            {**texts, "labels": labels},
+            label_smoothing=0.0,
+            r_drop=0.0,
+            items=6,
+            second_items=2 * inputs["attention_mask"][:, 1:].sum(),
+            lm_loss_weight=weight,
         )
         for weight in (0.0, 0.5)
     ]
-    assert_near(losses[1] - losses[0], 0.5 * language_model(**inputs).loss / 2)  # half of the step's texts
+    assert_near(losses[1] - losses[0], 0.5 * language_model(**inputs).loss / 2)  # half of the step's tokens
     assert_near(losses[0], classifier(**texts, labels=labels).loss / 2)
     losses[1].backward()
     assert classifier.get_input_embeddings().weight.grad.abs().sum(dim=1).min() > 0  # every token is a candidate

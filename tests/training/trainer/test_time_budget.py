@@ -1,6 +1,8 @@
 """Runs with a time budget, on a clock that only the test moves."""
 
+import re
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,19 +18,9 @@ from transformers.optimization import get_scheduler
 
 from vanillaformer import VanillaEncoderConfig, VanillaEncoderForSequenceClassification
 from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.trainer.budget import SCHEDULE_STEPS, UNCOUNTED_STEPS, UNLIMITED, WARMUP_SHARE, follow
 from vanillaformer.training.trainer.callbacks import Bars, EvaluateAtEnd, line
-from vanillaformer.training.trainer.time_budget import (
-    SCHEDULE_STEPS,
-    UNCOUNTED_STEPS,
-    UNLIMITED,
-    WARMUP_SHARE,
-    TimeBudget,
-    count_tokens,
-    follow,
-    in_short,
-    in_words,
-    seconds_of,
-)
+from vanillaformer.training.trainer.time_budget import TimeBudget, in_short, in_words, seconds_of
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
@@ -51,7 +43,7 @@ class Simulation:
     Args:
         seconds: The budget.
         step: Seconds of a step, or a function from its number to them.
-        evaluation: Seconds of an evaluation.
+        evaluation: Seconds of an evaluation, or a function from its number to them.
         saving: Seconds of a checkpoint.
         preparation: Seconds before training.
         largest: The largest number of steps.
@@ -64,7 +56,7 @@ class Simulation:
         seconds: float,
         step: float | Callable[[int], float] = 1.0,
         *,
-        evaluation: float = 0.0,
+        evaluation: float | Callable[[int], float] = 0.0,
         saving: float = 0.0,
         preparation: float = 0.0,
         largest: int | None = None,
@@ -76,7 +68,8 @@ class Simulation:
         self.budget = TimeBudget(seconds, self.clock.time, self.clock)
         self.budget.largest = largest
         self.seconds_of_step = step if callable(step) else lambda number: step
-        self.evaluation, self.saving = evaluation, saving
+        self.seconds_of_evaluation = evaluation if callable(evaluation) else lambda number: evaluation
+        self.saving = saving
         self.clock.time += preparation
         defaults = {"eval_steps": 0.1, "save_steps": 0.1, "logging_steps": 0.02, "warmup_steps": 0.05, "eval_delay": 0}
         strategies = dict.fromkeys(("eval_strategy", "save_strategy", "logging_strategy"), "steps")
@@ -126,7 +119,7 @@ class Simulation:
         if self.control.should_log:
             self.logged.append(self.state.global_step)
         if self.control.should_evaluate:
-            self.clock.time += self.evaluation
+            self.clock.time += self.seconds_of_evaluation(len(self.evaluated) + 1)
             self.evaluated.append((self.state.global_step, self.elapsed))
             self.event("on_evaluate")
         if self.control.should_save:
@@ -183,6 +176,8 @@ def arguments(*words: str) -> Any:
         (["--num_train_epochs", "3"], None),  # the default's value, and yet given
         (["--max_steps", "-1"], 600),
         (["--max_epochs", "2"], 600),
+        (["--max_tokens", "5.0e+6", "--max_epochs", "2"], None),
+        (["--max_flops", "2e9"], None),
     ],
 )
 def test_time_when_no_other_length_is_given(words, seconds) -> None:
@@ -195,12 +190,17 @@ def test_time_when_no_other_length_is_given(words, seconds) -> None:
         ("--max_time 10m --max_steps 100", "--max_time 10m and --max_steps 100: give one of them"),
         ("--num_train_epochs 2.5 --max_time 90", "--max_time 1m30s and --num_train_epochs 2.5: give one of them"),
         ("--max_epochs 2 --max_steps 100", "--max_epochs 2 and --max_steps 100: give one of them"),
+        ("--max_tokens 5e6 --max_time 10m", "--max_time 10m and --max_tokens 5e+06: give one of them"),
+        ("--max_tokens 5e6 --max_flops 2e9", "--max_tokens 5e+06 and --max_flops 2e+09: give one of them"),
+        ("--max_flops 2e9 --max_steps 100", "--max_flops 2e+09 and --max_steps 100: give one of them"),
+        ("--max_tokens 0", "--max_tokens 0.0: it must be greater than 0"),
+        ("--max_flops inf", "--max_flops inf: it must be greater than 0"),
         ("--max_time soon", "--max_time soon: it must be a time above 0"),
         ("--max_epochs 0", "--max_epochs 0.0: it must be greater than 0"),
     ],
 )
 def test_lengths_that_exclude_each_other(words, message) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=re.escape(message)):
         arguments(*words.split())
 
 
@@ -219,6 +219,15 @@ def test_ends_at_the_budget_with_its_last_evaluation() -> None:
     assert run.evaluated[-1][0] == run.saved[-1] == run.logged[-1] == run.state.global_step == run.state.max_steps
     assert run.rates[-1] < 1e-3
     assert run.scheduler.get_last_lr() == [0.0]
+
+
+def test_time_is_reserved_for_an_evaluation_that_takes_longer_than_those_before() -> None:
+    """As of a translator, whose outputs are a third as long as the references when it is evaluated first."""
+    run = Simulation(60, 0.1, evaluation=lambda number: 6.0 if number == 1 else 18.0)
+    run.budget.growth = 3.0
+    run.run()
+    assert len(run.evaluated) == 2
+    assert run.elapsed == pytest.approx(60, rel=0.01)
 
 
 @pytest.mark.parametrize("speeds", [(1.0, 0.1), (0.1, 1.0), (0.2, 2.0, 0.05)])
@@ -335,6 +344,7 @@ def trainer(tmp_path: Path, **options: Any) -> RunTrainer:
         *((name, 0.1, {}) for name in ("linear", "cosine", "polynomial", "inverse_sqrt", "constant_with_warmup")),
         *((name, 0.0, {}) for name in ("linear", "cosine_with_restarts", "constant")),
         ("cosine_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
+        ("cosine_warmup_with_min_lr", 0.05, {"min_lr_rate": 0.1}),
         ("warmup_stable_decay", 0.1, {"num_decay_steps": 200}),
     ],
 )
@@ -418,6 +428,13 @@ def test_intervals_in_steps_stay() -> None:
 def test_fewer_checkpoints_than_evaluations() -> None:
     run = Simulation(1000, save_steps=0.3).run()
     assert run.saved == [step for step, _ in run.evaluated[:-1:3]] + [run.state.global_step]
+
+
+@pytest.mark.parametrize(("save_steps", "count"), [(0.05, 20), (0.3, 4)])
+def test_checkpoints_between_evaluations(save_steps: float, count: int) -> None:
+    run = Simulation(1000, eval_steps=0.2, save_steps=save_steps).run()
+    assert (len(run.evaluated), len(run.saved)) == (6, count)
+    assert run.saved[-1] == run.state.global_step
 
 
 def test_checkpoints_without_evaluations() -> None:
@@ -514,14 +531,6 @@ def test_bars_have_the_estimated_number_of_steps() -> None:
     bars.on_train_end(None, state, None)
 
 
-def test_tokens_are_those_without_padding() -> None:
-    mask, labels = torch.tensor([[1, 1, 0], [1, 0, 0]]), torch.tensor([[5, -100], [6, 7]])
-    inputs = {"input_ids": torch.ones(2, 3), "attention_mask": mask, "labels": labels}
-    assert count_tokens(inputs, encoder_decoder=True) == 6
-    assert count_tokens(inputs, encoder_decoder=False) == 3
-    assert count_tokens({"input_ids": torch.ones(2, 3)}, encoder_decoder=False) == 6
-
-
 def test_tokens_per_second_are_of_the_steps() -> None:
     run = Simulation(600, 0.5, evaluation=5)
     run.event("on_train_begin")
@@ -529,3 +538,24 @@ def test_tokens_per_second_are_of_the_steps() -> None:
         run.budget.tokens += 100
         run.step()
     assert run.budget.rate == pytest.approx(200)
+
+
+@pytest.mark.parametrize(("length", "steps"), [({"max_steps": 50}, 50), ({"max_time": "10m"}, 1_000)])
+def test_a_stable_rate_decays_in_the_last_tenth(length, steps, tmp_path) -> None:
+    found = trainer(tmp_path, lr_scheduler_type="warmup_stable_decay", warmup_steps=0.1, **length)
+    optimizer = found.create_optimizer()
+    rate = found.create_scheduler(found.args.max_steps).lr_lambdas[0]
+    if found.budget is not None:
+        rate = partial(at_progress, found.budget, rate, steps)
+    expected = get_scheduler(
+        "warmup_stable_decay", optimizer, steps // 10, steps, {"num_decay_steps": steps // 10}
+    ).lr_lambdas[0]
+    for step in (0, steps // 20, steps // 2, steps * 9 // 10, steps * 19 // 20, steps):
+        assert rate(step) == pytest.approx(expected(step))
+    assert rate(steps * 9 // 10) == 1 > rate(steps * 19 // 20) > rate(steps) == 0
+    assert not found.args.lr_scheduler_kwargs
+
+
+def at_progress(budget: TimeBudget, rate: Any, steps: int, step: int) -> float:
+    budget.position = step / steps
+    return rate(step)

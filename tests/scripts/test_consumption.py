@@ -1,0 +1,266 @@
+"""What a run consumes, as its record says, against counts of what was really read and computed."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from script_runs import arguments, assert_equal_weights, kill_in_step, train
+from test_data_options import stream_options
+from test_processes import train_together
+from torch.utils.flop_counter import FlopCounterMode
+
+from vanillaformer.training.cards.architecture import short
+from vanillaformer.training.run_folder.files import TEACHERS
+from vanillaformer.training.trainer.trainer import RunTrainer
+
+NO_STEPS = "--max_steps", "-1"
+EAGER = "--attn_implementation", "eager"
+# Rows of texts of equal length, so that nothing is padded and torch's own counter sees no more than is recorded
+SENTENCES = [
+    f"{first} {second} {third} {fourth}" for first in "abc" for second in "de" for third in "fgh" for fourth in "ij"
+]
+
+
+GRADIENT_OF_PIXELS = 2 * (3 * 3 * 3 * 16) * 16
+"""What the record has more than torch computes for an image: a convolution of 3 x 3 for 16 outputs at 4 x 4 places."""
+
+
+class Spy:
+    """Counts rows, tokens and torch's matrix products of training steps, by what the model is called with."""
+
+    def __init__(self) -> None:
+        self.rows = self.tokens = self.flops = 0
+
+    @contextmanager
+    def watching(self) -> Iterator["Spy"]:
+        step, spy = RunTrainer.training_step, self
+
+        def counted(trainer: Any, model: Any, inputs: dict[str, Any], *details: Any, **keywords: Any) -> Any:
+            spy.add(inputs, trainer.model.config.is_encoder_decoder)
+            with FlopCounterMode(display=False) as counter:
+                loss = step(trainer, model, inputs, *details, **keywords)
+            spy.flops += counter.get_total_flops()
+            return loss
+
+        with mock.patch.object(RunTrainer, "training_step", counted):
+            yield self
+
+    def add(self, inputs: dict[str, torch.Tensor], pairs: bool) -> None:
+        if "pixel_values" in inputs:
+            self.rows += len(inputs["pixel_values"])
+            self.tokens += len(inputs["pixel_values"]) * 16  # patches of 2 x 2 of 8 x 8 pixels
+            self.flops += len(inputs["pixel_values"]) * GRADIENT_OF_PIXELS
+            return
+        mask, packed = inputs.get("attention_mask"), "position_ids" in inputs
+        self.tokens += int(mask.sum()) if mask is not None else int((inputs["input_ids"] != 0).sum())
+        self.tokens += int((inputs["labels"] != -100).sum()) if pairs else 0
+        if packed and mask is not None:  # each text with a row of its own in the data
+            begins = (inputs["position_ids"] == 0) & (mask == 1)
+            self.rows += int(begins.sum())
+        else:
+            self.rows += len(inputs["input_ids"])
+
+
+def consumed(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())["details"]["consumed"]
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> list[str]:
+    """Options for classified texts that all have the same number of tokens."""
+    lines = [{"text": text, "label": "xy"[number % 2]} for number, text in enumerate(SENTENCES)]
+    for split, rows in (("train", lines * 2), ("validation", lines[:8])):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = [f"--{split}_file {tmp_path / split}.jsonl" for split in ("train", "validation")]
+    return f"{' '.join(files)} --tokenizer_algorithm word --max_length 16 --max_test_samples".split()[:-1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
+        "--r_drop 1",
+        "--ensemble 2",
+        "--token_dropout 0.3 --set max_ngram=2",
+        "--gradient_checkpointing",
+    ],
+)
+def test_texts_of_equal_length_cost_what_torch_counts(options, sentences, tmp_path: Path) -> None:
+    """Nothing is padded: the record has the very matrix products that torch sees."""
+    with Spy().watching() as spy:
+        train("classification", tmp_path / "run", *sentences, *EAGER, *options.split())
+    found = consumed(tmp_path / "run")
+    assert (found["rows"], found["tokens"]) == (spy.rows, spy.tokens)
+    assert found["steps"] == 6
+    if "checkpointing" in options:
+        assert found["flops"] < spy.flops  # what is computed again to save memory does not count
+    else:
+        # Torch's counter does not see fused attention without gradient, as in an ensemble's passes for its student
+        assert found["flops"] == (pytest.approx(spy.flops, rel=0.02) if "ensemble" in options else spy.flops)
+    if "ensemble" in options:
+        assert found["teachers"]["steps"] == 2 * 3
+        assert found["teachers"]["rows"] == 2 * 3 * 8
+        assert found["rows"] == (2 * 3 + 6) * 8
+    else:
+        assert "teachers" not in found
+
+
+@pytest.mark.parametrize(
+    ("job", "options", "share"),
+    [
+        ("translation", "", (0.7, 1.02)),
+        ("translation", "--packing true", (0.4, 1.02)),
+        ("translation", "--tokens_per_batch 200", (0.7, 1.02)),
+        ("translation", "--scheduled_sampling linear --scheduled_sampling_k 4", (0.7, 1.02)),
+        ("classification", "--packing true", (0.4, 1.02)),
+        ("causal", "", (0.95, 1.02)),
+        ("causal", "--scheduled_sampling linear --scheduled_sampling_k 4", (0.95, 1.02)),
+        ("causal", "--packing true", (0.6, 1.02)),
+        ("masked", "", (0.9, 1.02)),
+        ("mlm+nsp", "", (0.9, 1.02)),
+        ("image_classification", "", (1, 1)),
+        ("masked_image", "", (0.98, 1.02)),
+    ],
+)
+def test_rows_and_tokens_are_those_read(job, options, share, tmp_path: Path) -> None:
+    """What torch counts beyond the record is padding, which is a part of the batches of texts."""
+    with Spy().watching() as spy:
+        train(job, tmp_path, *EAGER, *options.split())
+    found = consumed(tmp_path)
+    assert (found["rows"], found["tokens"]) == (spy.rows, spy.tokens)
+    assert share[0] <= found["flops"] / spy.flops <= share[1]
+
+
+def test_a_pass_without_gradient_counts_once(tmp_path: Path) -> None:
+    """At first all inputs are gold ones, and there is one pass; later there are two, one of them with gradients."""
+    for name, options in (("gold", []), ("own", ["--scheduled_sampling", "linear", "--scheduled_sampling_k", "1"])):
+        train("causal", tmp_path / name, *options)
+    gold, own = (consumed(tmp_path / name) for name in ("gold", "own"))
+    assert own["tokens"] == gold["tokens"]
+    assert own["flops"] / gold["flops"] == pytest.approx(1 + 5 / 6 / 3, rel=0.01)  # five of six steps
+
+
+def test_a_resumed_run_has_consumed_as_much(tmp_path: Path) -> None:
+    options = "--ensemble", "2", *NO_STEPS, "--max_tokens", "1500", "--eval_steps", "0.3"
+    train("classification", tmp_path / "whole", *options)
+    kill_in_step("classification", 5, arguments("classification", tmp_path / "killed", *options))
+    shutil.copytree(tmp_path / "killed", tmp_path / "changed")
+    train("classification", tmp_path / "killed", *options)
+    assert consumed(tmp_path / "killed") == consumed(tmp_path / "whole")
+    assert_equal_weights(tmp_path / "whole", tmp_path / "killed")
+    train("classification", tmp_path / "changed", *options, "--weight_decay", "0.5")
+    for number in "12":  # the student goes on learning from the same models
+        assert_equal_weights(tmp_path / "whole" / TEACHERS / number, tmp_path / "changed" / TEACHERS / number)
+
+
+def test_processes_are_added_up(tmp_path: Path) -> None:
+    train("classification", tmp_path / "one", "--per_device_train_batch_size", "16", "--max_steps", "3")
+    more = "--max_steps", "3", "--per_device_train_batch_size", "8"
+    train_together("classification", tmp_path / "two", *more)
+    assert consumed(tmp_path / "two") == consumed(tmp_path / "one")
+
+
+def test_a_skipped_step_counts(tmp_path: Path, monkeypatch) -> None:
+    compute = RunTrainer.compute_loss
+
+    def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
+        loss = compute(trainer, model, *details, **keywords)
+        return loss * float("nan") if model.training and trainer.state.global_step == 2 else loss
+
+    monkeypatch.setattr(RunTrainer, "compute_loss", spoiled)
+    train("causal", tmp_path, "--nan_loss", "skip")
+    assert (consumed(tmp_path)["steps"], consumed(tmp_path)["retried_steps"]) == (6, 1)
+    assert consumed(tmp_path)["rows"] == 6 * 8
+
+
+# ------------------------------------------------------------------------------------------------------ budgets
+def steps_of(folder: Path) -> int:
+    return json.loads((folder / "run.json").read_text())["details"]["steps"]
+
+
+@settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.sampled_from(["tokens", "flops"]),
+    steps=st.integers(8, 40),
+    technique=st.sampled_from(["", "--r_drop 1", "--ensemble 2", "--gradient_accumulation_steps 2"]),
+    batch=st.sampled_from([2, 5, 8]),
+)
+def test_a_run_ends_with_its_budget(tmp_path_factory, count, steps, technique, batch) -> None:
+    folder = tmp_path_factory.mktemp("budget")
+    options = *NO_STEPS, "--per_device_train_batch_size", str(batch), *technique.split(), "--eval_strategy", "no"
+    passes = 3 if technique == "--ensemble 2" else 2 if technique else 1
+    amount = steps * batch * 16 * (1 if count == "tokens" else 20_000 * passes)
+    train("classification", folder, *options, f"--max_{count}", f"{amount}")
+    found = consumed(folder)
+    step = (found[count] - found.get("teachers", {}).get(count, 0)) / found["steps"]
+    assert abs(found[count] - amount) <= max(0.02 * amount, 0.75 * step)  # a step is longer than their mean
+    rates = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    assert [entry["learning_rate"] for entry in rates if "learning_rate" in entry][-1] < 5e-4
+
+
+def test_the_same_steps_whatever_their_time(tmp_path: Path, capfd) -> None:
+    options = *NO_STEPS, "--max_tokens", "1.6e3", "--eval_steps", "0.25"
+    train("classification", tmp_path / "run", *options)
+    printed = capfd.readouterr().out
+    assert "Training for up to 1,600 tokens (--max_tokens)\n" in printed
+    assert " tokens left · loss" in printed
+    first = consumed(tmp_path / "run")
+    assert first["tokens"] == pytest.approx(1600, abs=70)
+    train("classification", tmp_path / "run", *options)
+    assert "is finished already: nothing to train" in capfd.readouterr().out
+    train("classification", tmp_path / "run", *NO_STEPS, "--max_tokens", "3200", "--eval_steps", "0.25")
+    assert f"(--max_tokens); {first['tokens']:,} tokens of it were spent before\n" in capfd.readouterr().out
+    assert consumed(tmp_path / "run")["tokens"] == pytest.approx(3200, abs=70)
+    assert "| token budget | 3.2 k |" in (tmp_path / "run" / "README.md").read_text()
+    with pytest.raises(ValueError, match=r"max_tokens: 3200.0 there, 3000.0 now\); a run can be made longer"):
+        train("classification", tmp_path / "run", *NO_STEPS, "--max_tokens", "3e3", "--eval_steps", "0.25")
+
+
+def test_a_stream_ends_with_its_budget(tmp_path: Path) -> None:
+    train("causal", tmp_path / "run", *stream_options("causal", tmp_path), *NO_STEPS, "--max_flops", "1e8")
+    found = consumed(tmp_path / "run")
+    assert found["flops"] == pytest.approx(1e8, abs=0.5 * found["flops"] / found["steps"])
+
+
+def test_epochs_end_a_run_before_its_tokens(tmp_path: Path) -> None:
+    """60 rows in batches of 8 are 8 steps."""
+    train("classification", tmp_path, *NO_STEPS, "--max_tokens", "1e6", "--max_epochs", "1.5")
+    assert steps_of(tmp_path) == 12
+
+
+@pytest.mark.parametrize(("job", "options"), [
+    ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
+    ("mlm+nsp", "--max_train_samples 1 --block_size 24 --per_device_train_batch_size 50"),
+])  # fmt: skip
+def test_a_budget_changes_no_step(job, options, tmp_path: Path) -> None:
+    """Though the next step is read while one is made, and the last batch of an epoch has fewer rows."""
+    options = [*options.split(), "--lr_scheduler_type", "constant"]
+    epochs = train(job, tmp_path / "epochs", *options, *NO_STEPS, "--num_train_epochs", "2")
+    train(job, tmp_path / "budget", *options, *NO_STEPS, "--max_epochs", "2", "--max_tokens", "1e6")
+    assert steps_of(tmp_path / "budget") == epochs.details["steps"]
+    assert_equal_weights(tmp_path / "epochs", tmp_path / "budget")
+
+
+# ------------------------------------------------------------------------------------------------------ teachers
+def test_a_longer_run_learns_from_the_same_models(tmp_path: Path, capfd) -> None:
+    train("classification", tmp_path, "--ensemble", "2")
+    assert " s of it for the teachers." in capfd.readouterr().out
+    ready = (tmp_path / TEACHERS / "1" / "model.safetensors").stat().st_mtime_ns
+    first = consumed(tmp_path)
+    more = "--max_steps", "9", "--max_test_samples", "10"  # other test data is no other run
+    train("classification", tmp_path, "--ensemble", "2", *more)
+    assert (tmp_path / TEACHERS / "1" / "model.safetensors").stat().st_mtime_ns == ready
+    assert consumed(tmp_path)["teachers"] == first["teachers"]
+    assert consumed(tmp_path)["rows"] == first["rows"] + 8 + 4 + 8  # 4 at the end of an epoch
+    card = (tmp_path / "README.md").read_text()
+    assert f"| tokens seen | {short(consumed(tmp_path)['tokens'])} |" in card
+    assert f"| of these | models it learned from: {short(first['teachers']['tokens'])} tokens, " in card

@@ -1,0 +1,176 @@
+"""Native models of transformers are trained as the classes that they are, with the losses of transformers' Trainer."""
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from script_runs import FEW, PAIRS, PROGRAMS, TEXTS
+from transformers import AutoTokenizer, Trainer, TrainingArguments
+
+from vanillaformer.scripts import generate
+from vanillaformer.tokenization import ModelKind, train
+from vanillaformer.training.trainer.trainer import RunTrainer
+
+STEPS = "--max_steps 5 --eval_steps 2 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 8 --use_cpu"
+DATA = {
+    "causal": TEXTS,
+    "masked": f"{TEXTS} --objective masked",
+    "translation": PAIRS,
+    "classification": f"{FEW} --max_length 32",
+}
+SETTINGS = (
+    "learning_rate", "lr_scheduler_type", "warmup_steps", "optim", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm", "label_smoothing_factor", "max_steps", "seed",
+)  # fmt: skip
+GPT2 = {"n_embd": 16, "n_head": 2, "n_layer": 1, "n_positions": 64, "resid_pdrop": 0, "embd_pdrop": 0}
+GPT2 |= {"attn_pdrop": 0, "summary_first_dropout": 0}
+LLAMA = {"hidden_size": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 32}
+BERT = {**LLAMA, "hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0, "max_position_embeddings": 64}
+T5 = {"d_model": 16, "num_heads": 2, "num_layers": 1, "d_ff": 32, "d_kv": 8, "dropout_rate": 0}
+BART: dict[str, Any] = {
+    "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1,
+    "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "dropout": 0,
+}  # fmt: skip
+# Class, fields, kind of tokenizer, task, class after training
+MODELS: dict[str, tuple[str, dict[str, Any], ModelKind, str, str]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2, "decoder", "causal", "GPT2LMHeadModel"),
+    "llama": ("LlamaForCausalLM", LLAMA, "decoder", "causal", "LlamaForCausalLM"),
+    "bert": ("BertForMaskedLM", BERT, "encoder", "masked", "BertForMaskedLM"),
+    "roberta": (
+        "RobertaForMaskedLM", BERT | {"max_position_embeddings": 33}, "encoder", "masked", "RobertaForMaskedLM"
+    ),
+    "t5": ("T5ForConditionalGeneration", T5, "encoder_decoder", "translation", "T5ForConditionalGeneration"),
+    "bart": ("BartForConditionalGeneration", BART, "encoder_decoder", "translation", "BartForConditionalGeneration"),
+    "marian": ("MarianMTModel", BART, "encoder_decoder", "translation", "MarianMTModel"),
+    "bert-classifier": ("BertForMaskedLM", BERT, "encoder", "classification", "BertForSequenceClassification"),
+    "gpt2-classifier": ("GPT2LMHeadModel", GPT2, "decoder", "classification", "GPT2ForSequenceClassification"),
+}  # fmt: skip
+
+
+@cache
+def tokenizer_of(kind: ModelKind) -> Any:
+    texts = ["Saturday, August 1, 1981", "def f(x):\n    return x + 1", "Montag, 3. Mai 2004", "Schweizer Franken"]
+    return train(texts * 20, kind=kind, vocab_size=300)
+
+
+def native_folder(name: str, folder: Path) -> Path:
+    """A small random native model with a tokenizer beside it."""
+    class_name, fields, kind, _, _ = MODELS[name]
+    tokenizer, model_class = tokenizer_of(kind), getattr(transformers, class_name)
+    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
+    ids["decoder_start_token_id"] = tokenizer.eos_token_id if name == "bart" else tokenizer.pad_token_id
+    torch.manual_seed(0)
+    model_class(model_class.config_class(vocab_size=len(tokenizer), **fields, **ids)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Recorder:
+    """The batches of a run, the losses of its steps and its settings."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, stop: int | None = None):
+        self.batches: list[dict[str, Any]] = []
+        self.losses: list[float] = []
+        self.settings: dict[str, Any] = {}
+        compute = RunTrainer.compute_loss
+
+        def recording(trainer: RunTrainer, model: Any, inputs: Any, *others: Any, **options: Any) -> Any:
+            if model.training and trainer.state.global_step == stop:
+                raise RuntimeError("killed")
+            loss = compute(trainer, model, inputs, *others, **options)
+            if model.training:
+                self.batches.append({key: value.clone() for key, value in inputs.items()})
+                self.losses.append(loss.item())
+                self.settings = {field: getattr(trainer.args, field) for field in SETTINGS}
+            return loss
+
+        patch.setattr(RunTrainer, "compute_loss", recording)
+
+
+def plain_losses(model: Any, recorded: Recorder, folder: Path) -> list[float]:
+    """The losses of transformers' own trainer for the same batches."""
+    losses: list[float] = []
+
+    class Plain(Trainer):
+        def compute_loss(self, *others: Any, **options: Any) -> Any:
+            loss: Any = super().compute_loss(*others, **options)
+            losses.append(loss.item())
+            return loss
+
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return range(len(recorded.batches))
+
+    fixed: dict[str, Any] = {"per_device_train_batch_size": 1, "use_cpu": True, "report_to": [], "save_strategy": "no"}
+    arguments = TrainingArguments(str(folder), remove_unused_columns=False, **fixed, **recorded.settings)
+    Plain(model, arguments, train_dataset=recorded.batches, data_collator=lambda rows: dict(rows[0])).train()  # type: ignore[arg-type]
+    return losses
+
+
+def run(name: str, native: Path, out: Path, *options: str) -> Any:
+    task = MODELS[name][3]
+    command = [*DATA[task].split(), *STEPS.split(), "--model_name_or_path", str(native), "--output_dir", str(out)]
+    return PROGRAMS[task][0].train([*command, *options])
+
+
+@pytest.mark.parametrize(
+    ("name", "smoothing"),
+    [(name, 0.0) for name in MODELS] + [(name, 0.1) for name in ("gpt2", "bert", "t5", "bert-classifier")],
+)
+def test_the_losses_are_those_of_transformers_trainer(
+    name: str, smoothing: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    native = native_folder(name, tmp_path / "native")
+    with monkeypatch.context() as patch:
+        recorded = Recorder(patch)
+        result = run(name, native, tmp_path / "run", "--label_smoothing_factor", str(smoothing))
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == [MODELS[name][4]]
+    saved = getattr(transformers, MODELS[name][4]).from_pretrained(tmp_path / "run")
+    assert len(recorded.losses) == 5
+    classes = saved.config.num_labels
+    torch.manual_seed(42)  # of the new weights of a classifier
+    fresh = type(saved).from_pretrained(native, num_labels=classes, pad_token_id=saved.config.pad_token_id)
+    expected = plain_losses(fresh, recorded, tmp_path / "plain")
+    assert recorded.losses == pytest.approx(expected, rel=1e-5)
+    assert math.isfinite(result.metrics["test_loss"])
+    capsys.readouterr()
+    mask = " [MASK]" if MODELS[name][3] == "masked" else ""
+    generate.main(["--model", str(tmp_path / "run"), "--text", f"Montag{mask}", "--device", "cpu"])
+    assert len(capsys.readouterr().out.splitlines()) >= 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_a_run_of_a_native_model_resumes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = native_folder(name, tmp_path / "native")
+    with monkeypatch.context() as patch:
+        whole = Recorder(patch)
+        run(name, native, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        Recorder(patch, stop=3)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(name, native, tmp_path / "run")
+    with monkeypatch.context() as patch:
+        rest = Recorder(patch)
+        run(name, native, tmp_path / "run")
+    assert rest.losses == whole.losses[2:]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
+def test_packing_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"--packing: .*{MODELS[name][0] if name != 't5' else 'encoders'}"):
+        run(name, native_folder(name, tmp_path / "native"), tmp_path / "run", "--packing", "true")
+
+
+def test_a_table_of_positions_that_begins_after_the_padding_is_that_much_shorter(tmp_path: Path) -> None:
+    native = native_folder("roberta", tmp_path / "native")
+    with pytest.raises(ValueError, match=r"33 tokens do not fit max_position_embeddings=33 .* reads 32"):
+        run("roberta", native, tmp_path / "run", "--block_size", "33")
+
+
+def test_a_native_classifier_keeps_the_length_that_it_reads(tmp_path: Path) -> None:
+    run("bert-classifier", native_folder("bert-classifier", tmp_path / "native"), tmp_path / "run", "--max_steps", "1")
+    assert AutoTokenizer.from_pretrained(tmp_path / "run").model_max_length == 64

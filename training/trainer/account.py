@@ -1,0 +1,241 @@
+"""The account of a training: the data that it reads, and the operations that it computes."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import nn
+from torch.nn.functional import pad
+from transformers import Trainer
+
+from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
+from vanillaformer.modeling.heads import IGNORE_INDEX
+
+from ..targets import targets_of
+from .guards import StatefulCallback, total
+
+WITH_GRADIENT = 3
+"""A forward and a backward pass cost as much as three forward passes."""
+COUNTED = ("steps", "rows", "tokens", "flops", "retried_steps")
+
+
+@dataclass
+class Reading:
+    """What is read in a batch, without padding.
+
+    Attributes:
+        rows: Rows of data.
+        tokens: Tokens of source and target; of images the patches.
+        size: Rows of the tensors, of which each can hold several texts.
+        sums: Sums over the texts of `polynomial_terms` of their lengths.
+        labeled: The same of the numbers of their positions with a target.
+    """
+
+    rows: int
+    tokens: int
+    size: int
+    sums: np.ndarray
+    labeled: np.ndarray
+
+
+class Account(StatefulCallback):
+    """Counts what a training consumes, in all its processes, with all that it computes for a step.
+
+    Attributes:
+        steps: Optimizer steps.
+        rows: Rows of data read.
+        tokens: Tokens of data read.
+        flops: Floating-point operations of matrix products; those of padding, and those that are computed again to
+            save memory, do not count.
+        retried_steps: Steps without an update, for their loss or gradient was not finite.
+        teachers: The same for the teachers of an ensemble together, whose numbers the run's include.
+    """
+
+    saved_attributes = COUNTED
+
+    def __init__(self, trainer: "AccountingTrainer"):
+        self.trainer = trainer
+        self.steps = self.rows = self.tokens = self.flops = self.retried_steps = 0
+        self.teachers: dict[str, int] | None = None
+        self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
+
+    def consumed(self, name: str) -> int:
+        """Return a number of `COUNTED` with the teachers' share."""
+        shared = name not in ("steps", "retried_steps") and self.teachers is not None
+        return getattr(self, name) + (self.teachers[name] if shared else 0)  # type: ignore[index]
+
+    def record(self) -> dict[str, Any]:
+        """Return the numbers as they stand in the record of a run."""
+        teachers = {} if self.teachers is None else {"teachers": self.teachers}
+        return {name: self.consumed(name) for name in COUNTED} | teachers
+
+    def add_teachers(self, records: Iterable[Mapping[str, int]]) -> None:
+        """Take over what the teachers of an ensemble have consumed."""
+        records = list(records)
+        self.teachers = {name: sum(record[name] for record in records) for name in COUNTED}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        _ = self.trainer.cost  # found before the first step
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        processes = self.trainer.get_tp_size()  # that compute a part of the same
+        rows, tokens, flops = (total(number, args.device) // processes for number in self.step)
+        self.step = [0, 0, 0]
+        self.rows, self.tokens, self.flops = self.rows + rows, self.tokens + tokens, self.flops + flops
+        self.steps += 1
+        overflow = self.trainer.accelerator.optimizer_step_was_skipped
+        self.retried_steps += overflow or all(weight.grad is None for weight in model.parameters())
+
+
+class Counted:
+    """A model whose forward passes are counted: everything that a training step computes with a model goes by it.
+
+    Args:
+        model: The model, maybe wrapped.
+        count: Takes its inputs, before each pass.
+    """
+
+    def __init__(self, model: Any, count: Callable[[Mapping[str, Any]], None]):
+        self.model, self.count = model, count
+
+    def __call__(self, *arguments: Any, **inputs: Any) -> Any:
+        self.count(inputs)
+        return self.model(*arguments, **inputs)
+
+    @property
+    def module(self) -> Any:
+        """The model itself, under the name by which wrappers of torch have it."""
+        return extract_model_from_parallel(self.model, keep_torch_compile=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+
+class AccountingTrainer(Trainer):
+    """A `Trainer` that counts what its training steps consume."""
+
+    args: Any  # of the run, with the arguments of this package
+    model: Any
+    reading: Any = None  # the `Reading` of the batch of this step
+    idle = False  # whether this process has no row of its own in the last batch of its step
+    second_items: torch.Tensor | None = None  # the targets of a second loss in the step
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        super().__init__(*arguments, **keywords)
+        self.account = Account(self)
+        self.models: dict[nn.Module, Counted] = {}
+        self.add_callback(self.account)
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+        self.reading = reading = self.read(inputs)
+        if not self.has_copy:
+            self.account.step[0] += reading.rows
+            self.account.step[1] += reading.tokens
+        return super().training_step(model, inputs, *arguments, **keywords)
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the batch is a copy of another process's, whose loss does not count."""
+        return self.idle and self.accelerator.sync_gradients
+
+    def read(self, inputs: Mapping[str, Any]) -> Reading:
+        """Return what a batch has to be read."""
+        inner = inner_model(self.model)
+        if "pixel_values" in inputs:
+            images = len(inputs["pixel_values"])
+            sums = np.array([images, 0, 0, 0, 0, 0], dtype=np.float64)
+            return Reading(images, images * int(np.prod(patch_grid(inner.config))), images, sums, sums)
+        lengths = text_lengths(inputs, inner, getattr(self.data_collator, "padding", None))
+        terms = torch.stack([polynomial_terms(lengths[:2]), polynomial_terms(lengths[[2, 1]])])
+        texts = (lengths[:2].sum(dim=0) > 0).to(terms.dtype)
+        sums, labeled = (terms @ texts).cpu().numpy()
+        size = len(inputs["input_ids"])
+        rows = round(sums[0]) if "attention_mask" in inputs else size
+        return Reading(rows, round(sums[1] + sums[2]), size, sums, labeled)
+
+    def size_of(self, inputs: Mapping[str, Any], *, flops: bool) -> int:
+        """Return the tokens of a batch, or the operations of a forward pass over it."""
+        reading = self.read(inputs)
+        return self.cost.of(reading.sums, reading.labeled) if flops else reading.tokens
+
+    @cached_property
+    def cost(self) -> TextFlops:
+        """The operations of the trained model's passes."""
+        return text_flops(inner_model(self.model))
+
+    def counted(self, model: nn.Module) -> Any:
+        """Return a model as a training step calls it: the trained one, or another of the same size."""
+        if model not in self.models:
+            self.models[model] = Counted(model, self.count)
+        return self.models[model]
+
+    def count(self, inputs: Mapping[str, Any]) -> None:
+        """Add a forward pass, which may read a batch several times over."""
+        reading, first = self.reading, inputs["pixel_values" if "pixel_values" in inputs else "input_ids"]
+        if reading is None:  # a loss outside of a step
+            return
+        labeled = reading.labeled if "labels" in inputs else reading.sums
+        passes = (WITH_GRADIENT if torch.is_grad_enabled() else 1) * len(first) / reading.size
+        operations = self.cost.of(reading.sums, labeled)
+        if self.args.lm_loss_weight:  # the table of embeddings as output layer, of all positions but the last
+            operations += (
+                2 * self.model.get_input_embeddings().weight.numel() * round(reading.sums[1] - reading.sums[0])
+            )
+        self.account.step[2] += round(passes * operations)
+
+
+def inner_model(model: Any) -> Any:
+    """Return the model that a library for adapters has wrapped."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> torch.Tensor:
+    """Return the lengths of the texts of a batch, of their sources, and of their parts with a target (3, N).
+
+    Args:
+        inputs: A batch of tokens; a text in a row with others has its positions from 0 on.
+        model: The model that it is for.
+        padding: The token that fills rows where no mask says so.
+    """
+    ids, positions = inputs["input_ids"], inputs.get("position_ids")
+    labels: Any = inputs.get("labels")
+    mask = inputs.get("attention_mask")
+    if mask is None or mask.ndim != 2:
+        mask = torch.ones_like(ids)
+        if positions is not None:  # the rest of a row is a text of nothing but padding
+            padding = model.config.pad_token_id if padding is None else padding
+            texts = texts_in_rows(positions)
+            words = torch.zeros(len(ids), int(texts.max()) + 1, dtype=torch.long, device=ids.device)
+            words.scatter_add_(1, texts, (ids != padding).long())
+            mask = (words.gather(1, texts) > 0).long()
+    read = lengths_in_rows(mask, positions)
+    if model.config.is_encoder_decoder:
+        targets = lengths_in_rows((labels != IGNORE_INDEX).long(), inputs.get("decoder_position_ids"))
+        longest = max(read.shape[1], targets.shape[1])
+        read, targets = (pad(each, (0, longest - each.shape[1])) for each in (read, targets))
+        found = targets, read, targets
+    elif labels is None or labels.ndim < 2:
+        found = read, torch.zeros_like(read), read
+    else:
+        labels = targets_of(model, labels)
+        found = read, torch.zeros_like(read), lengths_in_rows((labels != IGNORE_INDEX).long(), positions)
+    return torch.stack(found).flatten(1).double()
+
+
+def texts_in_rows(positions: torch.Tensor) -> torch.Tensor:
+    """Return the number of each position's text in its row (R, T); a text begins at each position 0."""
+    return ((positions == 0).cumsum(dim=1) - 1).clamp(min=0)
+
+
+def lengths_in_rows(mask: torch.Tensor, positions: torch.Tensor | None) -> torch.Tensor:
+    """Return how many tokens of each text count (R, N), given 1 for those that do (R, T) and 0 for others."""
+    if positions is None:
+        return mask.sum(dim=1, keepdim=True)
+    texts = texts_in_rows(positions)
+    lengths = torch.zeros(len(mask), int(texts.max()) + 1, dtype=torch.long, device=mask.device)
+    return lengths.scatter_add_(1, texts, mask.long())
