@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from vanillaformer import (
     VanillaDecoderForCausalLM,
+    VanillaEncoderDecoderForConditionalGeneration,
     VanillaImageEncoderConfig,
     VanillaImageEncoderForImageClassification,
 )
@@ -110,3 +111,21 @@ def test_an_image_classifier_takes_adapters_and_merges_them():
     assert names == {"q_proj", "v_proj"}
     assert relative_error(after, before) > 1e-4, "the adapters do nothing"
     assert_close(merged, after, "merged logits")
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("model_class", [VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration])
+def test_each_row_of_a_batch_has_its_adapter_in_generation(model_class, beams):
+    model = adapted(tiny(model_class), target_modules=["q_proj", "v_proj"])
+    model.add_adapter("other", LoraConfig(r=2, init_lora_weights=False, target_modules=["q_proj", "v_proj"]))
+    mask = torch.arange(7) < torch.tensor([7, *[1 + row % 4 for row in range(11)]])[:, None]
+    ids = torch.randint(4, 20, (12, 7), generator=torch.Generator().manual_seed(0)).masked_fill(~mask, 0)
+    mask = mask if model_class is VanillaEncoderDecoderForConditionalGeneration else torch.ones_like(mask)
+    batch = {"input_ids": ids, "attention_mask": mask.long()}
+    options = {"max_new_tokens": 8, "num_beams": beams, "eos_token_id": list(range(4, 9)), "pad_token_id": 0}
+    names = ["default", "other", "__base__"] * 4
+    found = model.eval().generate(**batch, **options, adapter_names=names)
+    for row in range(12):
+        one = {name: value[row : row + 1] for name, value in batch.items()}
+        alone = model.generate(**one, **options, adapter_names=names[row : row + 1])[0]
+        assert torch.equal(found[row, : len(alone)], alone)

@@ -143,6 +143,63 @@ def test_what_a_client_gets_wrong_it_is_told(client, folder):
         client.completions.create(model="/etc", prompt="x")
 
 
+def written(client, folder, kind: str, **options) -> str:
+    """Return an answer of the server, streamed or not, and check why it ended."""
+    options |= GREEDY | {"model": str(folder)}
+    if kind == "chat":
+        choice = client.chat.completions.create(messages=[{"role": "user", "content": TEXTS[1]}], **options).choices[0]
+        text = choice.message.content
+    elif kind == "completion":
+        choice = client.completions.create(prompt=TEXTS[2], **options).choices[0]
+        text = choice.text
+    elif kind == "streamed chat":
+        messages = [{"role": "user", "content": TEXTS[1]}]
+        *parts, choice = [
+            part.choices[0] for part in client.chat.completions.create(messages=messages, stream=True, **options)
+        ]
+        text = "".join(part.delta.content or "" for part in parts)
+    else:
+        *parts, choice = [
+            part.choices[0] for part in client.completions.create(prompt=TEXTS[2], stream=True, **options)
+        ]
+        text = "".join(part.text for part in parts)
+    assert choice.finish_reason == "stop" or "stop" not in options
+    return text
+
+
+@pytest.mark.parametrize("kind", ["completion", "streamed completion", "chat", "streamed chat"])
+def test_an_answer_ends_before_its_stop_sequence(kind, client, folder):
+    whole = written(client, folder, kind)
+    middle = len(whole) // 2
+    for stop in (whole[middle], whole[middle : middle + 3], whole[-2:], ["never", whole[middle:]]):
+        stops = [stop] if isinstance(stop, str) else stop
+        wanted = whole[: min(whole.find(each) for each in stops if each in whole)]
+        assert written(client, folder, kind, stop=stop) == wanted
+    begun = client.completions.create(model=str(folder), prompt=TEXTS[2], stop=whole + "more", **GREEDY)
+    assert begun.choices[0].finish_reason == "length"
+
+
+def test_a_text_that_only_begins_as_a_stop_sequence_is_sent(client, folder):
+    whole = written(client, folder, "completion")
+    options = {"model": str(folder), "prompt": TEXTS[2], "stop": f"{whole[-4:]}more", **GREEDY}
+    stream = list(client.completions.create(stream=True, **options))
+    assert "".join(part.choices[0].text for part in stream) == whole
+    assert stream[-1].choices[0].finish_reason == "length"
+    assert client.completions.create(**options).choices[0].text == whole
+
+
+def test_a_stop_sequence_is_not_looked_for_in_the_prompt(client, folder):
+    whole = written(client, folder, "completion")
+    reply = client.completions.create(model=str(folder), prompt=TEXTS[2], stop=TEXTS[2][-1] + whole[0], **GREEDY)
+    assert reply.choices[0].text == whole
+
+
+def test_answers_name_the_model_as_it_was_asked_for(client, folder):
+    options = {"model": str(folder), "prompt": TEXTS[2], **GREEDY}
+    assert client.completions.create(**options).model == str(folder)
+    assert {part.model for part in client.completions.create(stream=True, **options)} == {str(folder)}
+
+
 # ------------------------------------------------------------------------------------- one app, in this process
 LIMITS = Limits(max_tokens=50, max_prompt_tokens=20, max_body_bytes=3000)
 
@@ -185,17 +242,26 @@ COMPLETIONS: dict[str, tuple[dict, str]] = {
     "zero": (PROMPT | {"max_tokens": 0}, "max_tokens=0: it must be an integer from 1 to 50"),
     "true": (PROMPT | {"max_tokens": True}, "max_tokens=True: it must be an integer"),
     "too many": (PROMPT | {"max_tokens": 51}, "max_tokens=51: it must be an integer from 1 to 50"),
-    "hot": (PROMPT | {"temperature": "hot"}, "temperature='hot': it must be a number from 0 to 100"),
+    "hot": (PROMPT | {"temperature": "hot"}, "temperature='hot': it must be a number from 0 to 2"),
+    "too hot": (PROMPT | {"temperature": 9}, "temperature=9: it must be a number from 0 to 2"),
     "cold": (PROMPT | {"temperature": -1}, "temperature=-1: it must be a number from 0"),
     "top_p": (PROMPT | {"top_p": 2}, "top_p=2: it must be a number from 0 to 1"),
     "seed": (PROMPT | {"seed": "x"}, "seed='x': it must be an integer from 0"),
     "penalty": (PROMPT | {"frequency_penalty": -1}, "frequency_penalty=-1: it must be a number above -1"),
     "stop": (PROMPT | {"stop": [1]}, "stop=[1]: it must be a text or up to 16 of them"),
     "stream": (PROMPT | {"stream": "yes"}, "stream='yes': it must be true or false"),
-    "bias": (PROMPT | {"logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by token id"),
-    "settings": (PROMPT | {"generation_config": "{"}, "generation_config is not taken from clients: use max_tokens"),
+    "bias": (PROMPT | {"logit_bias": {"5": 1}}, "logit_bias={'5': 1}: it must be {}, others are not supported"),
+    "several": (PROMPT | {"n": 2}, "n=2: it must be 1, others are not supported"),
+    "best": (PROMPT | {"best_of": 3}, "best_of=3: it must be 1"),
+    "log-probabilities": (PROMPT | {"logprobs": 0}, "logprobs=0: it must be false, others are not supported"),
+    "echo": (PROMPT | {"echo": True}, "echo=True: it must be false"),
+    "presence": (PROMPT | {"presence_penalty": 0.5}, "presence_penalty=0.5: it must be 0"),
+    "suffix": (PROMPT | {"suffix": "end"}, "suffix is not taken from clients: use prompt, max_tokens"),
+    "misspelled": (PROMPT | {"max_token": 5}, "max_token is not taken from clients: use prompt, max_tokens"),
+    "settings": (PROMPT | {"generation_config": "{"}, "generation_config is not taken from clients: use prompt"),
     "model": (PROMPT | {"model": 5}, "model=5: it must be a text"),
-    "prompts": ({"prompt": ["a", "b"]}, "prompt=['a', 'b']: it must be a text, and not an empty one"),
+    "prompts": ({"prompt": ["a", "b"]}, "prompt has 2 texts: send a request for each"),
+    "tokens": ({"prompt": [5, 6]}, "prompt=[5, 6]: it must be a text, and not an empty one"),
     "empty": ({"prompt": ""}, "prompt='': it must be a text, and not an empty one"),
     "long": ({"prompt": "the old ship " * 20}, "the prompt has 62 tokens, it must be from 1 to 20"),
 }
@@ -213,6 +279,10 @@ CHATS: dict[str, tuple[dict, str]] = {
         "messages[0]: content=[{'type': 'image_url'",
     ),
     "calls": ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls must be functions"),
+    "several": ({"messages": [TURN], "n": 2}, "n=2: it must be 1, others are not supported"),
+    "bias": ({"messages": [TURN], "logit_bias": {"x": 1}}, "logit_bias={'x': 1}: it must be an object of numbers by"),
+    "format": ({"messages": [TURN], "response_format": {"type": "json_object"}}, "response_format is not taken from"),
+    "unknown": ({"messages": [TURN], "prompt": "x"}, "prompt is not taken from clients: use messages, max_tokens"),
     "tools": ({"messages": [TURN], "tools": "all"}, "tools='all': it must be a list of objects"),
     "template": (
         {"messages": [TURN], "chat_template_kwargs": {"chat_template": "{{ 7 * 7 }}", "mood": "good"}},
@@ -268,11 +338,27 @@ def test_limits_fit_what_is_asked_for(app):
     assert answer.json()["usage"]["completion_tokens"] <= 3
 
 
+def test_values_that_ask_for_nothing_are_taken(app):
+    nothing = {"n": 1, "logprobs": False, "presence_penalty": 0.0, "user": "me", "max_tokens": 3, "temperature": 0}
+    whole = app.post("/v1/completions", json=PROMPT | {"max_tokens": 3, "temperature": 0}).json()["choices"]
+    more = {"best_of": 1, "echo": False, "logit_bias": {}, "suffix": None}
+    answer = app.post("/v1/completions", json={"prompt": [PROMPT["prompt"]]} | nothing | more)
+    assert answer.json()["choices"] == whole
+    assert app.post("/v1/chat/completions", json={"messages": [TURN]} | nothing).status_code == 200
+
+
+def test_a_temperature_is_heeded_by_a_model_that_is_greedy_by_default(app):
+    """Eight texts of a model whose choices are nearly uniform at this temperature."""
+    options = PROMPT | {"max_tokens": NEW, "temperature": 2}
+    replies = [app.post("/v1/completions", json=options | {"seed": seed}).json() for seed in range(8)]
+    assert len({reply["choices"][0]["text"] for reply in replies}) > 1
+
+
 def test_a_chat_without_a_template_is_refused(folder, tmp_path):
     shutil.copytree(folder, tmp_path / "model", ignore=shutil.ignore_patterns("chat_template*"))
     answer = app_of(tmp_path / "model").post("/v1/chat/completions", json={"messages": [TURN]})
     assert answer.status_code == 400
-    assert "chat template" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["message"] == "the model has no chat template: use /v1/completions"
 
 
 def test_a_client_that_goes_is_generated_for_no_longer(folder, monkeypatch):
