@@ -30,7 +30,8 @@ class VanillaGenerationMixin(GenerationMixin):
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> Any:
         prepared, rest = super()._prepare_generation_config(generation_config, **kwargs)
-        prepared.limit_by_keyword = any(kwargs.get(name) is not None for name in ("max_new_tokens", "max_length"))
+        given = [name for name in ("max_new_tokens", "max_length") if kwargs.get(name) is not None]
+        cast(Any, prepared).limit_by_keyword = bool(given)
         return prepared, rest
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
