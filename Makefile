@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
-PRODUCT := comparison configuration conversion exploration hub inference modeling scripts src tokenization training
+PRODUCT := comparison configuration console conversion data exploration hub inference modeling scripts src tokenization training
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help

@@ -20,7 +20,7 @@ from datasets import load_dataset
 from measuring import measure
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from vanillaformer.training.data.corpora.cldr_translation import cldr_translation
+from vanillaformer.data.embedded.cldr_translation import cldr_translation
 
 
 def translate(model: PreTrainedModel, batches: list[Any], settings: dict[str, Any]) -> list[list[int]]:

@@ -28,9 +28,9 @@ from measuring import Call, measure, undisturbed
 from transformers import HfArgumentParser, PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
 from weights import END, FIRST_WORD, PAD, Size, pair
 
+from vanillaformer.data.preprocessing.packed_batches import PackedPairs
+from vanillaformer.data.preprocessing.packing import pack
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.preprocessing.packed_batches import PackedPairs
-from vanillaformer.training.preprocessing.packing import pack
 from vanillaformer.training.trainer.trainer import RunTrainer
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
 

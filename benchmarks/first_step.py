@@ -28,12 +28,12 @@ from typing import Any
 from datasets import load_dataset
 from transformers import AutoTokenizer
 
+from vanillaformer.data.arguments import ClassifierDataArguments, LanguageModelDataArguments
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.statistics import token_counts
+from vanillaformer.data.preprocessing.tokenizing import classification_rows
 from vanillaformer.tokenization import train
-from vanillaformer.training.data.arguments import ClassifierDataArguments, LanguageModelDataArguments
-from vanillaformer.training.data.loading import load_data
-from vanillaformer.training.preprocessing.blocks import block_rows
-from vanillaformer.training.preprocessing.statistics import token_counts
-from vanillaformer.training.preprocessing.tokenizing import classification_rows
 
 BLOCK = 128
 

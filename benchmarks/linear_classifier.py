@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from datasets import Dataset
 
-from vanillaformer.training.data.arguments import ClassifierDataArguments
-from vanillaformer.training.data.loading import load_data
-from vanillaformer.training.evaluation.baselines import linear_classifier
-from vanillaformer.training.parsing import parse
+from vanillaformer.console.parsing import parse
+from vanillaformer.data.arguments import ClassifierDataArguments
+from vanillaformer.data.loading import load_data
+from vanillaformer.training.report.baselines import linear_classifier
 
 
 @dataclass

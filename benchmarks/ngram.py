@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from vanillaformer.training.data.arguments import LanguageModelDataArguments
-from vanillaformer.training.data.loading import load_data
-from vanillaformer.training.parsing import parse
+from vanillaformer.console.parsing import parse
+from vanillaformer.data.arguments import LanguageModelDataArguments
+from vanillaformer.data.loading import load_data
 
 END = 0x110000
 """The symbol after each text, which is predicted as a language model predicts its </s>; characters are below it."""

@@ -26,9 +26,9 @@ from measuring import sample
 from torch import nn
 
 from vanillaformer import VanillaDecoderForCausalLM, preset
+from vanillaformer.console.drawing import save_figure
 from vanillaformer.modeling.counts import count_flops
 from vanillaformer.modeling.memory import training_memory
-from vanillaformer.training.drawing import save_figure
 from vanillaformer.training.machine import keep_freed_memory
 
 BASE = {"length": 128, "width": 256, "depth": 4, "batch": 8, "vocabulary": 8000, "processes": 1}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from vanillaformer.training.drawing import save, style
+from vanillaformer.console.drawing import save, style
 from vanillaformer.training.metrics.scores import Score
 
 from .comparing import Comparison

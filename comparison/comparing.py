@@ -9,9 +9,9 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.reporting import report
+from vanillaformer.data.fingerprints import changed_splits
 from vanillaformer.training.run_folder.files import locked
-from vanillaformer.training.run_folder.fingerprints import changed_splits
 
 from .plan import BUDGETS, Options, Plan, merged
 from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_print

@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from vanillaformer.console.parsing import read_settings
+from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import Score, ranking_score
-from vanillaformer.training.parsing import read_settings
 from vanillaformer.training.programs import ARGUMENTS, TASKS_OF
-from vanillaformer.training.tasks import TaskName
 from vanillaformer.training.trainer.time_budget import LENGTHS
 
 Options = dict[str, Any]

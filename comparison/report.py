@@ -8,8 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vanillaformer import __version__
+from vanillaformer.console.drawing import embedded
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.training.drawing import embedded
 
 from .charts import AXES, curve_figure, interval_of_mean, score_figure, tuning_figure
 from .comparing import Comparison

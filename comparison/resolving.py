@@ -13,21 +13,21 @@ from typing import Any
 
 import yaml
 
+from vanillaformer.data.arguments import COLUMNS
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.fingerprints import Prints, fingerprints
+from vanillaformer.data.loading import TaskData, load_data
+from vanillaformer.data.preprocessing.batching import order_seed
+from vanillaformer.data.preprocessing.language_model import resolve_arguments
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import TOKENIZER
-from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.data.arguments import COLUMNS
-from vanillaformer.training.data.loading import TaskData, load_data
 from vanillaformer.training.defaults.choices import INSTEAD, Default, set_defaults
 from vanillaformer.training.defaults.following import OPTIONS, RULES, follows_data
 from vanillaformer.training.defaults.lengths import LENGTHS
 from vanillaformer.training.image_models import set_image_size
 from vanillaformer.training.metrics.scores import scores_of
-from vanillaformer.training.preprocessing.batching import order_seed
-from vanillaformer.training.preprocessing.language_model import resolve_arguments
 from vanillaformer.training.programs import Arguments, parse_arguments
-from vanillaformer.training.run_folder.fingerprints import Prints, fingerprints
 from vanillaformer.training.run_folder.run import Run
-from vanillaformer.training.tasks import TASKS
 from vanillaformer.training.tokenizers import prepare_tokenizers
 
 from .plan import FIXED, Options, Plan, fields_of

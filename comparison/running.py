@@ -17,10 +17,10 @@ import psutil
 import yaml
 
 from vanillaformer import __version__
+from vanillaformer.console.reporting import report
+from vanillaformer.data.fingerprints import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.hub.reporting import report
 from vanillaformer.training.run_folder.files import RECORD
-from vanillaformer.training.run_folder.fingerprints import Prints, changed_splits
 from vanillaformer.training.trainer.time_budget import in_short
 
 from .plan import Options, Plan

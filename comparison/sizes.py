@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
-from vanillaformer.training.tasks import TASKS, TaskName
 
 MULTIPLE = 8
 """Widths of feed-forward layers are multiples of it."""

@@ -9,7 +9,7 @@ class Activation:
 
     Attributes:
         gated: Name of the gated feed-forward layer that has it.
-        papers: Papers that introduced it, as keys of `training/cards/references.bib`.
+        papers: Papers that introduced it, as keys of `training/report/card/references.bib`.
     """
 
     gated: str | None = None

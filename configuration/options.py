@@ -15,7 +15,7 @@ class Choice:
 
     Attributes:
         words: Description in a model card. In formulas x is the residual stream, f the sublayer, φ the activation.
-        papers: Papers that introduced it, as keys of `training/cards/references.bib`.
+        papers: Papers that introduced it, as keys of `training/report/card/references.bib`.
         seen_in: Well-known models that use it.
         fields: Fields of the config that only values which list them read: with others they must keep their default.
         sizes: The same of fields that every config has a value for: with others they have no effect.

@@ -14,7 +14,7 @@ from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 
 class Preset(NamedTuple):
-    """A config class with field values, and the papers of the model (keys of `training/cards/references.bib`).
+    """A config class with field values, and the papers of the model (keys of `training/report/card/references.bib`).
 
     The tiny presets leave `attention_dropout` at 0: on a CPU, dropout on the attention probabilities rules out
     the fused kernel, and models this small do not need it.

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from vanillaformer.console.progress import stage
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.modeling.parts.attention import Attention
-from vanillaformer.training.progress import stage
 
 from .examples import Example
 from .losses import Batch, held_out_loss

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.data.images import read_image
 from vanillaformer.hub.tokenizers import tokenizer_errors
 from vanillaformer.inference.tasks import Loaded, classify, continue_prompts, fill_masks, task_of, translate
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.data.images import read_image
 
 from .recording import Recording, record, stacks
 

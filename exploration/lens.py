@@ -12,8 +12,8 @@ import torch
 from matplotlib.colors import LogNorm, Normalize
 from torch import nn
 
+from vanillaformer.console.drawing import COLORS
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.drawing import COLORS
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, curves, heat_map, label, number

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.data.targets import count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
-from vanillaformer.training.targets import count_targets, targets_name
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, curves, number

@@ -9,8 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vanillaformer import __version__
+from vanillaformer.console.drawing import embedded, save
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.training.drawing import embedded, save
 
 from .examples import Example
 from .figures import Figure

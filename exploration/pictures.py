@@ -10,7 +10,7 @@ from matplotlib.colors import CenteredNorm, LogNorm, Normalize, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from vanillaformer.training.drawing import COLORS, style, visible
+from vanillaformer.console.drawing import COLORS, style, visible
 
 LONGEST = 40  # tokens that are drawn of a text, so that their names can be read
 WIDEST = 12  # characters of a token's name

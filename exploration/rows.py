@@ -12,20 +12,20 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 
-from vanillaformer.training.data.arguments import COLUMNS, DATA_ARGUMENTS
-from vanillaformer.training.data.labels import with_labels
-from vanillaformer.training.data.rows import load_rows
-from vanillaformer.training.data.sources import find_sources
-from vanillaformer.training.data.splits import cap
-from vanillaformer.training.preprocessing.batching import evaluation_order
-from vanillaformer.training.preprocessing.collators import EpochCollator
-from vanillaformer.training.preprocessing.encoding import set_truncation_side
-from vanillaformer.training.preprocessing.images import ImageCollator
-from vanillaformer.training.preprocessing.language_model import language_model_collator, language_model_rows
-from vanillaformer.training.preprocessing.tokenizing import RAW_TEXTS, classification_rows, translation_rows
+from vanillaformer.data.arguments import COLUMNS, DATA_ARGUMENTS
+from vanillaformer.data.labels import with_labels
+from vanillaformer.data.preprocessing.batching import evaluation_order
+from vanillaformer.data.preprocessing.collators import EpochCollator
+from vanillaformer.data.preprocessing.encoding import set_truncation_side
+from vanillaformer.data.preprocessing.images import ImageCollator
+from vanillaformer.data.preprocessing.language_model import language_model_collator, language_model_rows
+from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS, classification_rows, translation_rows
+from vanillaformer.data.rows import load_rows
+from vanillaformer.data.sources import find_sources
+from vanillaformer.data.splits import cap
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.run_folder.settings import BY_DATA
-from vanillaformer.training.tasks import TASKS, TaskName
 
 Settings = dict[str, Any]
 Rows = tuple[Dataset, Callable[[list[Any]], Any]]

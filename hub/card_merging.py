@@ -19,10 +19,11 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from vanillaformer.console.reporting import report
+
 from .atomic_files import write_text
 from .card_header import key_hashes, merged_header, text_hash
 from .file_names import CARD
-from .reporting import report
 
 HEADER = re.compile(r"\A\s*---[ \t]*\n(?:(.*?)\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
 PART = re.compile(r"<!-- vanillaformer:([\w-]+) ([0-9a-f]{12}) -->\n(.*?)\n<!-- /vanillaformer:\1 -->", re.DOTALL)

@@ -1,7 +1,6 @@
 """What the Hub's refusals mean to whoever asked, in one line that holds no token."""
 
 import hashlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +15,9 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from vanillaformer.console.reporting import redact_tokens
+
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/settings/tokens)"
-TOKEN = re.compile(r"hf_[\w-]{4,}")
 
 
 class HubError(ValueError):
@@ -107,15 +107,6 @@ def short_message(error: BaseException) -> str:
     """Return the first two lines of what an error says that say something, without a token."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return redact_tokens(" ".join(lines[:2]))
-
-
-def redact_tokens(text: str) -> str:
-    """Return a text with tokens left out.
-
-    >>> redact_tokens("Bearer hf_abcdefgh is none")
-    'Bearer hf_... is none'
-    """
-    return TOKEN.sub("hf_...", text)
 
 
 def _origin(error: BaseException) -> str:

@@ -11,6 +11,8 @@ from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, 
 from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from vanillaformer.console.reporting import report
+
 from .card_merging import card_to_push, read_card, write_card
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
@@ -31,7 +33,6 @@ from .file_names import (
 )
 from .loading import check_folder, read_config
 from .remote_code import saved_code
-from .reporting import report
 from .weights import weight_files
 
 # In addition to weights: files that loading needs, and files for people

@@ -3,16 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vanillaformer.training.limits import (
-    FINITE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    POSITIVE_INT,
-    SEED,
-    SHARE,
-    Limit,
-    check_limits,
-)
+from vanillaformer.console.limits import FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, SHARE, Limit, check_limits
 
 from .text_files import check_output, check_text
 

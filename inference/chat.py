@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from vanillaformer.data.dialogue import SEPARATOR, separator_id
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.training.data.dialogue import SEPARATOR, separator_id
 
 TOKENS = 64  # of a reply, by default
 

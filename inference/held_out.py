@@ -8,19 +8,19 @@ from typing import Any
 
 import torch
 
-from vanillaformer.training.data.arguments import (
+from vanillaformer.data.arguments import (
     COLUMNS,
     ClassifierDataArguments,
     DataArguments,
     LanguageModelDataArguments,
     TranslationDataArguments,
 )
-from vanillaformer.training.data.labels import with_labels
-from vanillaformer.training.data.rows import load_rows
-from vanillaformer.training.data.sources import find_sources
+from vanillaformer.data.labels import with_labels
+from vanillaformer.data.rows import load_rows
+from vanillaformer.data.sources import find_sources
+from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.functions import corpus_perplexity
 from vanillaformer.training.metrics.scores import SCORES, functions_of
-from vanillaformer.training.tasks import TaskName
 
 from .arguments import GenerateArguments
 from .tasks import Loaded, class_probabilities, classify, continue_prompts, load, run, translate

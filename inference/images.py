@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
+from vanillaformer.console.progress import stage
+from vanillaformer.data.images import ENDINGS, image_files, pillow, read_image
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import EXPORT, IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.training.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.training.machine import inference_dtype
-from vanillaformer.training.progress import stage
-from vanillaformer.training.tasks import TASKS
 
 from .arguments import GenerateArguments
 from .tasks import UNCERTAIN, check_engine, open_export, show_no_bars, usable_device

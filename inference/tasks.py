@@ -14,15 +14,15 @@ from transformers.utils import logging
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.console.progress import stage
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, tokenizer_errors
-from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.machine import inference_dtype
-from vanillaformer.training.progress import stage
-from vanillaformer.training.tasks import TASKS, TaskName
 
+from .arguments import GenerateArguments
 from .text_files import hint
 
 TORCH, AUTO = "torch", "auto"

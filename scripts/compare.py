@@ -20,8 +20,8 @@ import yaml
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import EQUAL, read_plan
 from vanillaformer.comparison.report import write_report
-from vanillaformer.hub.reporting import report
-from vanillaformer.scripts.console import CommandParser, program
+from vanillaformer.console.program import CommandParser, program
+from vanillaformer.console.reporting import report
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -12,11 +12,11 @@ Examples:
 from collections.abc import Sequence
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.console.program import CommandParser, hide_progress_bars, program
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.state_dicts.loading import SOURCES
 from vanillaformer.hub.new_folder import new_folder
-from vanillaformer.scripts.console import CommandParser, hide_progress_bars, program
 from vanillaformer.training.arguments import ModelArguments
 
 

@@ -13,13 +13,14 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokeniz
 from transformers.utils import logging
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the model
-from vanillaformer.hub.reporting import report
-from vanillaformer.scripts import train_translation
-from vanillaformer.scripts.console import program
-from vanillaformer.training.data.corpora import cldr_translation, unseen_examples
-from vanillaformer.training.evaluation.plots import draw_attention
+from vanillaformer.console.program import program
+from vanillaformer.console.reporting import report
+from vanillaformer.data.embedded import cldr_translation, unseen_examples
+from vanillaformer.training.report.plots import draw_attention
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.callbacks import scores_text
+
+from . import train_translation
 
 FOLDER = "runs/demo"
 # Small enough for two cores, and the paper's design all the same: post-LN, sinusoidal positions, embeddings times √D.

@@ -23,6 +23,8 @@ import torch
 import yaml
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.console.program import CommandParser, program
+from vanillaformer.console.reporting import report
 from vanillaformer.exploration.ablation import Replacement
 from vanillaformer.exploration.browser.server import HOST, PORT, serve
 from vanillaformer.exploration.browser.space import write_space
@@ -30,12 +32,10 @@ from vanillaformer.exploration.examples import Example, image_example, text_exam
 from vanillaformer.exploration.figures import FIGURES, chosen, draw_all
 from vanillaformer.exploration.page import write_page
 from vanillaformer.hub.loading import saved_folder
-from vanillaformer.hub.reporting import report
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.images import load_classifier
 from vanillaformer.inference.tasks import load
 from vanillaformer.inference.text_files import check_text
-from vanillaformer.scripts.console import CommandParser, program
 from vanillaformer.training.machine import configure_cpu
 
 

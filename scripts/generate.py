@@ -17,13 +17,13 @@ Examples:
 from collections.abc import Sequence
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.console.parsing import parse
+from vanillaformer.console.program import program
 from vanillaformer.inference.arguments import GenerateArguments, check_arguments
 from vanillaformer.inference.conversation import converse
 from vanillaformer.inference.generation import generate_texts
 from vanillaformer.inference.images import classify_images
-from vanillaformer.scripts.console import program
 from vanillaformer.training.machine import configure_cpu
-from vanillaformer.training.parsing import parse
 
 
 @program

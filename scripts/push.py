@@ -16,8 +16,8 @@ from pathlib import Path
 from huggingface_hub import constants
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.console.program import CommandParser, hide_progress_bars, program
 from vanillaformer.hub.pushing import check_name, files_to_push, left_out, push_folder
-from vanillaformer.scripts.console import CommandParser, hide_progress_bars, program
 
 
 def parser() -> CommandParser:

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from vanillaformer.console.program import CommandParser, name, program
 from vanillaformer.inference.serving.command import LIMITS, check_libraries, check_model, server_command
-from vanillaformer.scripts.console import CommandParser, name, program
 
 # Options of transformers' command that people use, by group; the others follow
 GROUPS = {

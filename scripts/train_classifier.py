@@ -14,16 +14,16 @@ from typing import Any
 
 from transformers import DataCollatorWithPadding
 
-from vanillaformer.scripts.console import program
-from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.cards.examples import WIDTH, example_row, opening
-from vanillaformer.training.data.labels import label_names
+from vanillaformer.console.program import program
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.preprocessing.encoding import encode_texts, set_truncation_side
+from vanillaformer.data.preprocessing.packed_batches import PackedBatches, fit_packing
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.preprocessing.tokenizing import classification_rows
 from vanillaformer.training.metrics import classification_metrics
-from vanillaformer.training.preprocessing.encoding import encode_texts, set_truncation_side
-from vanillaformer.training.preprocessing.packed_batches import PackedBatches, fit_packing
-from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.training.preprocessing.tokenizing import classification_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.report.card.examples import WIDTH, example_row, opening
 from vanillaformer.training.run import (
     already_finished,
     describe_rows,

@@ -12,20 +12,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from vanillaformer.scripts.console import program
-from vanillaformer.training.cards.examples import write_example
-from vanillaformer.training.data.images import pillow
-from vanillaformer.training.data.labels import label_names
+from vanillaformer.console.program import program
+from vanillaformer.data.images import pillow
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.preprocessing.images import ImageCollator, PatchMasking, encode_images, image_rows
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.image_models import image_fields, prepare_processor, set_image_size
 from vanillaformer.training.metrics import classification_metrics
-from vanillaformer.training.preprocessing.images import (
-    ImageCollator,
-    PatchMasking,
-    encode_images,
-    image_rows,
-)
-from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
 from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.report.card.examples import write_example
 from vanillaformer.training.run import (
     already_finished,
     describe_rows,

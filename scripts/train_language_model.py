@@ -13,21 +13,21 @@ Examples:
 from collections.abc import Sequence
 from typing import Any
 
-from vanillaformer.scripts.console import program
-from vanillaformer.training import metrics
-from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.cards.examples import example_row
-from vanillaformer.training.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
-from vanillaformer.training.models import set_generation
-from vanillaformer.training.preprocessing.blocks import block_cutter
-from vanillaformer.training.preprocessing.language_model import (
+from vanillaformer.console.program import program
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
+from vanillaformer.data.preprocessing.blocks import block_cutter
+from vanillaformer.data.preprocessing.language_model import (
     language_model_collator,
     language_model_rows,
     resolve_arguments,
 )
-from vanillaformer.training.preprocessing.packing import check_attention
-from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.preprocessing.packing import check_attention
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.training import metrics
+from vanillaformer.training.models import set_generation
 from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.report.card.examples import example_row
 from vanillaformer.training.run import (
     already_finished,
     describe_rows,

@@ -13,16 +13,16 @@ from typing import Any
 
 from transformers import DataCollatorForSeq2Seq
 
-from vanillaformer.scripts.console import program
-from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.cards.examples import example_row
+from vanillaformer.console.program import program
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.preprocessing.encoding import encode_pairs
+from vanillaformer.data.preprocessing.packed_batches import PackedBatches, fit_packing
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import fit_decoding, set_generation
-from vanillaformer.training.preprocessing.encoding import encode_pairs
-from vanillaformer.training.preprocessing.packed_batches import PackedBatches, fit_packing
-from vanillaformer.training.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.training.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.report.card.examples import example_row
 from vanillaformer.training.run import (
     already_finished,
     describe_rows,

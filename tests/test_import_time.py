@@ -12,8 +12,8 @@ NOT_OF_GENERATE = [
     *(*HEAVY, "pyarrow", "tensorboard", "ctranslate2", "onnx", "onnxruntime", "gguf"),
     *("transformers.trainer", "transformers.training_args", "transformers.trainer_utils"),
     *("vanillaformer.conversion", "vanillaformer.training.run", "vanillaformer.training.trainer"),
-    *("vanillaformer.training.models", "vanillaformer.training.preprocessing", "vanillaformer.training.cards"),
-    *("vanillaformer.training.data.loading", "vanillaformer.training.metrics", "vanillaformer.training.evaluation"),
+    *("vanillaformer.training.models", "vanillaformer.data.preprocessing", "vanillaformer.training.report.card"),
+    *("vanillaformer.data.loading", "vanillaformer.training.metrics", "vanillaformer.training.report"),
 ]
 
 # First what transformers loads for models of its own, then ours; processor time, which other programs do not stretch.

@@ -1,4 +1,4 @@
-"""Imports go one way, from scripts to inference, training, hub, modeling and configuration, and never back."""
+"""Imports go one way, from scripts to inference, training, data, hub, modeling and configuration, and never back."""
 
 import ast
 
@@ -7,21 +7,28 @@ from layout import imports, sources, tree
 
 # What a folder may import besides itself.
 FOLDERS_BELOW = {
+    "console": set(),
     "configuration": set(),
     "tokenization": set(),
     "modeling": {"configuration"},
-    "hub": {"configuration", "modeling", "tokenization"},
-    "training": {"configuration", "modeling", "tokenization", "hub"},
-    "conversion": {"configuration", "modeling", "tokenization", "hub"},
-    "inference": {"configuration", "modeling", "tokenization", "hub", "training", "conversion"},
-    "comparison": {"", "modeling", "hub", "training"},
-    "exploration": {"", "configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference"},
+    "hub": {"console", "configuration", "modeling", "tokenization"},
+    "data": {"console", "configuration", "modeling", "tokenization", "hub"},
+    "conversion": {"console", "configuration", "modeling", "tokenization", "hub"},
+    "training": {"console", "configuration", "modeling", "tokenization", "hub", "data"},
+    "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
+    "comparison": {"", "console", "modeling", "hub", "data", "training"},
+    "exploration": {
+        "",
+        "console",
+        *("configuration", "modeling", "tokenization", "hub", "data", "training", "conversion", "inference"),
+    },
     "__main__": set(),
     "scripts": {
         "",
         "comparison",
+        "console",
         "exploration",
-        *("configuration", "modeling", "tokenization", "hub", "training", "conversion", "inference"),
+        *("configuration", "modeling", "tokenization", "hub", "data", "training", "conversion", "inference"),
     },
 }  # "" is the package root
 
@@ -79,26 +86,14 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {
-        "drawing",
-        "limits",
-        "arrow_files",
-        "progress",
-        "machine",
-        "help_page",
-        "transformers_help",
-        "transformers_options",
-        "targets",
-        "tasks",
-    },
-    {"parsing", "class_heads"},
-    {"arguments", "data", "run_folder"},
-    {"models", "preprocessing", "metrics"},
+    {"machine", "transformers_options", "class_heads"},
+    {"arguments", "run_folder"},
+    {"models", "metrics"},
     {"trainer"},
-    {"training_arguments", "evaluation"},
+    {"training_arguments"},
     {"image_arguments"},
     {"programs"},
-    {"cards"},
+    {"report"},
     {"finishing", "image_models", "defaults"},
     {"tokenizers"},
     {"run"},

@@ -12,7 +12,7 @@ import pytest
 
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
 from vanillaformer.modeling.parts.residual import RESIDUALS
-from vanillaformer.training.cards.citations import references
+from vanillaformer.training.report.card.citations import references
 
 PAGE = Path(__file__).parents[1] / "docs" / "parts.md"
 # Columns that one option has more than the others

@@ -5,11 +5,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from vanillaformer.console.limits import POSITIVE_INT, check_limits
+from vanillaformer.console.parsing import yaml_value
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
-
-from .limits import POSITIVE_INT, check_limits
-from .parsing import yaml_value
 
 
 @dataclass

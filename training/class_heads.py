@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from vanillaformer.console.reporting import report
+from vanillaformer.data.tasks import Task
 from vanillaformer.hub.loading import open_config, open_model
-from vanillaformer.hub.reporting import report
-
-from .tasks import Task
 
 
 def saved_classes(task: Task, path: Path) -> list[str] | None:

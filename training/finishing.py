@@ -5,16 +5,16 @@ from typing import Any
 
 from transformers import AutoConfig, GenerationConfig
 
-from vanillaformer.hub.reporting import optional, report
+from vanillaformer.console.reporting import optional, report
+from vanillaformer.data.arguments import DataArguments
+from vanillaformer.data.tasks import TaskName
 
-from .cards.examples import card_example
-from .cards.run_card import card_options, run_facts, update_card
-from .data.arguments import DataArguments
 from .programs import Arguments
+from .report.card.examples import card_example
+from .report.card.run_card import card_options, run_facts, update_card
 from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard
-from .tasks import TaskName
 from .trainer.pushing import push_run
 
 # What a generation config that lacks a field means by it

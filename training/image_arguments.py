@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 
 from transformers import TrainingArguments
 
-from .preprocessing.augmentation import AugmentationArguments
-from .targets import PATCHES
-from .tasks import ImageObjective
+from vanillaformer.console.transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
+from vanillaformer.data.preprocessing.augmentation import AugmentationArguments
+from vanillaformer.data.targets import PATCHES
+from vanillaformer.data.tasks import ImageObjective
+
 from .trainer.losses import EnsembleArguments
 from .training_arguments import RunDefaults, best_checkpoint_help
-from .transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
 
 
 @dataclass

@@ -6,15 +6,15 @@ from datasets import Dataset
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import preset
+from vanillaformer.data.image_rows import usual_patch
+from vanillaformer.data.images import CHANNELS
+from vanillaformer.data.preprocessing.images import image_processor, new_processor
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor
 from vanillaformer.hub.loading import open_config
 
 from .arguments import ModelArguments
-from .data.image_rows import usual_patch
-from .data.images import CHANNELS
 from .models import Fields
-from .preprocessing.images import image_processor, new_processor
 
 
 def set_image_size(model_args: ModelArguments, data_args: Any) -> None:

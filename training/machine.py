@@ -9,7 +9,7 @@ import psutil
 import torch
 from joblib import cpu_count
 
-from vanillaformer.hub.reporting import warn
+from vanillaformer.console.reporting import warn
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int

@@ -17,14 +17,14 @@ from transformers import (
 
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.console.parsing import was_given
+from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 from vanillaformer.hub.loading import one_line, open_config, open_model
 from vanillaformer.hub.tokenizers import readable_length
 
 from .arguments import ModelArguments
 from .class_heads import open_classifier, saved_classes
 from .machine import warn_of_emulation
-from .parsing import was_given
-from .tasks import KINDS, TASKS, TaskName
 
 Fields = dict[str, Any]
 

@@ -8,12 +8,12 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
+from vanillaformer.console.parsing import parse
+from vanillaformer.data.arguments import DATA_ARGUMENTS, DataArguments
+from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 
 from .arguments import ModelArguments, TokenizerArguments, TranslationTokenizerArguments
-from .data.arguments import DATA_ARGUMENTS, DataArguments
 from .image_arguments import ImageTrainingArguments
-from .parsing import parse
-from .tasks import KINDS, TASKS, TaskName
 from .trainer.time_budget import set_length
 from .training_arguments import (
     ClassifierTrainingArguments,

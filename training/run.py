@@ -15,36 +15,36 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from vanillaformer.hub.reporting import optional, report
+from vanillaformer.console.reporting import optional, report
+from vanillaformer.data.arguments import COLUMNS, DataArguments
+from vanillaformer.data.embedded import embedded_corpus
+from vanillaformer.data.fingerprints import fingerprints
+from vanillaformer.data.loading import TaskData, load_data
+from vanillaformer.data.preprocessing.batching import order_seed
+from vanillaformer.data.preprocessing.images import describe_images
+from vanillaformer.data.preprocessing.statistics import describe_data, shortfalls
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.streaming import check_streaming
+from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
-from .cards.examples import card_example, terminal_example
-from .cards.run_card import training_facts
-from .data.arguments import COLUMNS, DataArguments
-from .data.corpora import embedded_corpus
-from .data.loading import TaskData, load_data
-from .data.streaming import check_streaming
 from .defaults.following import follow_data, follows_data, without_defaults
-from .evaluation.calibration import accepted_in_words, calibrate
-from .evaluation.class_report import report_classes
-from .evaluation.outcome import add_trained_baselines, describe_outcome
-from .evaluation.predictions import PREFIXES, score_and_predict
-from .evaluation.samples import print_samples
-from .evaluation.wide import add_wide_part, fit_wide_part
 from .finishing import finish, searches_otherwise
 from .machine import configure_cpu
 from .models import build_model, check_attention, check_model, check_preset, fit_attention
-from .preprocessing.batching import order_seed
-from .preprocessing.images import describe_images
-from .preprocessing.statistics import describe_data, shortfalls
-from .preprocessing.streamed_rows import StreamedRows
 from .programs import Arguments
+from .report.calibration import accepted_in_words, calibrate
+from .report.card.examples import card_example, terminal_example
+from .report.card.run_card import training_facts
+from .report.class_report import report_classes
+from .report.outcome import add_trained_baselines, describe_outcome
+from .report.predictions import PREFIXES, score_and_predict
+from .report.samples import print_samples
+from .report.wide import add_wide_part, fit_wide_part
 from .run_folder.checkpoints import spent_of_budget
 from .run_folder.files import locked
-from .run_folder.fingerprints import fingerprints
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
-from .tasks import TASKS, TaskName
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
 from .trainer.distillation import train_teachers

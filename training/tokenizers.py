@@ -6,17 +6,17 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.progress import Advance, stage
+from vanillaformer.console.reporting import report
+from vanillaformer.data.tasks import TaskName
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
 from .defaults.following import follow_tokens
 from .models import check_preset
 from .programs import Arguments
-from .progress import Advance, stage
 from .run_folder.files import SAVING
 from .run_folder.run import Run
-from .tasks import TaskName
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 

@@ -7,14 +7,34 @@ from typing import Any, cast
 import torch
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.help_page import OTHERS
+from vanillaformer.console.limits import (
+    BELOW_ONE,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INT,
+    SEED,
+    STEPS,
+    Limit,
+    check_limits,
+)
+from vanillaformer.console.reporting import report
+from vanillaformer.console.transformers_help import (
+    BEAMS,
+    CARD,
+    EVALUATION,
+    LOGGING,
+    OPTIMIZER,
+    OUTPUT,
+    TRAINING,
+    TRANSFORMERS_HELP,
+)
+from vanillaformer.data.preprocessing.batching import BatchArguments
+from vanillaformer.data.tasks import Objective, TaskName
 
-from .help_page import OTHERS
-from .limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, STEPS, Limit, check_limits
 from .machine import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
-from .preprocessing.batching import BatchArguments
-from .tasks import Objective, TaskName
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
@@ -29,16 +49,6 @@ from .trainer.losses import (
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.sharding import ShardingArguments
 from .trainer.time_budget import TimeBudgetArguments
-from .transformers_help import (
-    BEAMS,
-    CARD,
-    EVALUATION,
-    LOGGING,
-    OPTIMIZER,
-    OUTPUT,
-    TRAINING,
-    TRANSFORMERS_HELP,
-)
 from .transformers_options import check_reports, check_transformers_options
 
 ARGUMENT_GROUPS = (

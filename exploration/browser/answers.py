@@ -13,6 +13,9 @@ from typing import Any
 import torch
 
 from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.console.limits import check_limits
+from vanillaformer.data.images import pillow, read_image
+from vanillaformer.data.tasks import MASK, TASKS, Task
 from vanillaformer.hub.file_names import CARD
 from vanillaformer.hub.loading import open_config, saved_folder
 from vanillaformer.inference.arguments import LIMITS, GenerateArguments
@@ -31,9 +34,6 @@ from vanillaformer.inference.tasks import (
     translate,
 )
 from vanillaformer.inference.text_files import check_text
-from vanillaformer.training.data.images import pillow, read_image
-from vanillaformer.training.limits import check_limits
-from vanillaformer.training.tasks import MASK, TASKS, Task
 
 from ..examples import Example, image_example, text_example
 from ..page import model_name

@@ -10,7 +10,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from vanillaformer.training.drawing import embedded, save_figure
+from vanillaformer.console.drawing import embedded, save_figure
 
 from ..examples import Example
 from ..figures import FIGURES, Figure

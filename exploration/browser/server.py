@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from vanillaformer.hub.reporting import report, warn
+from vanillaformer.console.reporting import report, warn
 from vanillaformer.inference.arguments import GenerateArguments
 
 from .answers import ImageAnswers, open_answers

@@ -23,8 +23,8 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
+from vanillaformer.data.dialogue import SEPARATOR, set_chat_template
 from vanillaformer.tokenization import train
-from vanillaformer.training.data.dialogue import SEPARATOR, set_chat_template
 
 CONFIGS: dict[str, Any] = {
     "encoder_decoder": VanillaEncoderDecoderConfig,

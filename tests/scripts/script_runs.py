@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import train_classifier, train_image_classifier, train_language_model, train_translation
 from vanillaformer.training import run as runs
-from vanillaformer.training.evaluation import outcome, plots, predictions
+from vanillaformer.training.report import outcome, plots, predictions
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer

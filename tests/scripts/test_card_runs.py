@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import ModelCard
 from script_runs import train
 
-from vanillaformer.training.data.corpora import LANGUAGES
+from vanillaformer.data.embedded import LANGUAGES
 
 SECRET = "hf_NobodyMayReadThis"
 RUNS = {

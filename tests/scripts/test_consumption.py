@@ -17,7 +17,7 @@ from test_data_options import stream_options
 from test_processes import train_together
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer.training.cards.architecture import short
+from vanillaformer.training.report.card.architecture import short
 from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer.trainer import RunTrainer
 

@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
-from vanillaformer.training.evaluation import outcome, predictions
+from vanillaformer.training.report import outcome, predictions
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 

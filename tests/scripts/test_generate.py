@@ -10,9 +10,9 @@ from script_runs import train
 from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 from transformers.utils import logging
 
+from vanillaformer.console import progress
 from vanillaformer.inference import fastest, generation, tasks
 from vanillaformer.scripts import generate
-from vanillaformer.training import progress
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
 

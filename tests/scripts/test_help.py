@@ -8,10 +8,10 @@ import pytest
 
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
+from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.training.defaults.following import OPTIONS as FOLLOWED
 from vanillaformer.training.defaults.following import RULES
 from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
-from vanillaformer.training.tasks import KINDS, TASKS
 
 PROGRAMS = (*ARGUMENTS, "generate")
 COMMANDS = ("compare", "convert", "explore", "export", "push", "serve")

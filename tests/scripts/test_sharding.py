@@ -15,7 +15,7 @@ from script_runs import (
 )
 from test_processes import ALONE, assert_same_training, train_together
 
-from vanillaformer.training.tasks import TASKS
+from vanillaformer.data.tasks import TASKS
 
 SHARDED = "--fsdp", "--load_best_model_at_end", "False"
 RECIPES = [

@@ -10,11 +10,11 @@ from huggingface_hub.errors import StrictDataclassError
 from script_runs import train
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
+from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.collators import BlockCollator
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer
-from vanillaformer.training.preprocessing.blocks import block_rows
-from vanillaformer.training.preprocessing.collators import BlockCollator
 from vanillaformer.training.tokenizers import warn_of_other_tokenizers
 
 TEXTS = [f"line {number} of <s>old</s> text" for number in range(20)]

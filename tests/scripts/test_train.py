@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanillaformer.scripts import train_classifier, train_language_model, train_translation
 from vanillaformer.tokenization import load_pair
-from vanillaformer.training.evaluation.baselines import TRIVIAL
+from vanillaformer.training.report.baselines import TRIVIAL
 
 KINDS = (*PROGRAMS, "separate", "decoder_classification")
 SCORES = {

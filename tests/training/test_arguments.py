@@ -7,9 +7,9 @@ import yaml
 from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer import tokenization
+from vanillaformer.console.parsing import parse, was_given
+from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.arguments import ModelArguments, TranslationTokenizerArguments
-from vanillaformer.training.data.arguments import LanguageModelDataArguments
-from vanillaformer.training.parsing import parse, was_given
 from vanillaformer.training.programs import ARGUMENTS
 from vanillaformer.training.training_arguments import TranslationTrainingArguments
 

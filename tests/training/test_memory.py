@@ -14,13 +14,13 @@ import sys, threading, time
 import datasets
 from types import SimpleNamespace
 from vanillaformer.tokenization import train
-from vanillaformer.training.arrow_files import TextColumn
-from vanillaformer.training.data.arguments import DATA_ARGUMENTS
-from vanillaformer.training.data.loading import load_data
-from vanillaformer.training.preprocessing.statistics import describe_data
-from vanillaformer.training.preprocessing.blocks import block_rows
-from vanillaformer.training.preprocessing.tokenizing import classification_rows
-from vanillaformer.training.run_folder.fingerprints import fingerprints
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.arguments import DATA_ARGUMENTS
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing.statistics import describe_data
+from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.tokenizing import classification_rows
+from vanillaformer.data.fingerprints import fingerprints
 
 def memory():
     return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])

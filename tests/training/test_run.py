@@ -2,7 +2,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from vanillaformer.training.data.arguments import DataArguments, TranslationDataArguments
+from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.training.run import command_line, data_name
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 from vanillaformer.training.training_arguments import (

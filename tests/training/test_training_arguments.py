@@ -2,14 +2,14 @@
 
 import pytest
 
-from vanillaformer.training.arguments import TokenizerArguments
-from vanillaformer.training.data.arguments import (
+from vanillaformer.console.parsing import parse
+from vanillaformer.data.arguments import (
     ClassifierDataArguments,
     DataArguments,
     LanguageModelDataArguments,
     TranslationDataArguments,
 )
-from vanillaformer.training.parsing import parse
+from vanillaformer.training.arguments import TokenizerArguments
 from vanillaformer.training.training_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
 
 

@@ -9,18 +9,18 @@ from joblib import cpu_count
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import is_torch_bf16_gpu_available
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.parsing import was_given
+from vanillaformer.console.reporting import report
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.encoding import text_lengths
+from vanillaformer.data.tasks import TaskName
 
-from ..arrow_files import TextColumn
-from ..data.labels import label_names
-from ..data.loading import TaskData
 from ..machine import has_bfloat16
-from ..parsing import was_given
-from ..preprocessing.encoding import text_lengths
 from ..programs import Arguments
 from ..run_folder.run import Run
 from ..run_folder.settings import BY_DATA, Settings
-from ..tasks import TaskName
 from .choices import Default, Machine, set_defaults
 from .classification import classifier_defaults, text_facts
 from .images import image_defaults

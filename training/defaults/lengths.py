@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tasks import TaskName
+from vanillaformer.data.tasks import TaskName
+
 from .choices import Default
 
 PERCENT = 99

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from ..tasks import TASKS, Prediction, TaskName
 from .functions import accuracy, perplexity
 from .modules import Metric
 from .scores import Inputs, functions_of

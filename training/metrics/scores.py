@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, get_args
 
-from ..tasks import TASKS, Prediction, TaskName
+from vanillaformer.data.tasks import TASKS, Prediction, TaskName
+
 from .functions import accuracy, bleu, chrf, corpus_perplexity, exact_match, f1, ter
 
 Inputs = Literal["texts", "ids", "losses"]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vanillaformer.console.limits import BUDGETS
+from vanillaformer.console.reporting import report
+from vanillaformer.data.fingerprints import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
-from vanillaformer.hub.reporting import report
 
-from ..limits import BUDGETS
 from .checkpoints import has_optimizer, is_complete, last_checkpoint, spent_of_budget
 from .files import (
     CHECKPOINT,
@@ -24,7 +25,6 @@ from .files import (
     move_aside,
     put_back,
 )
-from .fingerprints import Prints, changed_splits
 from .settings import LENGTH, Changes, Settings, changed_settings, is_longer, listed, with_defaults
 from .stopping import Stopping
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import Seq2SeqTrainingArguments
 
-from ..limits import BUDGETS
+from vanillaformer.console.limits import BUDGETS
 
 Settings = dict[str, dict[str, Any]]
 Changes = dict[str, tuple[Any, Any]]

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.functional import pad
 from transformers import Trainer
 
+from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from ..targets import targets_of
 from .guards import StatefulCallback, total
 
 WITH_GRADIENT = 3

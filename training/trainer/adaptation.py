@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel, Trainer
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.reporting import report
 
 from ..run_folder.files import ADAPTER, written_aside
 from .sharding import refuse_sharded

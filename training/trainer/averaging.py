@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import Trainer, TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.reporting import report
 
 from ..run_folder.checkpoints import checkpoints
 from .sharding import refuse_sharded

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, set_seed
 
+from vanillaformer.console.reporting import report
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.file_names import CONFIG
-from vanillaformer.hub.reporting import report
 
 from ..run_folder.checkpoints import last_checkpoint, spent_of_budget
 from ..run_folder.files import RECORD, TEACHERS

@@ -15,7 +15,7 @@ from transformers import EarlyStoppingCallback, PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import SaveStrategy, rotate_checkpoints
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from vanillaformer.hub.reporting import report, warn
+from vanillaformer.console.reporting import report, warn
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 from transformers import Trainer
 
+from vanillaformer.data.targets import PAIRS, count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
-
-from ..targets import PAIRS, count_targets, targets_name
 
 
 class HeldOutLossTrainer(Trainer):

@@ -14,9 +14,9 @@ from torch import nn
 from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
+from vanillaformer.data.targets import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
-from ..targets import PAIRS, targets_of
 from .guided_attention import guided_attention_loss
 
 Inputs = dict[str, Any]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.reporting import report
 from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.modeling.dt_fixup import scale_by_inputs
 from vanillaformer.modeling.gradinit import learn_scales

@@ -11,8 +11,8 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils.hub import PushInProgress
 
+from vanillaformer.console.reporting import report
 from vanillaformer.hub.pushing import Pushed, api_for, check_name, claim, files_to_push, push_folder
-from vanillaformer.hub.reporting import report
 
 from ..run_folder.files import PUSHING
 

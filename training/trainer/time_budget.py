@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from vanillaformer.hub.reporting import report
+from vanillaformer.console.limits import BUDGETS, POSITIVE, check_limits
+from vanillaformer.console.parsing import was_given
+from vanillaformer.console.reporting import report
 
-from ..limits import BUDGETS, POSITIVE, check_limits
-from ..parsing import was_given
 from .account import AccountingTrainer
 from .budget import (
     COUNTS,

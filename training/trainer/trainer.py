@@ -18,9 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 
-from vanillaformer.modeling.heads import IGNORE_INDEX
-
-from ..preprocessing.batching import (
+from vanillaformer.data.preprocessing.batching import (
     ProcessBatches,
     RandomEpochs,
     TokenBatches,
@@ -29,10 +27,12 @@ from ..preprocessing.batching import (
     row_order,
     token_batches,
 )
-from ..preprocessing.collators import EpochCollator
-from ..preprocessing.packed_batches import PackedBatches
-from ..preprocessing.tokenizing import RAW_TEXTS
-from ..targets import PAIRS, PATCHES, targets_name
+from vanillaformer.data.preprocessing.collators import EpochCollator
+from vanillaformer.data.preprocessing.packed_batches import PackedBatches
+from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
+from vanillaformer.modeling.heads import IGNORE_INDEX
+
 from .adaptation import AdaptingTrainer
 from .averaging import AveragingTrainer
 from .distillation import Teachers, distillation_loss

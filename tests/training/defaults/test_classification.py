@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from vanillaformer.configuration import preset
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
 from vanillaformer.training.defaults.classification import TextFacts, classifier_defaults, text_facts
 from vanillaformer.training.defaults.following import OPTIONS
-from vanillaformer.training.tasks import TASKS
 
 SENTENCES = TextFacts(rows=3_000, classes=2, words=20, mean_characters=110, unknown=0.04, held_out=376)
 

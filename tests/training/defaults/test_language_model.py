@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from vanillaformer.configuration import preset
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
 from vanillaformer.training.defaults.language_model import language_model_defaults, vocabulary_size
 from vanillaformer.training.programs import parse_arguments
-from vanillaformer.training.tasks import TASKS
 
 
 def values(size: float, seconds: float = 600, overlap: bool = True, **machine: bool) -> dict[str, Any]:

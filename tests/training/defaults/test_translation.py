@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from vanillaformer.configuration import preset
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.defaults.choices import Machine
 from vanillaformer.training.defaults.following import OPTIONS
 from vanillaformer.training.defaults.translation import PairFacts, pair_facts, translator_defaults, vocabulary_size
-from vanillaformer.training.tasks import TASKS
 
 FACTS = PairFacts(pairs=29_000, size=3_600_000)
 

@@ -7,9 +7,9 @@ import pytest
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, EvalPrediction
 
+from vanillaformer.data.preprocessing.blocks import block_rows
 from vanillaformer.tokenization import train
 from vanillaformer.training.metrics import TextSizes, language_model_metrics
-from vanillaformer.training.preprocessing.blocks import block_rows
 
 TEXTS = ["Größe: 5 €", "plain words, and words", "日本語 and 🙂\u2028", "a\tb  c\n\u00a0\u00ad~\x7f"]
 WORDS = ["the cat sat on the mat", "a dog and a cat", "the mat"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
-from vanillaformer.training.data.arguments import TranslationDataArguments
 from vanillaformer.training.run_folder.settings import (
     NOT_COMPARED,
     changed_settings,

@@ -14,8 +14,8 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
     VanillaEncoderForPreTraining,
 )
+from vanillaformer.data.preprocessing.collators import RowMasking
 from vanillaformer.training.metrics import language_model_metrics, token_scores
-from vanillaformer.training.preprocessing.collators import RowMasking
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
 from vanillaformer.training.training_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 

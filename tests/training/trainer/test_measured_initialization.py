@@ -4,10 +4,10 @@ import pytest
 import torch
 from datasets import Dataset
 
+from vanillaformer.data.preprocessing.collators import RowMasking
 from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model
-from vanillaformer.training.preprocessing.collators import RowMasking
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer.measured_initialization import first_batches, measure_new_model
 from vanillaformer.training.trainer.trainer import RunTrainer

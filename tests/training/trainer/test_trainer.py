@@ -13,9 +13,9 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
-from vanillaformer.training.preprocessing.batching import epoch_seed
-from vanillaformer.training.preprocessing.collators import RowMasking
-from vanillaformer.training.preprocessing.tokenizing import translation_rows
+from vanillaformer.data.preprocessing.batching import epoch_seed
+from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
 from vanillaformer.training.training_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 

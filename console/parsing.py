@@ -1,0 +1,292 @@
+"""Reading dataclasses of arguments from the command line and from files."""
+
+import argparse
+import dataclasses
+import difflib
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
+
+import yaml
+from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
+
+from .help_page import HelpPage
+from .reporting import redact_tokens
+
+SUFFIXES = (".yaml", ".yml", ".json")
+
+
+SWITCHES = {"on": True, "off": False}
+BOOL = "tag:yaml.org,2002:bool"
+
+
+class Parser(HfArgumentParser):
+    """A parser that reads on and off as it does yes and no, with a short help page, and no token in its messages.
+
+    Args:
+        types: The dataclasses to fill.
+        page: What `--help` prints.
+        **options: For `ArgumentParser`.
+    """
+
+    def __init__(self, types: Sequence[Any], page: HelpPage, **options: Any):
+        self.page = page
+        self.destinations: dict[str, str] = {}
+        super().__init__(types, **options)
+        self.add_argument("--help-all", action=_HelpAll)
+
+    def add_argument(self, *names: Any, **options: Any) -> Any:
+        if options.get("type") is string_to_bool:
+            options["type"] = _truth
+        options.pop("group", None)  # of the help page
+        action = super().add_argument(*names, **options)
+        self.destinations |= dict.fromkeys(action.option_strings, action.dest)
+        self.page.add(action)
+        return action
+
+    def format_help(self, everything: bool = False) -> str:
+        return self.page.text(self.format_usage(), self.description or "", everything)
+
+    def error(self, message: str) -> NoReturn:
+        super().error(redact_tokens(message))
+
+
+class _HelpAll(argparse.Action):
+    """Prints the help page with transformers' options."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any):
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: Any, *details: Any) -> None:
+        print(parser.format_help(everything=True))
+        parser.exit()
+
+
+def parse(
+    dataclass_types: type | Sequence[type],
+    argv: Sequence[str] | None = None,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    description: str | None = None,
+    notes: Mapping[str, str] | None = None,
+    names: Mapping[str, Sequence[str]] | None = None,
+    elsewhere: Mapping[str, Sequence[type]] | None = None,
+    config_fields: Iterable[str] = (),
+) -> tuple[Any, ...]:
+    """Read dataclasses from the command line, or from a file with the command line having the last word.
+
+    `--learning_rate 1e-3 --set norm=rms_norm` and `settings.yaml --learning_rate 1e-3` (also .json) both work.
+
+    Args:
+        dataclass_types: The dataclasses to fill, e.g. `(ModelArguments, DataArguments, TrainingArguments)`.
+        argv: The arguments; `sys.argv[1:]` when None.
+        defaults: A script's own defaults for some fields, by name.
+        description: Shown by `--help`.
+        notes: What else `--help` says of an option, by its field.
+        names: Lists of names that `--help` ends with, by title.
+        elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
+        config_fields: Fields of configurations, which such errors say how to set.
+
+    Returns:
+        One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line
+        or the file names, whatever their values (`was_given`).
+
+    Raises:
+        ValueError: For a settings file that is missing or not a mapping, or a key that no field has (naming the
+            nearest), that is given twice, or whose value has another form than the field (null, a list, a mapping).
+            What is wrong on the command line ends the program with a message, as argparse does.
+    """
+    types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
+    words = list(sys.argv[1:] if argv is None else argv)
+    program = Path(sys.argv[0]).name
+    usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
+    page = HelpPage(types, notes or {}, names or {})
+    parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
+    known = Names(types, elsewhere or {}, config_fields)
+    parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
+    given: set[str] = set()
+    if words and words[0].endswith(SUFFIXES):
+        settings = _by_field(read_settings(Path(words[0])), known, words[0])
+        given |= settings.keys()
+        _check_forms(settings, types, words[0])
+        # What a word cannot say: nothing, and lists, of which an item may begin with dashes
+        parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
+        words = _as_words(settings) + words[1:]
+    *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(*unknown[:2])}")
+    given |= {parser.destinations.get(word.partition("=")[0], "") for word in words}
+    for instance in filled:
+        instance.given = frozenset(given & {entry.name for entry in dataclasses.fields(instance)})
+    return tuple(filled)
+
+
+def was_given(arguments: Any, name: str) -> bool:
+    """Tell whether a user gave a field of parsed arguments; those made in Python count as given."""
+    return name in getattr(arguments, "given", (name,))
+
+
+class Names:
+    """The names that options are given by.
+
+    Args:
+        types: The dataclasses of the program.
+        elsewhere: Those of other programs, by program.
+        config_fields: Fields of configurations.
+    """
+
+    def __init__(self, types: Iterable[type], elsewhere: Mapping[str, Iterable[type]], config_fields: Iterable[str]):
+        self.config_fields = frozenset(config_fields)
+        self.fields = _fields_by_name(types)
+        self.elsewhere = {program: _fields_by_name(others) for program, others in elsewhere.items()}
+
+    def field(self, key: Any, where: str) -> str:
+        """Return the field that a name stands for.
+
+        Raises:
+            ValueError: No field has that name.
+        """
+        name = str(key).replace("-", "_")
+        if name not in self.fields:
+            raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
+        return self.fields[name]
+
+    def hint(self, given: str, value: str = "...") -> str:
+        """Return where an option belongs that there is not: to a configuration, to another program, or to a typo."""
+        dashes, name = given[: len(given) - len(given.lstrip("-"))], given.lstrip("-").partition("=")[0]
+        if (option := name.replace("-", "_")) in self.config_fields:
+            value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
+            return f": {option} is a field of the model's configuration, --set {option}={value}"
+        programs = [program for program, names in self.elsewhere.items() if name.replace("-", "_") in names]
+        if programs:
+            return f": {dashes}{name} is an option of {' and '.join(programs)}"
+        close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)
+        return f"; did you mean {dashes + close[0]!r}?" if close else ""
+
+
+def _fields_by_name(types: Iterable[Any]) -> dict[str, str]:
+    """Return the field each accepted name stands for: its own name, and its aliases without dashes."""
+    names = {}
+    for declared in (entry for kind in types for entry in dataclasses.fields(kind) if entry.init):
+        for name in (declared.name, *declared.metadata.get("aliases", ())):
+            names[name.lstrip("-")] = declared.name
+    return names
+
+
+def _by_field(settings: Mapping[str, Any], names: Names, where: str) -> dict[str, Any]:
+    """Return settings by the names of the fields."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        name = names.field(key, where)
+        if name in found:
+            raise ValueError(f"{where}: {name} is given twice, also as {key!r}")
+        if name == "overrides" and isinstance(value, Mapping):
+            value = [f"{option}={_as_yaml(content)}" for option, content in value.items()]
+        found[name] = [str(item) for item in value] if _is_plain_list(value) else value
+    return found
+
+
+def _is_plain_list(value: Any) -> bool:
+    return isinstance(value, list) and not any(isinstance(item, list | dict | None) for item in value)
+
+
+def _check_forms(settings: Mapping[str, Any], types: Iterable[Any], where: str) -> None:
+    """Raise ValueError for null, a list or a mapping where the field takes something else."""
+    hints = {name: hint for kind in types for name, hint in get_type_hints(kind).items()}
+    defaults = {entry.name: entry.default for kind in types for entry in dataclasses.fields(kind)}
+    for name, value in settings.items():
+        allowed = {get_origin(kind) or kind for kind in (hints[name], *get_args(hints[name]))}
+        if value is None and NoneType not in allowed and defaults[name] is not None:
+            raise ValueError(f"{where}: {name} cannot be null: leave it out for the default")
+        if isinstance(value, list) and list not in allowed:
+            raise ValueError(f"{where}: {name} takes one value, not the list {value}")
+        if isinstance(value, list) and not _is_plain_list(value):
+            raise ValueError(f"{where}: {name} takes a list of single values, not {value}")
+        if isinstance(value, dict) and dict not in allowed:
+            raise ValueError(f"{where}: {name} does not take a mapping: {value}")
+
+
+def _truth(word: Any) -> bool:
+    return SWITCHES[word.lower()] if isinstance(word, str) and word.lower() in SWITCHES else string_to_bool(word)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return what a settings file holds.
+
+    Raises:
+        ValueError: It is missing, not YAML or JSON, or not a mapping.
+    """
+    if not path.is_file():
+        raise ValueError(f"settings file {str(path)!r} does not exist or is not a file")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            content = json.loads(text, object_pairs_hook=_without_repeats)
+        else:
+            content = yaml.load(text, SettingsLoader)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = redact_tokens(" ".join(str(error).split()))  # which quotes the line
+        raise ValueError(f"{path} is not valid {path.suffix[1:].upper()}: {reason}") from None
+    if content is not None and not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a mapping of argument names to values, not a {type(content).__name__}")
+    return content or {}
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object as a dictionary."""
+    content: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in content:
+            raise ValueError(f"the key {key!r} is given twice")
+        content[key] = value
+    return content
+
+
+class SettingsLoader(yaml.SafeLoader):
+    """A reader of YAML to which no, off, yes and on are words, as in YAML 1.2, and a repeated key is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping of a node."""
+        keys = [key.value for key, _ in node.value]
+        for index, (key, _) in enumerate(node.value):
+            if key.value in keys[:index]:
+                raise ValueError(f"the key {key.value!r} is given twice (line {key.start_mark.line + 1})")
+        return super().construct_mapping(node, deep)
+
+
+SettingsLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != BOOL]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def _as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as command-line words, so that one reader checks both."""
+    return [
+        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+        for name, value in settings.items()
+        if not isinstance(value, list | None)
+    ]
+
+
+def _as_yaml(content: Any) -> str:
+    """Return the value of a configuration field as `--set` reads it: there, no and off are false."""
+    words = isinstance(content, str) and content.lower() in ("no", "off", "yes", "on")
+    return content if words else json.dumps(content)
+
+
+def yaml_value(entry: str, text: str) -> Any:
+    """Return a value written as YAML, with the numbers that YAML 1.1 takes for text (1e-4) as numbers."""
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text):
+        return float(text)
+    try:
+        return yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"--set {entry!r}: the value is not YAML ({reason})") from error

@@ -1,0 +1,121 @@
+"""Running a program on the command line: an error of the user is one line, one of the program keeps its traceback.
+
+Exit codes: 0 done, 1 an error named in one line, 2 wrong usage (argparse), 130 interrupted, 141 the reader of the
+output went away. `VANILLAFORMER_TRACEBACK=1` shows where an error was raised.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TextIO
+
+from huggingface_hub.errors import HTTPError, StrictDataclassError
+from huggingface_hub.utils import disable_progress_bars
+from safetensors import SafetensorError
+
+from .help_page import HelpPage
+from .reporting import redact_tokens
+
+Main = Callable[[Sequence[str] | None], None]
+
+TRACEBACK = "VANILLAFORMER_TRACEBACK"
+INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as a shell reports it
+# What is wrong with an argument, a file, the network or the disk
+USER_ERRORS = (ValueError, OSError, StrictDataclassError, HTTPError, SafetensorError)
+
+
+def program(main: Main) -> Callable[..., None]:
+    """Return a `main` that ends with an exit code and, after an error of the user, one line on standard error."""
+
+    @wraps(main)
+    def run(argv: Sequence[str] | None = None) -> None:
+        try:
+            try:
+                main(argv)
+                leave_group()
+            finally:
+                sys.stdout.flush()  # at shutdown a broken pipe could no longer be caught
+        except BrokenPipeError:
+            discard_output(sys.stdout, sys.stderr)
+            raise SystemExit(BROKEN_PIPE) from None
+        except KeyboardInterrupt as error:
+            print(f"{name()}: {one_line(error, 'interrupted')}", file=sys.stderr, flush=True)
+            raise SystemExit(INTERRUPTED) from None
+        except Exception as error:
+            if not is_user_error(error) or os.environ.get(TRACEBACK, "") not in ("", "0"):
+                raise
+            raise SystemExit(f"{name()}: {one_line(error)}") from None
+
+    return run
+
+
+def leave_group() -> None:
+    """Leave the group of processes that train together, if there is one: its threads may abort an exit with it."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def name() -> str:
+    """Return the name by which the program was started, which argparse gives too."""
+    return Path(sys.argv[0]).name
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help page is like that of the training programs.
+
+    Args:
+        description: What the program does, with examples.
+        usage: What follows the program's name.
+    """
+
+    def __init__(self, description: str, usage: str):
+        super().__init__(prog=name(), usage=f"%(prog)s {usage}", description=description)
+
+    def format_help(self) -> str:
+        page = HelpPage((), {}, {})
+        for group in self._action_groups:
+            for action in group._group_actions:
+                if action.dest != "help":
+                    page.described[action.dest] = group.title or "", action.help or ""
+                page.add(action)
+        return page.text(self.format_usage(), self.description or "")
+
+
+def hide_progress_bars() -> None:
+    """Show no progress bars of transformers and huggingface_hub where nobody watches."""
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+        disable_progress_bars()
+
+
+def is_user_error(error: BaseException) -> bool:
+    """Tell whether an error is about something the user can change, a library that is not installed included."""
+    if isinstance(error, ImportError):
+        missing = isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("vanillaformer")
+        return missing or error.name is None  # without a name it was raised by hand, in words
+    return isinstance(error, USER_ERRORS)
+
+
+def one_line(error: BaseException, default: str = "") -> str:
+    """Return an error's message without line breaks and tokens, for an error of the system its file and reason."""
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return redact_tokens(" ".join(message.split())) or default or type(error).__name__
+
+
+def discard_output(*streams: TextIO) -> None:
+    """Discard what is left to write to broken pipes, so that closing them at shutdown raises nothing."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)

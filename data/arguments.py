@@ -1,0 +1,314 @@
+"""The options on data: those of all training programs, and those of one task."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast
+
+from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
+from vanillaformer.console.reporting import report
+
+from .opening import ReadOptions, format_of
+from .tasks import TASKS, TaskName
+
+COLUMNS: dict[TaskName, tuple[str, ...]] = {name: task.columns for name, task in TASKS.items()}
+SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""The splits, each with what data sets on the Hub, or cells of a column, call it."""
+
+LongTexts = Literal["cut", "skip", "error"]
+
+DATA_LIMITS: dict[str, Limit] = {
+    **dict.fromkeys(("max_train_samples", "max_validation_samples", "max_test_samples"), POSITIVE_INT),
+    **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
+    "streaming_buffer": NOT_NEGATIVE,
+}
+CARD = "Model card and Hub"
+
+
+@dataclass
+class DataArguments:
+    """Which data to train on, and how much of it."""
+
+    HELP_GROUP = "Data"
+
+    # What only some tasks offer, as it is for all others
+    train_target_file = cast("list[str] | None", None)
+    validation_target_file = cast("list[str] | None", None)
+    test_target_file = cast("list[str] | None", None)
+    turns_column = cast("str | None", None)
+    packing = cast("bool | None", False)
+    sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
+    image_size = cast("int | None", None)
+    tokenizer_samples = 1_000
+
+    dataset: str = field(
+        default="embedded",
+        metadata={"help": "Hub id of the data, or embedded: no download"},
+    )
+    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set"})
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Local training files or patterns: .csv, .tsv, .json, .jsonl, .txt, each "
+            "also with .gz, or .parquet"
+        },
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation files"})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Local test files"})
+    csv_separator: str | None = field(
+        default=None,
+        metadata={"help": "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)"},
+    )
+    csv_quoting: Literal["minimal", "none"] | None = field(
+        default=None, metadata={"help": "Quotation marks (default: minimal; in .tsv none)"}
+    )
+    split_column: str | None = field(
+        default=None, metadata={"help": "Column with the split of each row: train, validation or test"}
+    )
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Fraction held out if there is no validation data"}
+    )
+    test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test; 0 for none"})
+    hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Rows to hold out"})
+    order_column: str | None = field(
+        default=None, metadata={"help": "Column of numbers, dates or names to order by for --hold_out end"}
+    )
+    drop_leaked_rows: bool = field(
+        default=False, metadata={"help": "Drop rows whose text is also in a later split; the test is the last"}
+    )
+    bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Action on unusable rows"})
+    split_seed: int = field(default=0, metadata={"help": "Seed of the split, which --seed does not change"})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training rows"})
+    max_validation_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation rows"})
+    max_test_samples: int | None = field(default=None, metadata={"help": "Maximum number of test rows"})
+    streaming: bool = field(
+        default=False,
+        metadata={"help": "Read the data while training; not with --num_train_epochs"},
+    )
+    streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows to shuffle"})
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes for tokenization, threads for images (default: 1)"}
+    )
+    data_license: str | None = field(
+        default=None, metadata={"help": "License of the data (default: the Hub data set's)", "group": CARD}
+    )
+    data_description: str | None = field(default=None, metadata={"help": "One sentence on the data", "group": CARD})
+    card_example: str | None = field(
+        default=None,
+        metadata={"help": "Example input, with [MASK] if masked (default: a neutral text)", "group": CARD},
+    )
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the data is made from installed packages."""
+        return self.train_file is None and self.dataset == "embedded"
+
+    def __post_init__(self) -> None:
+        """Take a single file for a list of one, and check numbers and fractions."""
+        for name in (f"{split}{side}_file" for split in ("train", "validation", "test") for side in ("", "_target")):
+            if isinstance(getattr(self, name), str | Path):
+                setattr(self, name, [str(getattr(self, name))])
+        check_limits(self, DATA_LIMITS)
+        validation, test = self.validation_fraction, self.test_fraction
+        if not 0 < validation < 1:
+            raise ValueError(f"--validation_fraction {validation}: it must lie between 0 and 1")
+        if not 0 <= test < 1:
+            raise ValueError(f"--test_fraction {test}: it must lie between 0 (no test part) and 1")
+        if validation + test >= 1:
+            raise ValueError(
+                f"--validation_fraction {validation} and --test_fraction {test} leave nothing to train on"
+            )
+        if self.order_column is not None and self.hold_out != "end":
+            raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
+
+    def check(self) -> None:
+        """Check that the options go together, before any data is read.
+
+        Raises:
+            ValueError: Naming the option that needs or excludes another one.
+        """
+        self.read_options()
+        if self.train_file is None:
+            for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"--{name} needs --train_file")
+        for name in ("split_column", "order_column", "turns_column"):
+            if self.is_embedded and getattr(self, name) is not None:
+                raise ValueError(f"--{name} {getattr(self, name)} needs --train_file or a --dataset on the Hub")
+        if self.is_embedded and self.streaming:
+            raise ValueError("--streaming needs --train_file or a --dataset on the Hub: embedded data is in memory")
+        for split in SPLITS:
+            given = getattr(self, f"{split}_file") is not None
+            if getattr(self, f"{split}_target_file") is not None and not given:
+                raise ValueError(f"--{split}_target_file needs --{split}_file")
+            if self.split_column is not None and given and split != "train":
+                raise ValueError(
+                    f"--split_column {self.split_column} finds the splits in --train_file: give no --{split}_file"
+                )
+        if self.split_column is not None and format_of(Path((self.train_file or [""])[0])) == ".txt":
+            raise ValueError(f"--split_column {self.split_column}: a .txt file has no columns")
+
+    def read_options(self) -> ReadOptions:
+        """Return how text files are read.
+
+        Raises:
+            ValueError: The separator is not one character.
+        """
+        separator = "\t" if self.csv_separator == "\\t" else self.csv_separator
+        if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
+            raise ValueError(f"--csv_separator {separator!r}: it must be one character, such as ; or \\t")
+        return ReadOptions(separator, self.csv_quoting, self.sample_by or "line")
+
+
+@dataclass
+class TextDataArguments(DataArguments):
+    """The data of models of texts."""
+
+    HELP_GROUP = "Data"
+
+    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: tokenizer rows"})
+    long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
+
+
+@dataclass
+class TranslationDataArguments(TextDataArguments):
+    """The data of a translator: pairs of texts."""
+
+    HELP_GROUP = "Data"
+
+    train_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --train_file"})
+    validation_target_file: list[str] | None = field(
+        default=None, metadata={"help": "Target lines of a text --validation_file"}
+    )
+    test_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --test_file"})
+    source_column: str = field(
+        default="source", metadata={"help": "Column of the source text, such as translation.en"}
+    )
+    target_column: str = field(default="target", metadata={"help": "Column of the target text"})
+    embedded_size: int = field(default=30_000, metadata={"help": "Embedded data: number of pairs in all splits"})
+    source_locale: str = field(default="en", metadata={"help": "Embedded data: source locale"})
+    target_locale: str = field(default="de", metadata={"help": "Embedded data: target locale"})
+    max_source_length: int = field(default=128, metadata={"help": "Maximum source length in tokens"})
+    max_target_length: int = field(default=128, metadata={"help": "Maximum target length in tokens"})
+    packing: bool | None = field(
+        default=None,
+        metadata={"help": "Pack pairs into rows, kept apart (default: where it pays)"},
+    )
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
+        default="13a", metadata={"help": "Tokenization for BLEU", "group": "Evaluation and checkpoints"}
+    )
+    bleu_lowercase: bool = field(
+        default=False, metadata={"help": "Case-insensitive BLEU", "group": "Evaluation and checkpoints"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, dict.fromkeys(("max_source_length", "max_target_length"), POSITIVE_INT))
+        check_limits(self, {"embedded_size": ("at least 100", lambda value: value >= 100)})
+
+
+@dataclass
+class LanguageModelDataArguments(TextDataArguments):
+    """The data of a language model: texts, or dialogues."""
+
+    HELP_GROUP = "Data"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text"})
+    sample_by: Literal["line", "paragraph", "passage", "document"] | None = field(
+        default=None,
+        metadata={
+            "help": "Unit of text in .txt files; a passage has about 2,048 characters (default: document for "
+            "--objective causal, but passage with --streaming and line with --packing; line for other objectives)"
+        },
+    )
+    block_size: int = field(default=128, metadata={"help": "Length of a block in tokens"})
+    block_stride: int | None = field(
+        default=None,
+        metadata={"help": "Tokens from block to block in training (default: --block_size)"},
+    )
+    packing: bool = field(
+        default=False, metadata={"help": "Pack whole texts into blocks, without attention between texts"}
+    )
+    turns_column: str | None = field(
+        default=None,
+        metadata={"help": "Column of dialogues: lists of strings or of {role, content} messages; implies --packing"},
+    )
+    reverse_turns: bool = field(
+        default=False, metadata={"help": "Dialogues backwards, for the model that reranks replies (MMI)"}
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"block_size": POSITIVE_INT})
+        if self.reverse_turns and self.turns_column is None:
+            raise ValueError("--reverse_turns needs --turns_column")
+
+    def choose_sampling(self, objective: str) -> None:
+        """Set what one text of a .txt file is, where the user has not."""
+        if self.sample_by is not None:
+            return
+        texts = any(format_of(Path(name)) == ".txt" for name in self.train_file or ())
+        self.sample_by = "line"
+        if texts and objective == "causal" and not self.packing:
+            self.sample_by = "passage" if self.streaming else "document"
+            what = "Passages of a .txt file are" if self.streaming else "Each .txt file is"
+            report(f"{what} one text, line breaks included; --sample_by line makes each line one.")
+
+
+@dataclass
+class ClassifierDataArguments(TextDataArguments):
+    """The data of a classifier: texts with labels."""
+
+    HELP_GROUP = "Data"
+
+    text_column: str = field(default="text", metadata={"help": "Column of the text"})
+    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
+    max_length: int = field(default=128, metadata={"help": "Maximum length of a text in tokens"})
+    truncation_side: Literal["left", "right"] = field(
+        default="right", metadata={"help": "Side at which long texts are cut"}
+    )
+    packing: bool | None = field(
+        default=None,
+        metadata={"help": "Pack texts into rows, kept apart (default: where it pays)"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"max_length": POSITIVE_INT})
+
+
+@dataclass
+class ImageDataArguments(DataArguments):
+    """The data of an image encoder: images, with labels for a classifier."""
+
+    HELP_GROUP = "Data"
+
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Folder with a folder of images per class, or local files or patterns with a column of images or "
+            "of paths: .parquet, .csv, .tsv, .json, .jsonl"
+        },
+    )
+    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation folder or files"})
+    test_file: list[str] | None = field(default=None, metadata={"help": "Local test folder or files"})
+    image_column: str = field(default="image", metadata={"help": "Column of the image, or of the path of its file"})
+    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
+    image_size: int | None = field(
+        default=None,
+        metadata={"help": "Height and width in pixels (default: the model's, of a new one the data's, at most 64)"},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"image_size": POSITIVE_INT})
+
+
+DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
+    "translation": TranslationDataArguments,
+    "causal": LanguageModelDataArguments,
+    "masked": LanguageModelDataArguments,
+    "mlm+nsp": LanguageModelDataArguments,
+    "classification": ClassifierDataArguments,
+    "image_classification": ImageDataArguments,
+    "masked_image": ImageDataArguments,
+}

@@ -1,0 +1,42 @@
+"""Data made from what is installed: no download, and the same for the same seed."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..tasks import TaskName
+from .cldr_translation import DEFAULT_KINDS, cldr_translation, translation_corpus, unseen_examples
+from .corpus import Corpus
+from .digits import digits, digits_corpus
+from .kinds import KINDS
+from .language_names import LANGUAGES, classification_corpus, language_names
+from .standard_library import language_model_corpus, standard_library
+
+CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
+    "translation": translation_corpus,
+    "causal": language_model_corpus,
+    "masked": language_model_corpus,
+    "mlm+nsp": language_model_corpus,
+    "classification": classification_corpus,
+    "image_classification": digits_corpus,
+    "masked_image": digits_corpus,
+}
+
+
+def embedded_corpus(data_args: Any, task: TaskName) -> Corpus:
+    """Return the corpus of a task."""
+    return CORPORA[task](data_args)
+
+
+__all__ = [
+    "CORPORA",
+    "DEFAULT_KINDS",
+    "KINDS",
+    "LANGUAGES",
+    "Corpus",
+    "cldr_translation",
+    "digits",
+    "embedded_corpus",
+    "language_names",
+    "standard_library",
+    "unseen_examples",
+]

@@ -1,0 +1,201 @@
+"""Images in rows: files in folders of classes, paths and bytes in columns; decoded once, into a file of pixels."""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from datasets import Dataset, Features, Image, Value
+from datasets.fingerprint import generate_random_fingerprint
+
+from vanillaformer.console.progress import Advance, stage
+from vanillaformer.console.reporting import report
+
+from . import images
+from .arrow_files import arrow_file
+from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
+from .opening import FILE, PROBLEM, ROW
+
+NAME = "name"
+"""Column of the name of an image's file, empty where it has none."""
+DECODED = Features({"image": Value("large_binary"), NAME: Value("string"), PROBLEM: Value("string")})
+AT_ONCE = 256
+"""Images that are decoded together."""
+LARGEST_FILE = 2**35
+"""Bytes of the pixels of a split, which are kept in a file."""
+LOOKED_AT = 25
+"""Images whose sizes are looked at."""
+LARGEST_SIDE = 64
+"""Pixels of a side that no image has by default: a small model sees no more."""
+
+Cell = tuple[str, bytes | Path | None]
+"""The name of an image's file, and its bytes or its path; None for a row without an image."""
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are read.
+
+    Attributes:
+        size: Height and width in pixels.
+        folder: Where relative paths begin.
+        workers: Threads that decode.
+        kept: Whether the pixels are kept for another run.
+    """
+
+    size: int = 0
+    folder: Path = Path()
+    workers: int = 1
+    kept: bool = True
+
+
+def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_bad: bool = False) -> Dataset:
+    """Return the images in a folder as rows of paths, with the name of the folder that each is in as its class.
+
+    Args:
+        option: The option that named the folder.
+        folder: The folder; if no classes are needed, images may be anywhere in it.
+        columns: The columns of the task, by the option that names each.
+        skip_bad: Leave out classes without images; otherwise they are an error.
+
+    Raises:
+        ValueError: There are no images, or not a folder for each class.
+    """
+    kinds = ", ".join(ENDINGS)
+    paths = list(image_files(folder))
+    if not paths:
+        raise ValueError(f"--{option} {folder}: there are no images in it ({kinds})")
+    rows: dict[str, list[Any]] = {columns["image_column"]: list(map(str, paths))}
+    if "label_column" in columns:
+        if stray := [path for path in paths if path.parent == folder]:
+            raise ValueError(
+                f"--{option} {folder}: {stray[0].name} is in no folder of a class ({len(stray):,} such images): the "
+                "images of each class must be in a folder of its name"
+            )
+        labels = [path.relative_to(folder).parts[0] for path in paths]
+        inner = (path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        for name in sorted({path.name for path in inner} - set(labels)):
+            if not skip_bad:
+                raise ValueError(
+                    f"--{option} {folder}: the folder {name} has no images ({kinds}); remove it, or --bad_rows skip "
+                    "leaves it out"
+                )
+            report(f"{folder}: the folder {name} has no images and is left out.")
+        rows[columns["label_column"]] = labels
+    features = Features(dict.fromkeys(rows, Value("string")) | {ROW: Value("int64")})
+    return Dataset.from_dict({**rows, ROW: range(1, len(paths) + 1)}, features=features)
+
+
+def usual_size(rows: Dataset, column: str, options: ImageOptions) -> int:
+    """Return the side that images are scaled to by default: the median of their longer sides, within limits.
+
+    It is a multiple of the side of a patch (`usual_patch`).
+    """
+    sides = []
+    for _, source in islice(_cells(rows, column, options.folder), LOOKED_AT):
+        try:
+            sides.append(max(read_image(source).size) if source is not None else 0)
+        except ValueError:  # which is an error, or left out, when all are read
+            continue
+    side = min(LARGEST_SIDE, int(median(sides or [LARGEST_SIDE])))
+    patch = usual_patch(side)
+    return max(1, round(side / patch)) * patch
+
+
+def usual_patch(side: int) -> int:
+    """Return the side of the patches of images by default: a power of 2, so that there are at most 9 in a row."""
+    patch = 2
+    while side > 9 * patch:
+        patch *= 2
+    return patch
+
+
+def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
+    """Return images as pixels: columns `image`, `NAME` and `PROBLEM`, which says why one cannot be read.
+
+    The pixels are in a file that is mapped into memory, and kept for the next run on the same images.
+
+    Args:
+        rows: Rows with images: paths, or structs of bytes and path.
+        column: The column of the images.
+        options: How they are read.
+
+    Raises:
+        ValueError: There are too many to keep their pixels.
+    """
+    if not options.kept:
+        table = pa.concat_tables([DECODED.arrow_schema.empty_table(), *_tables(rows, column, options)])
+        return Dataset(table, fingerprint=generate_random_fingerprint())
+    total = len(rows) * options.size**2 * CHANNELS
+    if total > LARGEST_FILE:
+        raise ValueError(
+            f"{len(rows):,} images of {options.size} by {options.size} pixels take {total / 2**30:,.0f} GiB: use "
+            "--streaming, which decodes them while training, or a smaller --image_size"
+        )
+    digest = hashlib.blake2b(Path(images.__file__).read_bytes(), digest_size=16)
+    digest.update(str(options.size).encode())
+    for name, source in _cells(rows, column, options.folder):
+        content: Any = source
+        if isinstance(source, Path):
+            found = source.stat() if source.is_file() else None
+            content = repr(found and (found.st_size, found.st_mtime_ns)).encode()
+        digest.update(f"{name}:{len(content or b'')}:".encode() + (content or b""))
+    with stage("Reading the images", len(rows), "images") as advance:
+        tables = partial(_tables, rows, column, options, advance)
+        return arrow_file(f"images-{digest.hexdigest()}", DECODED.arrow_schema, tables)
+
+
+def _tables(
+    rows: Dataset, column: str, options: ImageOptions, advance: Advance = lambda count: None
+) -> Iterator[pa.Table]:
+    cells = _cells(rows, column, options.folder)
+    with ThreadPoolExecutor(options.workers) as pool:  # Pillow lets other threads work while it decodes
+        while chunk := list(islice(cells, AT_ONCE)):
+            found = list(pool.map(partial(_decoded, size=options.size), chunk))
+            values = zip(*found)
+            arrays = [pa.array(list(value), field.type) for value, field in zip(values, DECODED.arrow_schema)]
+            yield pa.Table.from_arrays(arrays, schema=DECODED.arrow_schema)
+            advance(len(chunk))
+
+
+def _decoded(cell: Cell, size: int) -> tuple[bytes | None, str, str | None]:
+    """Return the pixels of an image, its name, and why it cannot be read."""
+    name, source = cell
+    if source is None:
+        return None, name, "the image is missing"
+    try:
+        return pixels(source, size), name, None
+    except ValueError as error:
+        return None, name, f"{f'{name} cannot be read' if name else 'the image cannot be read'}: {error}"
+
+
+def _cells(rows: Dataset, column: str, folder: Path) -> Iterator[Cell]:
+    """Yield the images of a column: paths, or structs of bytes and path."""
+    columns = [name for name in (column, FILE) if name in rows.column_names]
+    for table in rows.select_columns(columns).with_format("arrow").iter(AT_ONCE):
+        files = table[FILE].to_pylist() if FILE in columns else [None] * len(table)
+        for cell, file in zip(table[column].to_pylist(), files):
+            start = folder if file is None else Path(file).parent
+            data, path = image_cell(cell).values()
+            yield path or "", data if data is not None else start / path if path else None
+
+
+def image_cell(cell: Any) -> dict[str, Any]:
+    """Return the bytes and the path of an image, as the feature `Image` of `datasets` has them."""
+    if isinstance(cell, Mapping):
+        return {"bytes": cell.get("bytes"), "path": cell.get("path")}
+    return {"bytes": cell, "path": None} if isinstance(cell, bytes) else {"bytes": None, "path": cell}
+
+
+def undecoded(rows: Any) -> Any:
+    """Return rows, or a stream of them, whose images are given as they are stored."""
+    for name, feature in (rows.features or {}).items():
+        if isinstance(feature, Image):
+            rows = rows.cast_column(name, Image(decode=False))
+    return rows

@@ -1,0 +1,163 @@
+"""Batches of images: pixels normalized and changed per batch, patches hidden, and the processor saved with a model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import ViTImageProcessorPil
+
+from vanillaformer.console.reporting import report
+
+from ..arrow_files import batch_size
+from ..images import CHANNELS
+from ..rows import DataStats
+from .augmentation import DRAWS, AugmentationArguments, augmented, row_draws
+from .batching import epoch_seed
+from .collators import EVALUATION, EpochCollator
+from .statistics import describe_classes, shortfalls
+
+SAMPLE = 20_000
+"""Images whose mean and deviation all are normalized by."""
+SMALLEST_DEVIATION = 1e-3
+"""Standard deviation of a channel below which it is constant, and not divided by it."""
+
+
+class ImageCollator(EpochCollator):
+    """Makes batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B).
+
+    Args:
+        processor: Says the size, and what pixels are normalized by.
+        augmentation: How training images are changed; None for not at all.
+        seed: Seed of the changes.
+    """
+
+    def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
+        self.size = processor.size["height"], processor.size["width"]
+        self.mean, self.std = (
+            torch.tensor(values).view(-1, 1, 1) for values in (processor.image_mean, processor.image_std)
+        )
+        self.augmentation, self.seed = augmentation, seed
+        self.set_epoch(0)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        pixels = [row["pixel_values"] for row in rows]
+        batch = {"pixel_values": self.images(pixels)}
+        if "labels" in rows[0]:
+            batch["labels"] = torch.tensor([row["labels"] for row in rows])
+        return batch
+
+    def images(self, pixels: list[bytes]) -> torch.Tensor:
+        """Return normalized images, in training changed ones."""
+        images = self.normalized(*pixels)
+        if self.augmentation is None or self.epoch == EVALUATION:
+            return images
+        return augmented(images, row_draws(pixels, epoch_seed(self.seed, self.epoch), DRAWS), self.augmentation)
+
+    def normalized(self, *pixels: bytes) -> torch.Tensor:
+        """Return images (B, C, H, W) of mean 0 and deviation 1."""
+        return (unpacked(pixels, self.size).float() / 255 - self.mean) / self.std
+
+    def colors(self, images: torch.Tensor) -> np.ndarray:
+        """Return normalized images as colors from 0 to 1 (B, H, W, C)."""
+        return (images * self.std + self.mean).clamp(0, 1).permute(0, 2, 3, 1).numpy()
+
+
+class PatchMasking(ImageCollator):
+    """The same with `bool_masked_pos` (B, N): which of the N patches of an image are hidden (Xie et al. 2022).
+
+    Args:
+        processor: As above.
+        patch_size: Side of a patch in pixels.
+        ratio: Part of the patches that is hidden, at least one.
+        augmentation: As above.
+        seed: Seed of changes and masks.
+    """
+
+    def __init__(self, processor: Any, patch_size: int, ratio: float, augmentation: Any = None, seed: int = 0):
+        super().__init__(processor, augmentation, seed)
+        self.patch_size = patch_size
+        self.grid = self.size[0] // patch_size, self.size[1] // patch_size
+        self.patches = self.grid[0] * self.grid[1]
+        self.hidden = min(self.patches, max(1, round(ratio * self.patches)))
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = super().__call__(rows)
+        draws = row_draws([row["pixel_values"] for row in rows], epoch_seed(self.seed + 1, self.epoch), self.patches)
+        order = draws.argsort(dim=1)
+        return {**batch, "bool_masked_pos": torch.zeros_like(draws).scatter(1, order[:, : self.hidden], 1.0).bool()}
+
+    def pixel_mask(self, masks: torch.Tensor) -> torch.Tensor:
+        """Return which pixels (B, H, W) the masks of patches (B, N) hide."""
+        side = self.patch_size
+        return masks.view(len(masks), *self.grid).repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)
+
+
+def unpacked(pixels: Sequence[bytes], size: tuple[int, int]) -> torch.Tensor:
+    """Return images (B, C, H, W) of bytes in rows of columns of channels."""
+    values = np.frombuffer(b"".join(pixels), np.uint8).reshape(len(pixels), *size, CHANNELS)
+    return torch.from_numpy(values.transpose(0, 3, 1, 2).copy())
+
+
+def new_processor(rows: Dataset, size: int) -> Any:
+    """Return the image processor of images of a size, which normalizes by their mean and deviation.
+
+    Args:
+        rows: Training rows with `image`; of many, an even sample is looked at.
+        size: Rows and columns of an image.
+    """
+    chosen = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)).with_format("arrow")
+    sums, count = np.zeros((2, CHANNELS)), 0
+    for table in chosen.iter(batch_size(rows)):
+        values = channel_values(table["image"]) / 255
+        sums += values.sum(axis=0), (values**2).sum(axis=0)
+        count += len(values)
+    mean = sums[0] / count
+    deviation = np.sqrt(np.maximum(sums[1] / count - mean**2, 0))
+    deviation[deviation < SMALLEST_DEVIATION] = 1.0
+    return image_processor(size, mean.round(6).tolist(), deviation.round(6).tolist())
+
+
+def image_processor(size: int, mean: list[float], std: list[float]) -> Any:
+    """Return a `ViTImageProcessor`, which needs no torchvision and no code of ours to be loaded."""
+    return ViTImageProcessorPil(
+        size={"height": size, "width": size}, image_mean=mean, image_std=std, do_convert_rgb=True
+    )
+
+
+def channel_values(column: pa.ChunkedArray) -> np.ndarray:
+    """Return the pixels of a column of images (N · H · W, C)."""
+    return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(-1, CHANNELS)
+
+
+def image_rows(splits: DatasetDict) -> DatasetDict:
+    """Return the rows that the collators take, with their names: `pixel_values` and, where there are any, `labels`."""
+    names = {"image": "pixel_values", "label": "labels"}
+    columns = splits["train"].column_names
+    return splits.rename_columns({old: new for old, new in names.items() if old in columns})
+
+
+def encode_images(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of a batch of a stream."""
+    return {"pixel_values": batch["image"]}
+
+
+def describe_images(rows: Mapping[str, Dataset], data_stats: DataStats, *, sample: bool = False) -> DataStats:
+    """Report how many images there are of each class; return all statistics.
+
+    Args:
+        rows: Rows of `image_rows` by split.
+        data_stats: By split, how many rows were left out, or occur in the training data too.
+        sample: Whether the training rows are only the first of a stream.
+    """
+    if sample:
+        report("Streaming: what is said of the training data is true of its first rows.")
+    stats = {split: {"rows": len(part), **data_stats.get(split, {})} for split, part in rows.items()}
+    for split, part in rows.items():
+        words = [*describe_classes(part, stats[split]), *shortfalls(stats[split])]
+        report(f"{split.capitalize()} data: {'; '.join([f'{len(part):,} images', *words])}.")
+    if sample:
+        stats["train"]["sampled rows"] = stats["train"].pop("rows")
+    return stats

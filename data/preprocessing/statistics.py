@@ -1,0 +1,192 @@
+"""Statistics of the data: printed before training, and kept in the record of a run."""
+
+from collections.abc import Callable, Mapping
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import ClassLabel, Dataset
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.console.reporting import report
+
+from ..duplicates import hashes
+from ..labels import LISTED, classes_in_words, short_name
+from ..rows import DataStats, arrow_column
+from .batching import row_lengths, row_order, token_batches
+from .blocks import value_chunks
+from .tokenizing import TokenizedSplits
+
+BATCHES = 200
+"""Number of batches from which the share of padding is estimated."""
+UNREACHABLE = "references that cannot be produced exactly"
+UNSEEN = "classes without rows"
+IDS_AT_ONCE = 1_000_000
+Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+
+
+def describe_data(
+    rows: TokenizedSplits,
+    tokenizers: Pair,
+    training_args: Any,
+    data_stats: DataStats | None = None,
+    *,
+    sample: bool = False,
+    packed: Callable[[np.ndarray], int] | None = None,
+) -> DataStats:
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
+
+    Args:
+        rows: Tokenized rows, with how many of their texts were too long.
+        tokenizers: Those of source and target, or the same twice.
+        training_args: The training arguments, which say what makes a batch.
+        data_stats: By split, how many rows were left out, or occur in the training data too.
+        sample: Whether the training rows are only the first of a stream.
+        packed: Counts the tokens of a batch whose texts share rows (`padding_share`).
+    """
+    if sample:
+        report("Streaming: what is said of the training data is true of its first rows.")
+    known = data_stats or {}
+    stats = {
+        split: {"rows": len(part), **known.get(split, {}), **rows.stats.get(split, {})} for split, part in rows.items()
+    }
+    sides = {"input_ids": tokenizers[0]}
+    if "labels" in rows["train"].column_names and hasattr(rows["train"].features["labels"], "feature"):
+        sides["labels"] = tokenizers[1]
+    used: dict[int, np.ndarray] = {}
+    for split, part in rows.items():
+        words = []
+        for column, tokenizer in sides.items():
+            name = {"input_ids": "source ", "labels": "target "}[column] if len(sides) == 2 else ""
+            counts = token_counts(part, column, len(tokenizer))
+            if split == "train":
+                used[id(tokenizer)] = used.get(id(tokenizer), 0) + counts
+            found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
+            stats[split] |= {f"{name}{what}": value for what, value in found.items()}
+            words.append(_words(name, found))
+        if split != "train" and "target" in part.column_names:
+            stats[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+        words += describe_classes(part, stats[split])
+        words += shortfalls(stats[split])
+        report(f"{split.capitalize()} data: {stats[split]['rows']:,} rows; {'; '.join(words)}.")
+    if "labels" in rows["train"].column_names:  # rows are whole texts, not blocks
+        _compare_with_training(rows, stats)
+    for (column, tokenizer), name in zip(sides.items(), ("source ", "target ")):
+        if column == "input_ids" or tokenizers[0] is not tokenizers[1]:
+            name = name if tokenizers[0] is not tokenizers[1] else ""
+            size, seen = len(tokenizer), int((used[id(tokenizer)] > 0).sum())
+            stats["train"] |= {f"{name}vocabulary": size, f"{name}vocabulary used": seen}
+            report(f"Vocabulary: {seen:,} of {size:,} {name}tokens occur in the training data.")
+    stats["train"]["padding"] = padding_share(rows["train"], training_args, packed=packed)
+    report(f"Padding: {stats['train']['padding']:.1%} of a training batch.")
+    if sample:
+        stats["train"]["sampled rows"] = stats["train"].pop("rows")
+    return stats
+
+
+def _compare_with_training(rows: TokenizedSplits, stats: DataStats) -> None:
+    """Report held-out rows that are to the model as training rows are, with other texts: unknown words, cut ends."""
+    known = token_keys(rows["train"])
+    for split in (split for split in rows if split != "train"):
+        count = int(np.isin(token_keys(rows[split]), known).sum())
+        if count > stats[split].get("also in train", 0):
+            stats[split]["tokens of a training row"] = count
+            report(f"{split} data: {count:,} of {len(rows[split]):,} rows have the same tokens as a training row.")
+
+
+def token_keys(rows: Dataset) -> np.ndarray:
+    """Return a hash of the input tokens of each row."""
+    keys = []
+    for cells in arrow_column(rows, "input_ids").chunks:
+        ids, offsets = cells.values.to_numpy(), cells.offsets.to_numpy()
+        keys.append(hashes(ids[start:end].tobytes() for start, end in pairwise(offsets)))
+    return np.concatenate(keys)
+
+
+def describe_classes(rows: Dataset, stats: dict[str, Any]) -> list[str]:
+    """Note how the rows of a split are divided among the classes; return it in words, nothing of other tasks."""
+    if not isinstance(feature := rows.features.get("labels"), ClassLabel):
+        return []
+    counts: np.ndarray = np.bincount(np.asarray(rows.with_format("arrow")["labels"]), minlength=feature.num_classes)
+    stats |= {"classes": int((counts > 0).sum()), "rows of the rarest class": int(counts[counts > 0].min())}
+    stats[UNSEEN] = [feature.names[number] for number in np.flatnonzero(counts == 0)]
+    return [classes_in_words(feature.names, counts)]
+
+
+def shortfalls(stats: Mapping[str, Any]) -> list[str]:
+    """Return what a split's scores suffer from, in words: cut texts, references out of reach, classes without rows."""
+    count = stats.get("rows") or 1
+    cut = {name.removesuffix(" cut"): number for name, number in stats.items() if name.endswith(" cut") and number}
+    words = [f"{number / count:.1%} of the {name} cut" for name, number in cut.items()]
+    if unreachable := stats.get(UNREACHABLE):
+        words.append(
+            f"{unreachable / count:.1%} of the references cannot be produced exactly, because the tokenizer or "
+            "--max_target_length changes them"
+        )
+    if unseen := stats.get(UNSEEN):
+        listed = ", ".join(map(short_name, unseen[:LISTED])) + ", ..." * (len(unseen) > LISTED)
+        words.append(f"{len(unseen):,} of {stats['classes'] + len(unseen):,} classes without rows: {listed}")
+    return words
+
+
+def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
+    """Return how often each of `size` tokens occurs in a column."""
+    counts = np.zeros(size, dtype=np.int64)
+    for ids in value_chunks(rows, column):
+        for start in range(0, len(ids), IDS_AT_ONCE):
+            part = ids.slice(start, IDS_AT_ONCE).to_numpy()
+            counts += np.bincount(part[part >= 0], minlength=size)  # labels have -100 where no loss is wanted
+    return counts
+
+
+def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.ndarray], int] | None = None) -> float:
+    """Return the share of padding in the first batches of the first epoch.
+
+    Args:
+        rows: Rows to train on.
+        training_args: What makes a batch.
+        packed: Returns the tokens that a batch of rows of lengths (B, 1 or 2) is computed with, where texts share
+            rows. Default: each has a row of its own.
+    """
+    lengths, size = row_lengths(rows), training_args.train_batch_size
+    parts = training_args.gradient_accumulation_steps * training_args.world_size
+    if getattr(training_args, "tokens_per_batch", None) is not None:
+        whole = token_batches(lengths, training_args, packed=packed is not None).epoch_batches()[:BATCHES]
+        batches = [batch[part::parts] for batch in whole for part in range(parts)]
+    else:
+        order = iter(row_order(lengths, training_args) or range(len(lengths)))
+        numbers = np.fromiter(islice(order, size * BATCHES), np.int64)
+        batches = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+    computed = sum((packed or padded)(lengths[batch]) for batch in batches if len(batch))
+    return 1 - sum(int(lengths[batch].sum()) for batch in batches) / computed
+
+
+def padded(lengths: np.ndarray) -> int:
+    """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
+    return int((lengths.max(axis=0) * len(lengths)).sum())
+
+
+def _lengths(rows: Dataset, column: str) -> dict[str, float]:
+    cells = rows.with_format("arrow")[column]
+    lengths = pc.list_value_length(cells)
+    return {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
+
+
+def _unreachable(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many targets differ from what their tokens are decoded to."""
+    found = 0
+    for batch in rows.select_columns(["labels", "target"]).iter(1_000):
+        decoded = tokenizer.batch_decode(batch["labels"], skip_special_tokens=True)
+        found += sum(text != target for text, target in zip(decoded, batch["target"]))
+    return found
+
+
+def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
+    unknown = tokenizer.unk_token_id
+    return 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
+
+
+def _words(name: str, found: dict[str, float]) -> str:
+    text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
+    return text + (f", {found['unknown tokens']:.2%} unknown" if found["unknown tokens"] else "")

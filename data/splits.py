@@ -1,0 +1,260 @@
+"""Training, validation and test splits: held out, capped, without leaks."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import cast
+
+import numpy as np
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict
+
+from vanillaformer.console.reporting import report
+
+from .arguments import COLUMNS, DataArguments
+from .duplicates import text_numbers, without_leaks
+from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
+from .tasks import TASKS, TaskName
+
+NEAR = 0.2
+"""How far the share of characters that is held out may be from the fraction, as a part of it."""
+
+
+def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
+    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them.
+
+    Args:
+        dataset: The splits, of which `train` is one.
+        task: The task; rows are distinguished by its first column.
+        data_args: How much is held out, and how much is used of each split.
+    """
+    column, exact = COLUMNS[task][0], not TASKS[task].whole_texts
+    dataset, before = _capped(dataset, data_args), cast(DataStats, {})
+    if data_args.drop_leaked_rows:  # before other rows are held out of those that stay
+        dataset, before = without_leaks(dataset, column, exact=exact, drop=True)
+    dataset = _capped(hold_out(dataset, task, data_args), data_args)
+    if not data_args.drop_leaked_rows:  # those that are trained on are compared
+        dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
+    dataset, leaks = without_leaks(dataset, column, exact=exact, drop=data_args.drop_leaked_rows)
+    for split, counts in before.items():
+        leaks[split] |= {name: count + leaks[split].get(name, 0) for name, count in counts.items()}
+    dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
+    return dataset, leaks
+
+
+def _capped(dataset: DatasetDict, data_args: DataArguments) -> DatasetDict:
+    caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
+    return DatasetDict({split: cap(rows, caps.get(split), data_args.split_seed) for split, rows in dataset.items()})
+
+
+def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> DatasetDict:
+    """Take validation data, where there is none, and `test_fraction` out of the training split.
+
+    `hold_out="random"` draws distinct texts, so that rows with the same text (`duplicates.alike`) stay together; what
+    the test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
+    every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
+    has put them in, where those with equal values stay together), the test's last of all.
+
+    The fractions are of the rows, or distinct texts; of running text they are of the characters. Documents, and a
+    single text, are cut where no whole ones have about that many: the last characters of each are held out.
+
+    Raises:
+        ValueError: There is too little, or test data already.
+    """
+    if data_args.test_fraction and "test" in dataset:
+        raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")
+    column = COLUMNS[task][0]
+    fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
+    if data_args.test_fraction:
+        fractions["test"] = data_args.test_fraction
+    rows, seed, exact = dataset["train"], data_args.split_seed, not TASKS[task].whole_texts
+    if fractions:
+        at_end = data_args.hold_out == "end"
+        running = exact and "text" in rows.column_names and data_args.turns_column is None
+        sizes = _characters(rows) if running else None
+        cut = running and (len(rows) == 1 or data_args.sample_by == "document") and ORDER not in rows.column_names
+        parts: dict[str, Dataset] = {}
+        if not cut or len(rows) > len(fractions):
+            if at_end:
+                parts = _from_the_end(rows, fractions, sizes, data_args.order_column)
+            else:
+                parts = _at_random(rows, column, fractions, sizes, seed, exact=exact)
+        if running:
+            parts = _by_characters(rows, parts, fractions, cut=cut, at_end=at_end)
+        dataset = DatasetDict({**dataset, **parts})
+    kept = {split: [name for name in part.column_names if name != ORDER] for split, part in dataset.items()}
+    return DatasetDict({split: part.select_columns(kept[split]) for split, part in dataset.items()})
+
+
+def _distinct(count: int, column: str) -> str:
+    return f"{count} distinct {column}{'' if count == 1 else 's'}"
+
+
+def _at_random(
+    rows: Dataset, column: str, fractions: dict[str, float], sizes: np.ndarray | None, seed: int, *, exact: bool
+) -> dict[str, Dataset]:
+    number_of = text_numbers(rows, column, exact=exact)
+    size = int(number_of.max(initial=-1)) + 1
+    if size <= len(fractions):
+        given = " or ".join(f"--{split}_file" for split in fractions)
+        raise ValueError(
+            f"a {' and a '.join(fractions)} part cannot be split from {_distinct(size, column)}: give {given}"
+        )
+    left, parts = np.arange(size), np.zeros(size, np.int8)  # the number of each text's split
+    labels = arrow_column(rows, "label").to_numpy() if "label" in rows.column_names else None
+    names = ["train", *fractions]
+    for split in sorted(fractions):  # the test first: its texts do not change with the validation's fraction
+        rng = Random(seed if split == "validation" else f"test-{seed}")
+        count = min(max(1, round(size * fractions[split])), len(left) - 1)
+        if labels is None:
+            held_out = left[rng.sample(range(len(left)), count)]
+            if sizes is not None:
+                lengths = np.bincount(number_of, weights=sizes)
+                held_out = _of_about(fractions[split] * lengths.sum(), held_out, left, lengths, rng)
+        else:
+            held_out = _drawn_by_class(left, number_of, labels, count, rng)
+        if not len(held_out):
+            raise ValueError(
+                f"a {split} part cannot be split from {_distinct(len(left), column)} in which no class has two: "
+                f"give --{split}_file"
+            )
+        parts[held_out] = names.index(split)
+        left = np.setdiff1d(left, held_out)
+    part_of = parts[number_of]
+    return {split: select_rows(rows, np.flatnonzero(part_of == names.index(split))) for split in names}
+
+
+def _of_about(wanted: float, drawn: np.ndarray, left: np.ndarray, lengths: np.ndarray, rng: Random) -> np.ndarray:
+    """Return the texts drawn if they have about as many characters as wanted, or else others that have, if any."""
+    if abs(lengths[drawn].sum() - wanted) <= NEAR * wanted:
+        return drawn
+    found, total = [], 0.0
+    for text in rng.sample(left.tolist(), len(left) - 1):
+        if total < wanted and total + lengths[text] <= (1 + NEAR) * wanted:
+            found.append(text)
+            total += lengths[text]
+    return np.array(found or [left[lengths[left].argmin()]])
+
+
+def _drawn_by_class(
+    left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
+) -> np.ndarray:
+    """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough.
+
+    Args:
+        left: The numbers of the texts to draw from.
+        number_of: The number of each row's text.
+        labels: The class of each row.
+        count: How many to draw.
+        rng: Decides which.
+    """
+    here = np.isin(number_of, left)
+    count_of_labels = int(labels.max()) + 1
+    codes = np.unique(number_of[here].astype(np.int64) * count_of_labels + labels[here])
+    pairs = np.stack([codes // count_of_labels, codes % count_of_labels], axis=1)
+    starts = np.searchsorted(pairs[:, 0], left)  # a text has one class as a rule
+    ends = np.append(starts[1:], len(pairs))
+    random = np.random.default_rng(rng.getrandbits(64))
+    turns = np.empty(len(left))
+    for label in np.unique(
+        pairs[starts, 1]
+    ):  # the n-th text of a class is drawn when that share of each class has been drawn
+        members = random.permutation(np.flatnonzero(pairs[starts, 1] == label))
+        turns[members] = (random.random() + np.arange(len(members))) / len(members)
+    remaining, drawn = np.bincount(pairs[:, 1]), []
+    for index in np.argsort(turns, kind="stable"):
+        classes = pairs[starts[index] : ends[index], 1]
+        if (remaining[classes] > 1).all():
+            remaining[classes] -= 1
+            drawn.append(left[index])
+        if len(drawn) == count:
+            break
+    return np.array(drawn, dtype=np.int64)
+
+
+def _from_the_end(
+    rows: Dataset, fractions: dict[str, float], sizes: np.ndarray | None, column: str | None
+) -> dict[str, Dataset]:
+    """Cut the rows where the fractions are over, or of ordered rows at the nearest change of their value."""
+    ends = np.arange(1, len(rows) + 1) if sizes is None else np.cumsum(sizes)
+    targets = [int(ends[-1] * start) for start, _ in _bounds(fractions)]
+    changes, values = np.arange(1, len(rows)), cast("list[str]", [])
+    if ORDER in rows.column_names:
+        values, number_of = distinct_cells(rows, ORDER)
+        changes = np.flatnonzero(np.diff(number_of)) + 1
+    if len(changes) < len(fractions):
+        found = f"--order_column {column!r}: {_distinct(len(values), 'value')}" if values else f"{len(rows)} rows"
+        raise ValueError(f"{found}: too few for {', '.join(['train', *fractions])}")
+    for split, start, end in zip(("train", *fractions), targets, [*targets[1:], ends[-1]]):
+        if end <= start:
+            size = f"{ends[-1]} {'rows' if sizes is None else 'characters'}"
+            raise ValueError(f"--hold_out end leaves nothing for {split} of {size}: change the fractions")
+    cuts = [len(rows)]
+    for number in reversed(range(len(fractions))):  # each of the splits before needs a value
+        near = changes[number : np.searchsorted(changes, cuts[0])]
+        cuts.insert(0, int(near[np.abs(ends[near - 1] - targets[number + 1]).argmin()]))
+    spans = dict(zip(("train", *fractions), zip([0, *cuts], cuts)))
+    if values:
+        words = (
+            f"{split} {values[number_of[start]]} to {values[number_of[end - 1]]} ({end - start:,} rows)"
+            for split, (start, end) in spans.items()
+        )
+        report(f"Split by {column}: {', '.join(words)}.")
+    return {split: rows.select(range(start, end)) for split, (start, end) in spans.items()}
+
+
+def _bounds(fractions: Mapping[str, float]) -> list[tuple[float, float]]:
+    """Return where the training split and those held out begin and end, as parts of the whole."""
+    taken = list(fractions.values())
+    starts = [0, *(1 - sum(taken[number:]) for number in range(len(taken)))]
+    return list(zip(starts, [*starts[1:], 1]))
+
+
+def _characters(rows: Dataset) -> np.ndarray:
+    return pc.utf8_length(arrow_column(rows, "text")).to_numpy().astype(np.int64)
+
+
+def _shares(parts: Mapping[str, Dataset]) -> dict[str, float]:
+    counts = {split: int(_characters(rows).sum()) for split, rows in parts.items()}
+    return {split: count / sum(counts.values()) for split, count in counts.items()}
+
+
+def _by_characters(
+    rows: Dataset, parts: dict[str, Dataset], fractions: dict[str, float], *, cut: bool, at_end: bool
+) -> dict[str, Dataset]:
+    """Cut documents of which no whole ones have about the fractions of the characters, and say what is held out."""
+    shares, names = _shares(parts), ", ".join(fractions)
+    near = bool(parts) and all(abs(shares[split] - part) <= NEAR * part for split, part in fractions.items())
+    if cut and not near:
+        parts = _cut(rows, fractions, at_end=at_end)
+        what = f"{len(rows):,} texts: the last characters{'' if at_end else ' of each'}"
+        what = "a single text: its last characters" if len(rows) == 1 else what
+        report(f"The data is {what} are held out ({names}).")
+    if len(rows) > 1 and (cut or not near):
+        words = ", ".join(f"{share:.1%} for {split}" for split, share in _shares(parts).items())
+        report(f"Characters: {words}.")
+    return parts
+
+
+def _cut(rows: Dataset, fractions: dict[str, float], *, at_end: bool) -> dict[str, Dataset]:
+    """Hold out the end of each text, or of all texts in a row."""
+    texts, parts = rows["text"][:], {}
+    lengths = np.array([len(text) for text in texts])
+    before, total = np.cumsum(lengths) - lengths, int(lengths.sum())
+    for split, bounds in zip(("train", *fractions), _bounds(fractions)):
+        if at_end:
+            starts, ends = (np.clip(int(total * bound) - before, 0, lengths) for bound in bounds)
+        else:
+            starts, ends = ((lengths * bound).astype(int) for bound in bounds)
+        pieces = [text[start:end] for text, start, end in zip(texts, starts, ends)]
+        pieces = [piece for piece in pieces if piece.strip()]
+        if not pieces:
+            raise ValueError(f"{total} characters leave nothing for {split}: change the fractions")
+        parts[split] = Dataset.from_dict({"text": pieces}, features=rows.features)
+    return parts
+
+
+def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
+    """Return at most `count` rows, drawn by the seed, in their order."""
+    if count is None or count >= len(rows):
+        return rows
+    return select_rows(rows, np.array(sorted(Random(seed).sample(range(len(rows)), count))))

@@ -1,0 +1,235 @@
+"""Streams: splits that are read during training, and their first rows, which are loaded before it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from math import inf
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
+from datasets import IterableDataset as Stream
+from datasets.fingerprint import generate_random_fingerprint
+
+from vanillaformer.console.limits import BUDGETS
+from vanillaformer.console.reporting import report
+
+from .arguments import COLUMNS, DataArguments
+from .duplicates import LeakCounter, text_keys, without_leaks
+from .image_rows import LOOKED_AT, ImageOptions, image_cell, usual_size
+from .json_files import column_names, needed_cells
+from .labels import with_labels
+from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
+from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows
+from .sources import Source
+from .tasks import TASKS, TaskName
+
+HELD_OUT = 1_000
+"""Rows of validation data (of passages a tenth), where there is none and --max_validation_samples is not given."""
+
+
+def check_streaming(data_args: DataArguments, training_args: Any) -> None:
+    """Check that the options can be used with a stream, and set those that it needs.
+
+    Raises:
+        ValueError: Naming an option that a stream cannot have.
+    """
+    if training_args.max_steps <= 0 and all(getattr(training_args, name) is None for name in BUDGETS):
+        options = ", ".join(f"--{name}" for name in BUDGETS)
+        raise ValueError(f"--streaming needs --max_steps or a budget ({options}): the length of an epoch is not known")
+    if training_args.tokens_per_batch is not None:
+        raise ValueError(
+            f"--tokens_per_batch {training_args.tokens_per_batch}: --streaming does not know the lengths of rows"
+        )
+    if training_args.ensemble:
+        raise ValueError(f"--ensemble {training_args.ensemble}: its models read the data again, not with --streaming")
+    if training_args.dataloader_num_workers > 1:
+        raise ValueError(
+            f"--dataloader_num_workers {training_args.dataloader_num_workers}: a stream is read by one at most"
+        )
+    data_args.packing = data_args.packing or False  # the default, None, follows the lengths of all rows
+    columns = {"split_column": None, "order_column": None}
+    fractions = {"test_fraction": 0.0, "validation_fraction": DataArguments.validation_fraction, "split_seed": 0}
+    for name, unset in {"packing": False, **fractions, **columns, "hold_out": "random"}.items():
+        if getattr(data_args, name) != unset:
+            raise ValueError(f"--{name} {getattr(data_args, name)} needs all data at once: not with --streaming")
+    if training_args.train_sampling_strategy != "random":
+        report(f"--streaming: --train_sampling_strategy {training_args.train_sampling_strategy} is not used.")
+        training_args.train_sampling_strategy = "random"  # a stream cannot be grouped by length
+    training_args.accelerator_config.dispatch_batches = False  # each process pads its own rows
+
+
+@dataclass
+class TextStream:
+    """The rows of a split in the task's columns, in order, for any number of epochs.
+
+    Attributes:
+        split: The split.
+        name: Name of their source in messages.
+        source: The rows before any check.
+        columns: Their columns, by the option that names each.
+        task: The task.
+        skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
+        images: How images are read.
+        buffer: Size of the shuffle buffer; 0 keeps the order.
+        seed: Seed of the order.
+        names: Names of the classes, once known.
+        left_out: Keys of texts whose rows are left out, sorted.
+        leaks: Finds those of the held-out rows among the rows that are read.
+        reported: Kinds of messages printed already.
+    """
+
+    split: str
+    name: str
+    source: Stream
+    columns: dict[str, str]
+    task: TaskName
+    skip_bad: bool = False
+    images: ImageOptions = field(default_factory=ImageOptions)
+    buffer: int = 0
+    seed: int = 0
+    names: list[str] | None = None
+    left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    leaks: LeakCounter = field(default_factory=lambda: LeakCounter({}, ""))
+    reported: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Look at the first row.
+
+        Raises:
+            ValueError: The stream is empty, or lacks a column.
+        """
+        first = next(iter(self.source), None)
+        if first is None:
+            raise ValueError(f"{self.name} has no rows")
+        check_columns(self.name, list(dict.fromkeys(column_names(first))), self.columns)
+
+    def batches(self, epoch: int = 0) -> Iterator[SplitRows]:
+        """Yield the usable rows of an epoch in batches, which are read and tokenized together.
+
+        Raises:
+            ValueError: Naming the first row that cannot be used.
+        """
+        source, size, bad, number = self.source, BatchSize(), 0, 0
+        if self.buffer:
+            source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
+            source.set_epoch(epoch)
+        numbered = enumerate(source, start=1)
+        while chunk := list(islice(numbered, size.rows)):
+            table = self._table(chunk)
+            size.adapt(len(chunk), table.rows.data.nbytes)
+            batch = usable_rows(readable_rows(table), self.task)
+            if "label" in COLUMNS[self.task]:
+                batch = with_labels(batch, self.names)
+            bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
+            if len(self.left_out) or self.leaks.keys:
+                keys = self.keys(batch.rows)
+                self.leaks.update(keys)
+                if (left_out := np.isin(keys, self.left_out)).any():
+                    batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
+            if len(batch.rows):
+                yield batch
+        if bad and "count" not in self.reported:
+            self.reported.add("count")
+            report(f"{self.name}: {bad:,} of {number:,} rows are bad and left out.")
+
+    def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
+        """Return as many usable rows, or all of them.
+
+        Raises:
+            ValueError: No row can be used.
+        """
+        parts: list[Dataset] = []
+        missing = inf if size is None else size
+        for batch in self.batches():
+            parts.append(batch.rows.select(range(int(min(len(batch.rows), missing)))))
+            missing -= len(parts[-1])
+            if not missing:
+                break
+        if not parts:
+            raise ValueError(f"{self.name}: --streaming finds no rows for {self.split}{hint}")
+        rows = concatenate_datasets(parts)
+        return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
+
+    def keys(self, rows: Dataset) -> np.ndarray:
+        """Return the keys by which rows are compared."""
+        return text_keys(rows, COLUMNS[self.task][0], exact=not TASKS[self.task].whole_texts)
+
+    def usual_image_size(self) -> int:
+        """Return the side of the images by the first of them."""
+        first = self._table(list(enumerate(self.source.take(LOOKED_AT), start=1)))
+        return usual_size(first.rows, "image", self.images)
+
+    def _table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
+        """Return numbered rows of the source as a table of the task's columns."""
+        names = dict(zip(COLUMNS[self.task], self.columns.values()))
+        image = names.pop("image", None)
+        columns = {option: name for option, name in self.columns.items() if option != "image_column"}
+        found = [needed_cells(row, columns) for _, row in chunk]
+        table: dict[str, list[Any]] = {column: [cells[name] for cells, _ in found] for column, name in names.items()}
+        features: dict[str, Any] = dict.fromkeys([*table, PROBLEM, FILE], Value("string"))
+        features |= dict.fromkeys((ROW, READ, LINES), Value("int64"))
+        if image is not None:
+            features["image"] = {"bytes": Value("large_binary"), "path": Value("string")}
+            table["image"] = [image_cell(row.get(image)) for _, row in chunk]
+        feature = (self.source.features or {}).get(names.get("label", ""))
+        if isinstance(feature, ClassLabel):
+            features["label"] = feature
+            table["label"] = [None if label is None else int(label) for label in table["label"]]
+        table |= {name: [row[name] for _, row in chunk] for name in (ROW, FILE, LINES) if name in chunk[0][1]}
+        table[READ] = [number for number, _ in chunk]
+        table[PROBLEM] = [row.get(PROBLEM) or problem for (_, row), (_, problem) in zip(chunk, found)]
+        schema = Features({name: features[name] for name in table}).arrow_schema
+        rows = Dataset(pa.table(table, schema=schema), fingerprint=generate_random_fingerprint())
+        return SplitRows(self.split, self.name, rows, self.skip_bad, self.images, reported=self.reported)
+
+
+def open_streams(
+    sources: dict[str, Source], data_args: DataArguments, task: TaskName
+) -> tuple[dict[str, SplitRows], TextStream]:
+    """Return rows of validation and test data, the first rows for training, and the stream of all of these.
+
+    Without validation data the first rows are held out, and rows with the same text are left out of the stream.
+
+    Raises:
+        ValueError: Naming the source, the row or the column at fault.
+    """
+    skip_bad = data_args.bad_rows == "skip"
+    streams = {
+        split: TextStream(
+            *(split, source.name, source.rows, source.columns, task, skip_bad),
+            images=replace(source.images, kept=False, workers=data_args.preprocessing_num_workers or 1),
+        )
+        for split, source in sources.items()
+    }
+    if TASKS[task].reads_images:
+        if data_args.image_size is None:
+            data_args.image_size = streams["train"].usual_image_size()
+        for stream in streams.values():
+            stream.images = replace(stream.images, size=data_args.image_size)
+    caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
+    parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
+    train, hint, column, drop = streams["train"], "", COLUMNS[task][0], data_args.drop_leaked_rows
+    taken = None if "validation" in parts else "validation"
+    if taken:
+        size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
+        parts["validation"] = replace(train.first_rows(size), split="validation")
+        held_out = parts["validation"].rows
+        train.source = train.source.skip(held_out[-1][READ])
+        train.left_out = np.unique(train.keys(held_out))
+        report(f"{train.name}: the first {len(held_out):,} rows are held out for validation.")
+        hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
+    held = DatasetDict({split: part.rows for split, part in parts.items()})
+    held, stats = without_leaks(held, column, exact=not TASKS[task].whole_texts, drop=drop)
+    parts = {split: replace(part, rows=held[split], stats=part.stats | stats[split]) for split, part in parts.items()}
+    keys = {split: train.keys(rows) for split, rows in held.items() if split != taken}
+    train.leaks = LeakCounter(keys, column, drop=drop)
+    if drop:
+        train.left_out = np.unique(np.concatenate([train.left_out, *keys.values()]))
+    if data_args.max_train_samples is not None:
+        train.source = train.source.take(data_args.max_train_samples)
+    parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
+    for split, found in train.leaks.stats().items():
+        parts[split].stats |= found
+    return parts, train

@@ -1,0 +1,94 @@
+"""Long stages print lines off a terminal, and leave a bar's place to it on one."""
+
+import re
+from itertools import islice
+from threading import Event
+
+import datasets
+import pytest
+from datasets import Dataset
+
+from vanillaformer.console import progress
+from vanillaformer.console.progress import stage
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.preprocessing.caching import cached_map
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    """The lines of a stage, which prints them all the time, and an event that comes with the third."""
+    printed, third = [], Event()
+
+    def report(line):
+        printed.append(line)
+        if len(printed) == 3:
+            third.set()
+
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(progress, "report", report)
+    return printed, third
+
+
+def test_lines_say_stage_count_and_speed(lines):
+    printed, third = lines
+    with stage("Tokenizing train data", 1_234_567) as advance:
+        advance(1_000)
+        assert third.wait(60)
+    pattern = r"Tokenizing train data: 1,000 of 1,234,567 texts in \d+ s, [\d,.]+ a second, [\d,]+ s left"
+    assert re.fullmatch(pattern, printed[-1])
+    count = len(printed)
+    Event().wait(0.02)
+    assert len(printed) == count
+
+
+def test_a_stage_that_cannot_count_says_how_long_it_takes(lines):
+    printed, third = lines
+    with stage("Reading the data"):
+        assert third.wait(60)
+    assert re.fullmatch(r"Reading the data: \d+ s", printed[-1])
+
+
+def test_an_error_ends_a_stage(lines):
+    with pytest.raises(KeyError), stage("Reading the data"):
+        raise KeyError("x")
+    count = len(lines[0])
+    Event().wait(0.02)
+    assert len(lines[0]) == count
+
+
+def test_a_bar_takes_the_place_of_lines_on_a_terminal(lines):
+    datasets.enable_progress_bars()
+    try:
+        rows = Dataset.from_dict({"text": ["a"] * 3})
+        cached_map(rows, lambda batch: lines[1].wait(0.02) or {"size": [1] * 3}, desc="Tokenizing")
+    finally:
+        datasets.disable_progress_bars()
+    assert lines[0] == []
+
+
+def test_tokenizing_prints_lines(monkeypatch):
+    counted = Event()
+
+    def report(line):
+        if re.match(r"Tokenizing train data: 1,000 of 1,500 texts in \d+ s, ", line):
+            counted.set()
+
+    def sizes(batch):
+        assert len(batch["text"]) == 1_000 or counted.wait(60)
+        return {"size": [len(text) for text in batch["text"]]}
+
+    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(progress, "report", report)
+    rows = Dataset.from_dict({"text": ["a"] * 1500})
+    mapped = cached_map(rows, sizes, desc="Tokenizing train data", remove_columns=["text"])
+    assert list(mapped["size"]) == [1] * 1500
+    assert counted.is_set()
+
+
+def test_a_column_of_texts_is_read_as_often_as_asked():
+    texts = [f"text {number}" for number in range(2500)]
+    rows = Dataset.from_dict({"text": texts, "label": range(2500)}).select(range(2499, -1, -1))
+    column = TextColumn(rows, "text")
+    assert len(column) == 2500
+    assert list(column) == list(column) == texts[::-1]
+    assert list(islice(column, 1)) == ["text 2499"]

@@ -1,0 +1,147 @@
+"""What was tokenized once is not tokenized again; what would come out differently is."""
+
+import multiprocessing
+from functools import partial
+
+import datasets
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict
+
+from vanillaformer.data.preprocessing import caching
+from vanillaformer.data.preprocessing.blocks import _joined_batch, block_rows
+from vanillaformer.data.preprocessing.caching import cached_map, tokenizer_key
+from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
+from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
+
+TEXTS = ["one. two", "three. four and more", "five"]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The batches tokenized so far."""
+    seen = []
+    apply = caching._counted
+
+    def counted(function, advance, batch):
+        seen.append(batch)
+        return apply(function, advance, batch)
+
+    monkeypatch.setattr(caching, "_counted", counted)
+    return seen
+
+
+def texts(**columns):
+    return DatasetDict(train=Dataset.from_dict(columns or {"text": TEXTS}))
+
+
+def labeled():
+    return texts(text=TEXTS, label=[0, 1, 0]).cast_column("label", ClassLabel(names=["a", "b"]))
+
+
+JOBS = {
+    "translation": lambda decoder, encoder: translation_rows(
+        texts(source=TEXTS, target=TEXTS[::-1]), decoder, max_source_length=9, max_target_length=8
+    ),
+    "classification": lambda decoder, encoder: classification_rows(labeled(), encoder, max_length=6),
+    "causal": lambda decoder, encoder: block_rows(texts(), decoder, block_size=8),
+    "masked": lambda decoder, encoder: block_rows(texts(), encoder, block_size=8, masked=True),
+    "mlm+nsp": lambda decoder, encoder: sentence_pairs(texts(), encoder, block_size=16, seed=0),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_the_second_run_tokenizes_nothing(job, calls, decoder_tokenizer, encoder_tokenizer):
+    first = JOBS[job](decoder_tokenizer, encoder_tokenizer)
+    count = len(calls)
+    assert count
+    second = JOBS[job](decoder_tokenizer, encoder_tokenizer)  # after calls that cut texts
+    assert len(calls) == count
+    assert list(second["train"]) == list(first["train"])
+    assert second["train"].features == first["train"].features
+
+
+@pytest.mark.parametrize("change", ["text", "length", "tokenizer", "special token"])
+def test_what_changes_the_rows_is_noticed(change, calls, encoder_tokenizer):
+    classification_rows(labeled(), encoder_tokenizer, max_length=6)
+    count, dataset, length = len(calls), labeled(), 6
+    if change == "text":
+        dataset["train"] = dataset["train"].map(lambda row: {"text": row["text"] + "!"})
+    elif change == "length":
+        length = 7
+    elif change == "tokenizer":
+        encoder_tokenizer.add_tokens(["three"])
+    else:
+        encoder_tokenizer.unk_token = "[MASK]"
+    rows = classification_rows(dataset, encoder_tokenizer, max_length=length)
+    assert len(calls) > count
+    wanted = encoder_tokenizer(list(dataset["train"]["text"]), truncation=True, max_length=length)["input_ids"]
+    assert list(rows["train"]["input_ids"]) == wanted
+
+
+def test_rows_of_a_selection_are_its_own(calls, decoder_tokenizer):
+    rows = Dataset.from_dict({"text": [f"text {n}" for n in range(10)]})
+    function = partial(_joined_batch, tokenizer=decoder_tokenizer, start=[2], end=[3])
+    chosen = [
+        cached_map(rows.select(some), function, remove_columns=["text"], desc="test")
+        for some in ([1, 5], [5, 1], [1, 5])
+    ]
+    assert len(calls) == 2
+    assert list(chosen[0]) == list(chosen[1])[::-1] == list(chosen[2])
+
+
+def test_several_workers_make_the_same_rows_and_keep_them(calls, decoder_tokenizer):
+    many = texts(text=[f"text number {n}" for n in range(100)])
+    alone = block_rows(many, decoder_tokenizer, block_size=16)
+    assert calls
+    datasets.config.HF_DATASETS_CACHE = datasets.config.HF_DATASETS_CACHE.with_name("other")
+    together = block_rows(many, decoder_tokenizer, block_size=16, num_proc=2)
+    assert list(together["train"]) == list(alone["train"])
+    count = len(calls)
+    for workers in (2, None):
+        assert list(block_rows(many, decoder_tokenizer, block_size=16, num_proc=workers)["train"]) == list(
+            alone["train"]
+        )
+    assert len(calls) == count
+
+
+def key_in_another_process(tokenizer):
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(tokenizer_key, (tokenizer,))
+
+
+def test_key_of_a_tokenizer(decoder_tokenizer, encoder_tokenizer, tmp_path):
+    key = tokenizer_key(decoder_tokenizer)
+    decoder_tokenizer(["a", "bcd"], padding=True, truncation=True, max_length=2)
+    assert tokenizer_key(decoder_tokenizer) == key == key_in_another_process(decoder_tokenizer)
+    assert tokenizer_key(encoder_tokenizer) != key
+
+
+def test_kept_with_what_datasets_keeps(decoder_tokenizer, tmp_path):
+    block_rows(texts(), decoder_tokenizer, block_size=8)
+    kept = [path.suffix for path in (tmp_path / "cache" / "vanillaformer").iterdir()]
+    assert kept == [".arrow", ".arrow"]  # tokens and blocks
+
+
+def test_nothing_is_kept_where_caching_is_off(calls, decoder_tokenizer, tmp_path):
+    datasets.disable_caching()
+    try:
+        for _ in range(2):
+            block_rows(texts(), decoder_tokenizer, block_size=8)
+    finally:
+        datasets.enable_caching()
+    assert len(calls) == 2
+    assert not (tmp_path / "cache" / "vanillaformer").exists()
+
+
+def lengths(batch):
+    return {"length": [len(text) for text in batch["text"]]}
+
+
+def test_long_texts_are_mapped_a_few_at_a_time(calls):
+    """What a tokenizer makes of a batch takes many times the memory of its text."""
+    found = cached_map(Dataset.from_dict({"text": ["a" * 400_000] * 5}), lengths, desc="")
+    assert [len(batch["text"]) for batch in calls] == [2, 2, 1]
+    assert found["length"][:] == [400_000] * 5
+    calls.clear()
+    cached_map(Dataset.from_dict({"text": ["a"] * 1_500}), lengths, desc="")
+    assert [len(batch["text"]) for batch in calls] == [1_000, 500]

@@ -1,0 +1,337 @@
+"""Packed batches: loss and gradient are those of the padded batch, and no text sees another."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+from modeling.axes import FIRST_WORD, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
+from modeling.toys import assert_close, plain_flex_attention, position_choices, toy
+
+from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.data.preprocessing import packed_batches, packing
+from vanillaformer.data.preprocessing.packed_batches import PackedPairs, PackedTexts, check_packing, fit_packing
+from vanillaformer.modeling.parts import text_groups
+from vanillaformer.modeling.parts.text_groups import TextGroups
+from vanillaformer.training.trainer.losses import with_hidden_tokens
+
+LENGTHS = [(3, 4), (7, 2), (1, 6), (5, 1), (12, 9), (2, 3), (4, 4)]
+OFF = SimpleNamespace(guided_attention=0.0, scheduled_sampling="none")
+
+
+def pairs() -> list[dict[str, list[int]]]:
+    generator = torch.Generator().manual_seed(0)
+
+    def words(length: int, vocabulary: int) -> list[int]:
+        return torch.randint(FIRST_WORD, vocabulary, (length,), generator=generator).tolist()
+
+    return [{"input_ids": words(s, SOURCE_VOCABULARY), "labels": words(t, TARGET_VOCABULARY)} for s, t in LENGTHS]
+
+
+def padded(rows: list[dict[str, list[int]]]) -> dict[str, torch.Tensor]:
+    sources, labels = (
+        torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, fill)
+        for name, fill in (("input_ids", PAD), ("labels", -100))
+    )
+    return {"input_ids": sources, "attention_mask": (sources != PAD).long(), "labels": labels}
+
+
+@pytest.fixture(autouse=True)
+def _short_rows(monkeypatch):
+    monkeypatch.setattr(packing, "ROOM", 16)
+
+
+@pytest.fixture
+def groups(monkeypatch) -> list[list[tuple[int, int]]]:
+    """Texts of any length are neighbors of similar ones; returns the groups (N, L) that attended as a batch."""
+    attended = []
+    attend = TextGroups.attend
+
+    def recorded(self: TextGroups, *args: Any) -> torch.Tensor:
+        attended.append([(group.texts, group.length) for group in self.groups])
+        return attend(self, *args)
+
+    monkeypatch.setattr(packed_batches, "LONG", 1)
+    monkeypatch.setattr(packed_batches, "SIMILAR", 0.5)
+    monkeypatch.setattr(text_groups, "CALL", 0)
+    monkeypatch.setattr(TextGroups, "attend", recorded)
+    return attended
+
+
+def texts() -> list[dict[str, Any]]:
+    rows = [{"input_ids": row["input_ids"], "labels": number % 3} for number, row in enumerate(pairs())]
+    return [row | {"token_type_ids": [place % 2 for place in range(len(row["input_ids"]))]} for row in rows]
+
+
+def padded_texts(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    ids, types = (
+        torch.nn.utils.rnn.pad_sequence([torch.tensor(row[name]) for row in rows], True, PAD)
+        for name in ("input_ids", "token_type_ids")
+    )
+    batch = {"input_ids": ids, "attention_mask": (ids != PAD).long(), "token_type_ids": types}
+    return batch | {"labels": torch.tensor([row["labels"] for row in rows])}
+
+
+def classifier(**fields: Any) -> Any:
+    return toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3, **fields).double()
+
+
+def gradients(
+    model: Any, batch: dict[str, torch.Tensor], **options: Any
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    loss = model(**batch, **options).loss
+    loss.backward()
+    return loss.detach(), {name: value.grad.clone() for name, value in model.named_parameters() if value.requires_grad}
+
+
+def assert_same_gradients(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    scale = max(value.norm() for value in expected.values())
+    assert scale > 0
+    for name, value in expected.items():  # a bias on all keys has none but rounding
+        assert (found[name] - value).norm() <= 1e-10 * value.norm() + 1e-12 * scale, name
+
+
+def test_every_pair_is_packed_once_with_less_padding():
+    rows = pairs()
+    batch = PackedPairs(toy("encoder_decoder"), padded)(rows)
+    for ids, positions, side in (
+        ("input_ids", "position_ids", 0),
+        ("labels", "decoder_position_ids", 1),
+    ):
+        assert batch[ids].shape == batch[positions].shape
+        assert batch[ids].shape[1] <= 16
+        real = batch[ids].ne(PAD if side == 0 else -100)
+        found = sorted(batch[ids][real].tolist())
+        assert found == sorted(token for row in rows for token in row["input_ids" if side == 0 else "labels"])
+        starts = (batch[positions] == 0) & real
+        assert starts.sum() == len(rows)
+        assert real.float().mean() > 1.5 * sum(pair[side] for pair in LENGTHS) / padded(rows)[ids].numel()
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
+def test_loss_and_gradients_are_those_of_the_padded_batch(choices, implementation, window):
+    model = toy("encoder_decoder", **choices, **({"sliding_window": window} if window else {})).double()
+    model.set_attn_implementation(implementation)
+    check_packing(model, OFF)
+    options: dict[str, Any] = {"labeled_only": True, "return_logits": False}
+    loss, found = gradients(model, PackedPairs(model, padded)(pairs()), **options)
+    expected_loss, expected = gradients(model, padded(pairs()), **options)
+    assert_close(loss, expected_loss, "loss", 1e-12)
+    assert_same_gradients(found, expected)
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
+def test_texts_have_the_loss_and_gradients_of_the_padded_batch(choices, implementation, window):
+    model = classifier(**choices, **({"sliding_window": window} if window else {}))
+    model.set_attn_implementation(implementation)
+    check_packing(model, OFF)
+    packed = PackedTexts(model, padded_texts)(texts())
+    order = packed["labels"].tolist()
+    assert sorted(order) == sorted(row["labels"] for row in texts())
+    assert len(packed["input_ids"]) < len(order)
+    loss, found = gradients(model, packed)
+    expected_loss, expected = gradients(model, padded_texts(texts()))
+    assert_close(loss, expected_loss, "loss", 1e-12)
+    assert_same_gradients(found, expected)
+
+
+@pytest.mark.parametrize("choices", [choices for choices in position_choices() if "bias" not in str(choices)], ids=str)
+def test_texts_in_groups_have_the_loss_and_gradients_of_the_padded_batch(choices, groups):
+    model = classifier(**choices)
+    grouped = model.model.takes_groups
+    packed = PackedTexts(model, padded_texts)(texts())
+    assert (len(packed["input_ids"]) == 1) == grouped
+    order = packed["labels"].tolist()
+    assert sorted(order) == sorted(row["labels"] for row in texts())
+    loss, found = gradients(model, packed)
+    assert groups == ([[(2, 12), (3, 5), (2, 2)]] * len(model.model.layers) if grouped else [])
+    expected_loss, expected = gradients(model, padded_texts(texts()))
+    assert_close(loss, expected_loss, "loss", 1e-12)
+    assert_same_gradients(found, expected)
+
+
+WHOLE_ROWS: dict[str, dict[str, Any]] = {
+    "windows": {"sliding_window": 3},
+    "biases": {"position_embedding_type": "alibi"},
+    "rows left out": {"drop_path_rate": 0.1},
+}
+
+
+@pytest.mark.parametrize("case", [*WHOLE_ROWS, "eager attention", "short texts", "compiled"])
+def test_other_texts_are_not_in_groups(case, groups, monkeypatch):
+    model = classifier(**WHOLE_ROWS.get(case, {}))
+    if case == "eager attention":
+        model.set_attn_implementation("eager")
+    if case == "short texts":
+        monkeypatch.setattr(packed_batches, "LONG", 6)
+    assert len(PackedTexts(model, padded_texts, compiled=case == "compiled")(texts())["input_ids"]) > 1
+
+
+@pytest.mark.parametrize("padding", ["behind", "in front", "between", "none"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_any_packed_rows_can_be_groups(padding, rows, groups, monkeypatch):
+    """With padding of any position, from anyone's collator."""
+    lengths = {"behind": [3, 3, 5, -2], "in front": [-2, 5, 3, 3], "between": [3, 3, -2, 5], "none": [3, 3, 5]}[
+        padding
+    ]
+    places = [place for length in lengths for place in (range(length) if length > 0 else [0] * -length)]
+    real = [int(length > 0) for length in lengths for _ in range(abs(length))]
+    inputs = {
+        "input_ids": torch.randint(FIRST_WORD, SOURCE_VOCABULARY, (rows, len(places))),
+        "position_ids": torch.tensor([places]).expand(rows, -1),
+    }
+    if padding != "none":
+        inputs["attention_mask"] = torch.tensor([real]).expand(rows, -1)
+    model = classifier().eval()
+    with torch.no_grad():
+        found = model(**inputs).logits
+        assert groups
+        monkeypatch.setattr(text_groups, "CALL", 10**6)
+        groups.clear()
+        expected = model(**inputs).logits
+    assert not groups
+    assert len(found) == 3 * rows
+    assert_close(found, expected, "logits", 1e-12)
+
+
+def test_many_short_texts_have_masks(monkeypatch):
+    def grouped(*lengths: int) -> bool:
+        positions = torch.tensor([[place for length in lengths for place in range(length)]])
+        return text_groups.text_groups(positions, None, 1) is not None
+
+    assert grouped(300, 300, 200)
+    assert not grouped(30, 20, 10)
+    assert not grouped(300)
+
+
+class Told(torch.nn.Module):
+    """Adds 1 where there are no groups."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return positions + int(text_groups.text_groups(positions, None, 1) is None)
+
+
+def test_what_is_exported_has_masks():
+    positions = torch.tensor([[*range(300), *range(300)]])
+    assert torch.equal(Told()(positions), positions)
+    assert torch.equal(torch.export.export(Told(), (positions,)).module()(positions), positions + 1)
+    assert torch.equal(torch.jit.trace(Told(), positions, check_trace=False)(positions), positions + 1)
+
+
+def in_packed_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same rows, in the order that packing gives their labels."""
+    numbered = [row | {"labels": number} for number, row in enumerate(rows)]
+    return [rows[number] for number in PackedTexts(classifier(), padded_texts)(numbered)["labels"].tolist()]
+
+
+@pytest.mark.parametrize("fields", [{"max_ngram": 3, "ngram_buckets": 50}, {"wide_max_ngram": 2, "wide_buckets": 50}])
+@pytest.mark.parametrize("pooling", ["first", "mean", "max", "last"])
+def test_texts_have_the_logits_of_each_alone_with_hidden_tokens(pooling, fields):
+    """Also with n-grams, which read across the hidden ones."""
+    model, rows = classifier(classifier_pooling=pooling, **fields), in_packed_order(texts())
+    for name, value in model.named_parameters():
+        if "ngram" in name:
+            torch.nn.init.normal_(value)
+    packed = PackedTexts(model, padded_texts)(rows)
+    alone = padded_texts(rows)
+    hidden = with_hidden_tokens(packed, 0.4)
+    gone = (hidden["attention_mask"] != packed["attention_mask"]).nonzero().tolist()
+    assert gone
+    starts = (packed["position_ids"] == 0) & packed["attention_mask"].bool()
+    texts_before = starts.flatten().cumsum(0).view_as(starts) - 1
+    for row, column in gone:
+        alone["attention_mask"][texts_before[row, column], packed["position_ids"][row, column]] = 0
+    del hidden["labels"], alone["labels"]
+    with torch.no_grad():
+        found, expected = model(**hidden).logits, model(**alone).logits
+    assert_close(found, expected, "logits", 1e-12)
+    assert expected.std(dim=0).min() > 1e-3
+
+
+def test_every_text_has_at_least_its_first_token():
+    batch = PackedTexts(classifier(), padded_texts)(texts())
+    first = (batch["position_ids"] == 0) & batch["attention_mask"].bool()
+    assert first.sum() == len(LENGTHS)
+    assert torch.equal(with_hidden_tokens(batch, 1.0)["attention_mask"].bool(), first)
+
+
+def test_flex_attention_computes_the_same_loss(monkeypatch):
+    plain_flex_attention(monkeypatch)
+    model = toy("encoder_decoder")
+    batches = PackedPairs(model, padded)(pairs()), padded(pairs())
+    model.set_attn_implementation("flex_attention")
+    with torch.no_grad():
+        packed, alone = (model(**batch).loss for batch in batches)
+    assert_close(packed, alone, "loss", 1e-5)
+
+
+@pytest.mark.parametrize("side", ["input_ids", "labels"])
+def test_a_pair_that_changes_changes_no_other(side):
+    """The same with other eyes: the check above could pass with pairs that attend to nothing."""
+    model, rows = toy("encoder_decoder", position_embedding_type="rotary").double(), pairs()[:2]
+    packed = PackedPairs(model, padded)
+    before = packed(rows)
+    rows[0][side][0] = rows[0][side][0] % 10 + FIRST_WORD + 1
+    after = packed(rows)
+    logits = []
+    for batch in (before, after):
+        del batch["labels"]
+        logits.append(model(**batch, use_cache=False).logits)  # a cache is for one text in a row
+    moved = (logits[0] - logits[1]).abs().amax(-1)[0] > 1e-9
+    length = LENGTHS[0][1]
+    assert moved[int(side == "labels") : length].all()  # decoder inputs begin with the start token
+    assert not moved[length : length + LENGTHS[1][1]].any()
+
+
+def test_evaluations_are_padded():
+    collator = PackedPairs(toy("encoder_decoder"), padded)
+    with collator.evaluation():
+        assert "position_ids" not in collator(pairs())
+    assert "position_ids" in collator(pairs())
+
+
+def rows_of(lengths: list[int]) -> Dataset:
+    return Dataset.from_list([{"input_ids": [FIRST_WORD] * length, "labels": 0} for length in lengths])
+
+
+def test_packing_is_chosen_where_it_pays(capsys):
+    args = SimpleNamespace(**vars(OFF), train_batch_size=4, gradient_accumulation_steps=1, world_size=1)
+    args.train_sampling_strategy, args.tokens_per_batch, args.seed, args.data_seed = "sequential", None, 0, None
+    args.torch_compile = True
+    even, uneven = rows_of([8] * 8), rows_of([2, 2, 2, 8] * 2)
+    model = classifier()
+    chosen = [
+        fit_packing(model, packing, rows, args, padded_texts) is not padded_texts
+        for packing in (None, True, False)
+        for rows in (even, uneven)
+    ]
+    assert chosen == [False, True, True, True, False, False]
+    assert fit_packing(model, True, even, args, padded_texts).compiled
+    assert "Packing: 56% of a batch would be padding (--packing false" in capsys.readouterr().out
+    args.train_batch_size, args.world_size = 1, 4  # the same step in four parts: none of them has padding
+    assert fit_packing(model, None, uneven, args, padded_texts) is not padded_texts
+    args.ensemble = 3  # what packing does not serve is trained without it, unless it was asked for
+    assert fit_packing(model, None, uneven, args, padded_texts) is padded_texts
+    with pytest.raises(ValueError, match="--packing cannot be used with --ensemble 3"):
+        fit_packing(model, True, uneven, args, padded_texts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "options", "message"),
+    [
+        ("recurrent_encoder_decoder", {}, {}, "vanilla_recurrent_encoder_decoder"),
+        ("encoder_decoder", {"decoding": "ctc"}, {}, "decoding='autoregressive', not 'ctc'"),
+        ("decoder", {}, {}, "not for model_type='vanilla_decoder'"),
+        ("encoder_decoder", {}, {"guided_attention": 1.0}, "--guided_attention 1.0"),
+        ("encoder_decoder", {}, {"scheduled_sampling": "linear"}, "--scheduled_sampling linear"),
+    ],
+)
+def test_what_packing_would_change_is_refused(kind, fields, options, message):
+    with pytest.raises(ValueError, match=message):
+        check_packing(toy(kind, **fields), SimpleNamespace(**vars(OFF) | options))

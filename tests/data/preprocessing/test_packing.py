@@ -1,0 +1,242 @@
+"""Packed rows: nothing is lost, little is free, and no text sees another."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+from modeling.axes import FIRST_WORD
+from modeling.toys import plain_flex_attention, position_choices, relative_error, toy
+
+from vanillaformer.data.preprocessing.collators import PackedCollator, PackedMasking
+from vanillaformer.data.preprocessing.packing import check_attention, pack, packed_rows
+from vanillaformer.training.trainer.losses import with_own_predictions
+
+TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]
+
+
+def splits(texts=TEXTS):
+    return DatasetDict(train=Dataset.from_dict({"text": texts}))
+
+
+def documents(row):
+    """The texts of a row, by where positions start anew."""
+    starts = [place for place, position in enumerate(row["position_ids"]) if position == 0]
+    bounds = [*starts, len(row["position_ids"])]
+    assert row["position_ids"] == [place for one, two in pairwise(bounds) for place in range(two - one)]
+    return [row["input_ids"][one:two] for one, two in pairwise(bounds)]
+
+
+# ------------------------------------------------------------------------------------------------------ the rows
+@pytest.mark.parametrize("size", [7, 8, 64])
+def test_bins_hold_every_item_once_and_no_more_than_fits(size):
+    lengths = np.random.default_rng(0).integers(1, size + 1, 500)
+    bins = pack(lengths, size)
+    assert sorted(item for items in bins for item in items) == list(range(500))
+    assert all(lengths[items].sum() <= size for items in bins)
+    assert bins == sorted(map(sorted, bins)) == pack(lengths.copy(), size)
+    assert len(bins) <= 11 / 9 * np.ceil(lengths.sum() / size) + 6 / 9  # Dósa 2007, for any optimum at least this
+
+
+def test_bins_are_the_naive_best_fit():
+    lengths, size = np.random.default_rng(1).integers(1, 20, 60), 20
+    naive: list[list[int]] = []
+    for item in sorted(range(60), key=lambda i: -lengths[i]):
+        rooms = [(size - lengths[items].sum(), items) for items in naive]
+        fitting = [room for room, _ in rooms if room >= lengths[item]]
+        if fitting:
+            next(items for room, items in rooms if room == min(fitting)).append(item)
+        else:
+            naive.append([item])
+    # Of equally full bins either may be chosen: how full they become is the same.
+    assert sorted(lengths[items].sum() for items in pack(lengths, size)) == sorted(
+        lengths[items].sum() for items in naive
+    )
+
+
+def test_texts_are_whole(decoder_tokenizer, capsys):
+    packed = packed_rows(splits(), decoder_tokenizer, block_size=16)
+    rows = packed["train"]
+    assert rows.column_names == ["input_ids", "position_ids"]
+    assert max(map(len, rows["input_ids"])) <= 16
+    found = [document for row in rows for document in documents(row)]
+    wanted = [[2, *decoder_tokenizer(text, add_special_tokens=False)["input_ids"], 3] for text in TEXTS]
+    pieces = [text[place : place + 16] for text in wanted for place in range(0, len(text), 16)]
+    assert sorted(found) == sorted(pieces)
+    assert packed.stats == {"train": {"texts cut": 1}}
+    out = capsys.readouterr().out
+    assert "train data: 1 of 6 texts were cut into pieces of 16 tokens." in out
+    assert f"train data: 6 texts packed into {len(rows)} rows, " in out
+
+
+def test_masked_texts_are_framed_each(encoder_tokenizer):
+    rows = packed_rows(splits(), encoder_tokenizer, block_size=16, masked=True)["train"]
+    found = [document for row in rows for document in documents(row)]
+    assert all(document[0] == 2 and document[-1] == 3 for document in found)
+    text = sorted("".join(encoder_tokenizer.decode(document[1:-1]) for document in found))
+    assert text == sorted("".join(TEXTS))
+
+
+def test_long_texts(decoder_tokenizer):
+    rows = packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="skip")["train"]
+    assert sum(len(documents(row)) for row in rows) == 5
+    with pytest.raises(
+        ValueError, match=r"row 6 \('a text that is longer than a row' ...\): the text has more than 1"
+    ):
+        packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
+
+
+@pytest.mark.parametrize(("masked", "size"), [(False, 1), (True, 2)])
+def test_rows_too_short(decoder_tokenizer, encoder_tokenizer, masked, size):
+    with pytest.raises(ValueError, match=f"block_size={size}"):
+        packed_rows(splits(), encoder_tokenizer if masked else decoder_tokenizer, block_size=size, masked=masked)
+
+
+def test_tokenizers_that_cannot_part_texts(decoder_tokenizer):
+    with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
+        packed_rows(splits(), decoder_tokenizer, block_size=9, masked=True)
+    decoder_tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="no eos_token"):
+        packed_rows(splits(), decoder_tokenizer, block_size=9)
+
+
+# ------------------------------------------------------------------------------------------------------ the batches
+def test_batch(decoder_tokenizer):
+    rows = [
+        {"input_ids": [2, 9, 3, 2, 8, 8, 3], "position_ids": [0, 1, 2, 0, 1, 2, 3]},
+        {"input_ids": [2, 7, 3], "position_ids": [0, 1, 2]},
+    ]
+    batch = PackedCollator(decoder_tokenizer)(rows)
+    assert set(batch) == {"input_ids", "position_ids", "labels"}
+    assert batch["input_ids"].tolist() == [[2, 9, 3, 2, 8, 8, 3], [2, 7, 3, 0, 0, 0, 0]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3]]
+    assert batch["labels"].tolist() == [[-100, 9, 3, -100, 8, 8, 3], [-100, 7, 3, -100, -100, -100, -100]]
+
+
+def test_masked_batch(encoder_tokenizer):
+    rows = list(packed_rows(splits(), encoder_tokenizer, block_size=16, masked=True)["train"])
+    batch = PackedMasking(encoder_tokenizer, mlm_probability=0.5)(rows)
+    assert set(batch) == {"input_ids", "position_ids", "labels"}
+    for row, ids, positions, labels in zip(rows, *(batch[name] for name in ("input_ids", "position_ids", "labels"))):
+        length = len(row["input_ids"])
+        assert positions.tolist() == row["position_ids"] + list(range(16 - length))
+        hidden = labels != -100
+        assert torch.where(hidden, labels, ids)[:length].tolist() == row["input_ids"]
+        assert not hidden[length:].any()
+    assert (batch["labels"] != -100).any()
+
+
+# --------------------------------------------------------------------------------------------- no text sees another
+LENGTHS = [[5, 1, 3], [2, 2, 6], [4]]  # of the texts in each row; the others are padded to the longest
+
+
+def packed_batch(tokenizer):
+    """Texts as rows of one batch, and each for itself."""
+    generator = torch.Generator().manual_seed(5)
+    rows, texts = [], []
+    for lengths in LENGTHS:
+        own = [torch.randint(FIRST_WORD, 20, (length,), generator=generator).tolist() for length in lengths]
+        texts.append(own)
+        positions = [place for length in lengths for place in range(length)]
+        rows.append({"input_ids": [token for text in own for token in text], "position_ids": positions})
+    return PackedCollator(tokenizer)(rows), texts
+
+
+def gradients(model):
+    found = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_logits_of_texts(logits, model, texts):
+    """Each text's logits in its packed row are those it has alone; return the latter."""
+    alone = []
+    for row, own in enumerate(texts):
+        start = 0
+        for text in own:
+            alone.append(model(input_ids=torch.tensor([text])).logits[0])
+            assert relative_error(logits[row, start : start + len(text)], alone[-1]) < 1e-5
+            start += len(text)
+    return alone
+
+
+def assert_gradients_of_texts(model, batch, packed, alone, shift):
+    """The gradients of the packed loss are those of the sum over the texts."""
+    count = (batch["labels"][:, shift:] != -100).sum()
+    (packed.loss * count).backward()
+    ours, losses = gradients(model), []
+    labels = [
+        own for row, lengths in enumerate(LENGTHS) for own in batch["labels"][row, : sum(lengths)].split(lengths)
+    ]
+    for scores, wanted in zip(alone, labels):
+        scores, wanted = scores[: len(scores) - shift], wanted[shift:]
+        losses.append(torch.nn.functional.cross_entropy(scores, wanted, reduction="sum", ignore_index=-100))
+    together = torch.stack(losses).sum()
+    together.backward()
+    theirs = gradients(model)
+    assert relative_error(packed.loss * count, together) < 1e-5
+    assert ours.keys() == theirs.keys()
+    scale = max(value.norm() for value in theirs.values())
+    for name, value in theirs.items():  # a bias on all keys has none but rounding
+        assert (ours[name] - value).norm() <= 1e-5 * value.norm() + 1e-6 * scale, name
+
+
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa", "flex_attention"])
+@pytest.mark.parametrize("choices", position_choices(), ids=lambda choices: "-".join(choices.values()))
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_packed_rows_equal_their_texts(kind, choices, implementation, window, decoder_tokenizer, monkeypatch):
+    plain_flex_attention(monkeypatch)
+    model = toy(kind, **choices, **({"sliding_window": window} if window else {}))
+    model.set_attn_implementation(implementation)
+    check_attention(model)
+    batch, texts = packed_batch(decoder_tokenizer)
+    if kind == "encoder":
+        batch["labels"] = torch.where(batch["labels"] % 2 == 0, batch["labels"], -100)
+    with torch.set_grad_enabled(implementation != "flex_attention"):  # which has none on a processor
+        packed = model(**batch)
+        alone = assert_logits_of_texts(packed.logits, model, texts)
+    if implementation != "flex_attention":
+        assert_gradients_of_texts(model, batch, packed, alone, shift=int(kind == "decoder"))
+
+
+@pytest.mark.parametrize("change", ["first text", "last text"])
+def test_a_text_that_changes_changes_no_other(change, decoder_tokenizer):
+    """The same with other eyes: the check above could pass with texts that attend to nothing."""
+    model = toy("decoder", position_embedding_type="rotary")
+    batch, _ = packed_batch(decoder_tokenizer)
+    place = 0 if change == "first text" else 6
+    other = batch["input_ids"].clone()
+    other[0, place] = (other[0, place] - FIRST_WORD + 1) % 10 + FIRST_WORD
+    logits = [
+        model(input_ids=ids, position_ids=batch["position_ids"], labels=batch["labels"]).logits
+        for ids in (batch["input_ids"], other)
+    ]
+    moved = (logits[0] - logits[1]).abs().amax(-1)[0] > 1e-6
+    assert moved[place]
+    inside = slice(0, 5) if change == "first text" else slice(6, 9)
+    assert moved[inside].all()
+    moved[inside] = False
+    assert not moved.any()
+
+
+def test_own_predictions_are_each_texts_own(decoder_tokenizer):
+    """Scheduled sampling: what is fed in place of the gold tokens comes from the text alone."""
+    model = toy("decoder", position_embedding_type="learned")
+    batch, texts = packed_batch(decoder_tokenizer)
+    fed = with_own_predictions(model, batch, gold=0.0)["input_ids"]
+    for row, own in enumerate(texts):
+        alone = []
+        for text in own:
+            predicted = model(input_ids=torch.tensor([text])).logits[0, :-1].argmax(-1).tolist()
+            alone += [text[0], *predicted]
+        assert fed[row, : len(alone)].tolist() == alone
+        assert torch.equal(fed[row, len(alone) :], batch["input_ids"][row, len(alone) :])
+
+
+def test_attention_without_masks_is_refused():
+    model = toy("decoder")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="--packing: flash_attention_2 attention does not keep"):
+        check_attention(model)

@@ -1,0 +1,153 @@
+"""Rows that cannot be used: the first is named, or all are left out and counted."""
+
+import json
+
+import numpy as np
+import pytest
+from datasets import Dataset, concatenate_datasets
+
+from vanillaformer.data.arguments import DATA_ARGUMENTS
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import select_rows
+
+from .test_loading import classes, hub, load, write
+
+
+def skipping(task, **options):
+    data = load_data(DATA_ARGUMENTS[task](bad_rows="skip", **options), task)
+    return data.splits, data.stats
+
+
+PAIRS = [("a", "b"), (None, "c"), ("d", " \t"), ("e", "f"), (7, "g"), ("h", ["i"]), ("j", "k")]
+
+
+def bad_pairs(tmp_path):
+    return write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS])
+
+
+def test_the_first_bad_row_is_named(tmp_path):
+    path = bad_pairs(tmp_path)
+    with pytest.raises(ValueError, match=r"a.jsonl, row 5: the source is not text \(2 such rows\).*--bad_rows skip"):
+        load("translation", train_file=path, validation_file=path)
+    path = write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS[:4]])
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the source is empty \(1 such rows\).*--bad_rows skip"):
+        load("translation", train_file=path, validation_file=path)
+    rows = [{"source": one, "target": "x"} for one in ("a", 7, ["b"])]
+    path = write(tmp_path / "b.jsonl", rows)
+    with pytest.raises(ValueError, match=r"b.jsonl, row 2: the source is not text \(2 such rows\)"):
+        load("translation", train_file=path, validation_file=path)
+
+
+def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
+    path = bad_pairs(tmp_path)
+    good = write(tmp_path / "b.jsonl", [{"source": "x", "target": "y"}])
+    dataset, stats = skipping("translation", train_file=path, validation_file=good)
+    assert list(dataset["train"]["source"]) == ["a", "e", "j"]
+    assert list(dataset["train"]["target"]) == ["b", "f", "k"]
+    assert dataset["train"].features == dataset["validation"].features
+    assert stats["train"]["bad rows left out"] == 4
+    out = capsys.readouterr().out
+    assert "a.jsonl: 2 of 7 rows are bad and left out, first row 5: the source is not text." in out
+    assert "a.jsonl: 1 of 5 rows are bad and left out, first row 2: the source is empty." in out
+    assert "a.jsonl: 1 of 4 rows are bad and left out, first row 3: the target is empty." in out  # as numbered there
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.jsonl", '{"text": "one", "label": 1}\n{"text": "two"\n[3]\n\n{"text": "four", "label": 0}\n'),
+        ("a.csv", 'text,label\none,1\ntwo,0,0\n"three, and more",,\nfour,0\n'),
+        ("a.tsv", "text\tlabel\none\t1\ntwo\t0\t0\n\t\t\nfour\t0\n"),
+    ],
+)
+def test_lines_that_cannot_be_read(tmp_path, name, text, capsys):
+    (tmp_path / name).write_text(text)
+    path = str(tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name}, row 2: .* \(2 such rows\); --bad_rows skip"):
+        load("classification", train_file=path, validation_file=path)
+    dataset, stats = skipping("classification", train_file=path, validation_file=path)
+    assert list(dataset["train"]["text"]) == ["one", "four"]
+    assert list(dataset["train"]["label"]) == [1, 0]
+    assert stats["train"]["bad rows left out"] == 2
+    assert "first row 2" in capsys.readouterr().out
+
+
+def test_columns_inside_a_struct_of_a_damaged_file(tmp_path):
+    lines = [json.dumps({"translation": {"en": "one", "de": "eins"}}), "{", ""]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    path = str(tmp_path / "a.jsonl")
+    named = {"source_column": "translation.en", "target_column": "translation.de"}
+    dataset, _ = skipping("translation", train_file=path, validation_file=path, **named)
+    assert dataset["train"][0] == {"source": "one", "target": "eins"}
+    assert len(dataset["train"]) == 1
+
+
+def labeled(tmp_path, name, labels):
+    return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
+
+
+def test_rows_without_a_known_label_are_left_out(tmp_path, capsys):
+    train = labeled(tmp_path, "a.jsonl", ["b", None, "a", "", "b"])
+    validation = labeled(tmp_path, "b.jsonl", ["c", "a", "c"])
+    dataset, stats = skipping("classification", train_file=train, validation_file=validation)
+    assert label_names(dataset) == ["a", "b"]
+    assert list(dataset["train"]["label"]) == [1, 0, 1]
+    assert list(dataset["validation"]["text"]) == ["text 1"]
+    assert [stats[split]["bad rows left out"] for split in ("train", "validation")] == [2, 2]
+    out = capsys.readouterr().out
+    assert "a.jsonl: 2 of 5 rows are bad and left out, first row 2: None is not a label" in out
+    assert "b.jsonl: 2 of 3 rows are bad and left out, first row 1: label 'c' does not occur" in out
+
+
+def test_number_of_a_row_is_that_in_the_file(tmp_path):
+    """Whatever was left out before it, and in whichever split of the file it is."""
+    rows = [{"text": text, "label": label, "split": "test" if n == 3 else "train"} for n, (text, label) in enumerate(
+        [("a", "x"), ("", "y"), ("b", "y"), ("c", "unheard of"), ("d", "x")]
+    )]  # fmt: skip
+    path = write(tmp_path / "a.jsonl", rows)
+    options = {"train_file": path, "split_column": "split"}
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the text is empty"):
+        load("classification", **options)
+    rows[1]["text"] = "filled in"
+    write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(ValueError, match=r"a.jsonl, row 4: label 'unheard of'"):
+        load("classification", **options)
+
+
+def test_hub_labels_outside_the_classes(monkeypatch):
+    options = hub(monkeypatch, {"train": classes([1, -1, 0]), "validation": classes([0])})
+    dataset, stats = skipping("classification", **options)
+    assert list(dataset["train"]["text"]) == ["t0", "t2"]
+    assert stats["train"]["bad rows left out"] == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "message"),
+    [
+        ("translation", [{"source": "", "target": "a"}], "a.jsonl has no rows"),
+        ("classification", [{"text": "a", "label": None}] * 2, "there is no label: nothing to classify"),
+        ("causal", [{"text": 1}, {"text": 2}], "a.jsonl has no rows"),
+    ],
+)
+def test_nothing_is_left(tmp_path, task, rows, message):
+    path = write(tmp_path / "a.jsonl", rows)
+    with pytest.raises(ValueError, match=message):
+        skipping(task, train_file=path, validation_file=path)
+
+
+def test_a_missing_text_is_no_blank_one(tmp_path, capsys):
+    path = write(tmp_path / "a.jsonl", [{"text": text} for text in ("a", "", None, "b")])
+    with pytest.raises(ValueError, match=r"a.jsonl, row 3: the text is empty \(1 such rows\)"):
+        load("causal", train_file=path, validation_file=path)
+    dataset, stats = skipping("causal", train_file=path, validation_file=path)
+    assert list(dataset["train"]["text"]) == ["a", "b"]
+    assert stats["train"] == {"blank texts left out": 1, "bad rows left out": 1}
+
+
+def test_a_batch_of_bad_rows_only_is_empty():
+    one, other = (Dataset.from_dict({name: list("abcde")}) for name in ("text", "name"))
+    for rows in (one.select([0, 2, 4]), concatenate_datasets([one, other], axis=1)):
+        none = select_rows(rows, np.array([], dtype=np.int64))
+        labeled = none.add_column("label", np.array([], dtype=np.int64))
+        assert (len(labeled), labeled.column_names) == (0, [*rows.column_names, "label"])

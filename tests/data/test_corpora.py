@@ -1,0 +1,288 @@
+import datetime
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from babel import Locale
+
+from vanillaformer.data import embedded as corpora
+from vanillaformer.data.embedded import (
+    DEFAULT_KINDS,
+    KINDS,
+    LANGUAGES,
+    cldr_translation,
+    language_names,
+    standard_library,
+    unseen_examples,
+)
+
+EN, DE = Locale.parse("en"), Locale.parse("de")
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    return cldr_translation(size=6_000)
+
+
+@pytest.fixture(scope="module")
+def rows(corpus):
+    return [row for split in corpus.values() for row in split]
+
+
+def of_kind(rows, kind):
+    found = [(row["source"], row["target"]) for row in rows if row["kind"] == kind]
+    assert len(found) > 100
+    return found
+
+
+# -------------------------------------------------------------------------------------------- what every corpus is
+def test_sizes_and_columns(corpus):
+    assert {name: len(rows) for name, rows in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
+    assert all(rows.column_names == ["source", "target", "kind"] for rows in corpus.values())
+
+
+def test_it_is_a_function_and_the_splits_are_disjoint(rows):
+    assert len({row["source"] for row in rows}) == len(rows) == 6_000
+
+
+def test_every_kind_is_in_every_split(corpus):
+    for rows in corpus.values():
+        assert set(rows["kind"]) == set(DEFAULT_KINDS)
+
+
+def test_spaces_are_plain(rows):
+    assert {c for row in rows for c in row["source"] + row["target"] if c.isspace()} == {" "}
+
+
+def test_the_seed_decides():
+    first, again, other = (cldr_translation(size=200, seed=seed) for seed in (3, 3, 4))
+    assert first["train"].to_list() == again["train"].to_list()
+    assert first["test"].to_list() == again["test"].to_list()
+    assert not set(first["train"]["source"]) <= set(other["train"]["source"])
+
+
+def test_another_process_makes_the_same_corpora():
+    code = (
+        "from vanillaformer.data import embedded as c\n"
+        "for d in (c.cldr_translation(size=200), c.language_names(), c.standard_library(max_characters=100_000)):\n"
+        "    print(d['test'].to_list(), d['train'][-1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True
+    )
+    made = (cldr_translation(size=200), language_names(), standard_library(max_characters=100_000))
+    assert done.stdout.decode() == "".join(f"{data['test'].to_list()} {data['train'][-1]}\n" for data in made)
+
+
+# ------------------------------------------------------------------------------------ translations, told independently
+def written(kind, value):
+    """All pairs that the formats of a kind make of one value."""
+    formats = KINDS[kind](EN, DE).formats
+    return {(re.sub(r"\s", " ", write(value, EN)), re.sub(r"\s", " ", write(value, DE))) for write in formats}
+
+
+def test_known_dates_and_times():
+    moment = datetime.datetime(1991, 6, 6, 21, 5, 7, tzinfo=datetime.UTC)
+    assert {
+        ("Thursday, June 6, 1991", "Donnerstag, 6. Juni 1991"),
+        ("June 6, 1991", "6. Juni 1991"),
+        ("Jun 6, 1991", "06.06.1991"),
+        ("6/6/91", "06.06.91"),
+        ("2nd quarter 1991", "2. Quartal 1991"),
+    } <= written("date", moment)
+    assert {("9:05 PM", "21:05"), ("9:05:07 PM", "21:05:07")} <= written("time", moment)
+    assert ("Thursday, June 6, 1991, 9:05 PM", "Donnerstag, 6. Juni 1991, 21:05") in written("datetime", moment)
+
+
+def test_known_amounts():
+    assert ("€1,234.50", "1.234,50 €") in written("currency", (1234.5, "EUR"))
+    assert ("1,234.50 US dollars", "1.234,50 US-Dollar") in written("currency", (1234.5, "USD"))
+    assert written("unit", (12, "length-foot")) == {("12 feet", "12 Fuß"), ("12 ft", "12 ft")}
+    assert written("relative", (-3, "day")) == {("3 days ago", "vor 3 Tagen")}
+    assert written("compact", 2_500_000_000) == {("2.5 billion", "2,5 Milliarden")}
+
+
+def test_german_numbers_swap_point_and_comma(rows):
+    swap = str.maketrans(",.", ".,")
+    assert all(target == source.translate(swap) for source, target in of_kind(rows, "number"))
+    assert all(target == source[:-1].translate(swap) + " %" for source, target in of_kind(rows, "percent"))
+
+
+def test_german_times_have_24_hours(rows):
+    for source, target in of_kind(rows, "time"):
+        hour, rest, half = re.match(r"(\d+)(:[\d:]+) (AM|PM)", source).groups()
+        assert target.startswith(f"{int(hour) % 12 + 12 * (half == 'PM'):02}{rest}")
+
+
+def test_dates_in_digits(rows):
+    months = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+    seen = 0
+    for source, target in of_kind(rows, "date"):
+        if match := re.fullmatch(r"(\w{3}) (\d+), (\d{4})", source):
+            seen += 1
+            month, day, year = match.groups()
+            assert target == f"{int(day):02}.{months.index(month) + 1:02}.{year}"
+    assert seen > 20
+
+
+def test_amounts_are_never_singular(rows):
+    single = re.compile(r"(in 1 |-?1 ?[A-Za-z])")
+    assert [
+        row["source"] for row in rows if row["kind"] in ("relative", "unit", "compact") and single.match(row["source"])
+    ] == []
+
+
+# --------------------------------------------------------------------------------------------------- no ambiguity
+def test_no_date_has_two_translations(rows):
+    """Over all days of three years and all formats, whatever was drawn."""
+    kind = KINDS["date"](EN, DE)
+    translations = {}
+    for number in range(3 * 366):
+        moment = datetime.datetime(1990, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(days=number)
+        for write in kind.formats:
+            translations.setdefault(write(moment, EN), set()).add(write(moment, DE))
+    ambiguous = {source for source, targets in translations.items() if len(targets) > 1}
+    assert "May 6, 1991" in ambiguous  # "6. Mai 1991" and "06.05.1991"
+    assert all(re.fullmatch(r"May \d+, \d{4}", source) for source in ambiguous)
+    assert not any(re.fullmatch(r"May \d+, \d{4}", row["source"]) for row in rows)
+    assert not ambiguous & {row["source"] for row in rows}
+
+
+def test_a_source_met_with_two_translations_is_struck_out(monkeypatch):
+    """Two values that the source locale writes alike, the target locale not: neither is kept."""
+
+    def numbers(source, target):
+        def write(value, locale):
+            return f"{value // 2 if value < 20 else value}" if locale == source else f"{value}"
+
+        return corpora.kinds.Kind(lambda rng: rng.randrange(2, 20 if rng.random() < 0.5 else 400), [write])
+
+    monkeypatch.setitem(KINDS, "halves", numbers)
+    found = cldr_translation(size=350, kinds=["halves"])
+    sources = {row["source"] for rows in found.values() for row in rows}
+    assert not sources & {str(number) for number in range(1, 10)}
+
+
+def test_compact_numbers_are_not_rounded():
+    """Japanese counts in ten thousands: 11.1 thousand must not be written like 11 thousand."""
+    japan = Locale.parse("ja")
+    (write,) = KINDS["compact"](japan, EN).formats
+    values = [thousands * 100 for thousands in range(20, 300)]
+    assert len({write(value, japan) for value in values}) == len({write(value, EN) for value in values}) == 280
+
+
+def test_units_written_alike_are_left_out():
+    """Mexican Spanish shortens both metres and months to "25 m"."""
+    mexico = Locale.parse("es_MX")
+    short = {unit: corpora.kinds._unit("short", (25, unit), mexico) for unit in ("length-meter", "duration-month")}
+    assert set(short.values()) == {"25 m"}
+    found = cldr_translation("es_MX", "de", size=1_000, kinds=["unit"])
+    sources = [row["source"] for rows in found.values() for row in rows]
+    assert not any(re.search(r"\d m$", source) for source in sources)
+    assert any(re.search(r"\d km$", source) for source in sources)
+
+
+# ------------------------------------------------------------------------------------------------- other locales
+@pytest.mark.parametrize(
+    ("source", "target"), [("de", "en"), ("en", "ru"), ("pt-BR", "zh_Hans"), ("ja", "ar"), ("fr", "hi"), ("sv", "fi")]
+)
+def test_other_locale_pairs(source, target):
+    rows = [row for split in cldr_translation(source, target, size=450).values() for row in split]
+    assert len({row["source"] for row in rows}) == 450
+    assert {row["kind"] for row in rows} == set(DEFAULT_KINDS)
+    identifiers = re.compile(r"(length|duration|mass|area|volume|speed|power|energy|digital)-")
+    assert not any(identifiers.search(row["source"] + row["target"]) for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------- demonstration
+def test_unseen_examples_are_of_the_test_split_and_of_all_kinds(corpus):
+    examples = unseen_examples(corpus)
+    assert len(examples) == 10
+    assert {row["kind"] for row in examples[: len(DEFAULT_KINDS)]} == set(DEFAULT_KINDS)
+    assert {row["source"] for row in examples} <= set(corpus["test"]["source"])
+    assert not {row["source"] for row in examples} & set(corpus["train"]["source"])
+    assert all(row["source"] != row["target"] for row in examples)
+    assert unseen_examples(corpus, 3) == examples[:3]
+
+
+# ------------------------------------------------------------------------------------------------------------ errors
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source": "klingon"}, r"source locale 'klingon' is not one that Babel knows"),
+        ({"target": "e"}, r"target locale 'e'"),
+        ({"target": ""}, r"target locale ''"),
+        ({"target": None}, r"target locale None"),
+        ({"target": "en"}, r"same locale, 'en'"),
+        ({"size": 99}, r"size=99: a corpus has at least 100 pairs"),
+        ({"size": 1e4}, r"size=10000.0"),
+        ({"kinds": ["date", "colour"]}, r"kinds=.*'colour'.*choose from date, time"),
+        ({"kinds": []}, r"kinds=\[\]"),
+        ({"kinds": ["territory"], "size": 5_000}, r"size=5000: the kinds territory have no more than \d+ pairs"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        cldr_translation(**options)
+
+
+# -------------------------------------------------------------------------------------------------- language names
+@pytest.fixture(scope="module")
+def names():
+    return language_names()
+
+
+def test_names_are_in_the_language_they_are_labeled_with(names):
+    feature = names["train"].features["label"]
+    assert tuple(feature.names) == LANGUAGES
+    assert len(LANGUAGES) == 20
+    rows = {row["text"]: feature.int2str(row["label"]) for split in names.values() for row in split}
+    known = {"Deutschland": "de", "Vereinigtes Königreich": "de", "Rosja": "pl", "日本": "ja", "Испания": "ru"}
+    assert {text: rows.get(text) for text in known} == known
+
+
+def test_names_of_two_languages_are_left_out(names):
+    rows = [row["text"] for split in names.values() for row in split]
+    assert len({text.casefold() for text in rows}) == len(rows) > 10_000
+    assert not {"euro", "angola", "september"} & {text.casefold() for text in rows}
+
+
+def test_names_are_split_within_each_language(names):
+    train, validation, test = (Counter(names[split]["label"]) for split in ("train", "validation", "test"))
+    for label in range(20):
+        assert validation[label] == test[label] == (train + validation + test)[label] // 10 > 20
+
+
+def test_names_by_seed():
+    first, again, other = (language_names(seed=seed)["test"]["text"] for seed in (0, 0, 1))
+    assert list(first) == list(again) != list(other)
+
+
+# ------------------------------------------------------------------------------------------------- standard library
+def test_standard_library_is_source_text_split_by_file():
+    corpus = standard_library(max_characters=600_000)
+    paths = [path for rows in corpus.values() for path in rows["path"]]
+    assert len(set(paths)) == len(paths)
+    assert not any(re.search(r"(^|/)(test|tests|idlelib|site-packages|__pycache__)/", path) for path in paths)
+    assert sum(len(text) for rows in corpus.values() for text in rows["text"]) <= 600_000
+    row = corpus["validation"][0]
+    assert (Path(os.__file__).parent / row["path"]).read_text(encoding="utf-8") == row["text"]
+    assert len(corpus["validation"]) == len(corpus["test"]) >= 1
+
+
+def test_standard_library_by_seed_and_size():
+    first, again, other = (standard_library(seed=seed, max_characters=300_000) for seed in (0, 0, 1))
+    assert list(first["train"]["path"]) == list(again["train"]["path"])
+    assert set(first["train"]["path"]) != set(other["train"]["path"])
+    with pytest.raises(ValueError, match="max_characters=10 leaves"):
+        standard_library(max_characters=10)
+
+
+def test_standard_library_without_sources(monkeypatch, tmp_path):
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="holds no"):
+        standard_library()

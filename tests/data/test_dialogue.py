@@ -1,0 +1,161 @@
+"""Dialogues as training rows, their chat template, and the reply that a backward model prefers."""
+
+import pytest
+import torch
+from datasets import Dataset, DatasetDict
+
+from vanillaformer import VanillaDecoderForCausalLM, preset
+from vanillaformer.data.arguments import LanguageModelDataArguments
+from vanillaformer.data.dialogue import (
+    SEPARATOR,
+    WithoutSeparators,
+    dialogue_text,
+    reverse_dialogues,
+    separator_id,
+    set_chat_template,
+)
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing.packing import packed_rows
+from vanillaformer.inference.chat import Chat
+from vanillaformer.tokenization import train
+
+DIALOGUES = [["你好", "你好呀", "再见"], ["吃了吗", "吃了 ok"], ["在吗", "不在"], ["一", "二", "三"]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    texts = [dialogue_text(turns) for turns in DIALOGUES]
+    made = train(
+        WithoutSeparators(texts),
+        algorithm="chinese_character",
+        kind="decoder",
+        vocab_size=100,
+        extra_special_tokens=[SEPARATOR],
+    )
+    set_chat_template(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    def build(seed: int) -> VanillaDecoderForCausalLM:
+        torch.manual_seed(seed)
+        ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
+        made = VanillaDecoderForCausalLM(preset("gpt-tiny", vocab_size=len(tokenizer), **sizes, **ids)).eval()
+        with torch.no_grad():
+            made.model.embed_tokens.weight.mul_(20)
+        return made
+
+    return build
+
+
+def messages(turns):
+    return [{"role": ("user", "assistant")[place % 2], "content": turn} for place, turn in enumerate(turns)]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["turns", "messages"])
+def test_dialogues_from_files(form, kind, tmp_path):
+    cells = [messages(turns) for turns in DIALOGUES] if kind == "messages" else DIALOGUES
+    rows, path = Dataset.from_dict({kind: cells}), tmp_path / f"d.{form}"
+    rows.to_json(path, force_ascii=False) if form == "jsonl" else rows.to_parquet(path)
+    files = {f"{split}_file": str(path) for split in ("train", "validation")}
+    found = load_data(LanguageModelDataArguments(**files, turns_column=kind), "causal").splits
+    assert list(found["train"]["text"]) == ["[SEP]".join([*turns, ""]) for turns in DIALOGUES]
+    assert reverse_dialogues(found)["train"][0]["text"] == "再见[SEP]你好呀[SEP]你好[SEP]"
+
+
+def test_a_single_dialogue_is_not_cut(tmp_path):
+    (tmp_path / "d.jsonl").write_text('{"turns": ["how are you", "well, and you", "I am fine"]}')
+    for hold_out in ("end", "random"):
+        arguments = {"train_file": str(tmp_path / "d.jsonl"), "turns_column": "turns", "hold_out": hold_out}
+        with pytest.raises(ValueError, match=r"1 rows: too few for train, validation|split from 1 distinct text"):
+            load_data(LanguageModelDataArguments(**arguments), "causal")
+
+
+def test_what_is_no_dialogue(tmp_path):
+    Dataset.from_dict({"turns": ["a", "b"]}).to_json(tmp_path / "d.jsonl")
+    arguments = LanguageModelDataArguments(train_file=str(tmp_path / "d.jsonl"), turns_column="turns")
+    with pytest.raises(ValueError, match=r"d.jsonl, row 1: --turns_column must name lists of strings .* not 'a'"):
+        load_data(arguments, "causal")
+    with pytest.raises(ValueError, match="--reverse_turns needs --turns_column"):
+        load_data(LanguageModelDataArguments(reverse_turns=True), "causal")
+
+
+def test_a_separator_within_a_turn_is_none():
+    assert dialogue_text(["a [SEP] b", " ", "c "]) == "a   b[SEP]c[SEP]"
+
+
+def test_the_template_is_the_training_form(tokenizer):
+    dataset = DatasetDict({"train": Dataset.from_dict({"text": [dialogue_text(turns) for turns in DIALOGUES]})})
+    rows = packed_rows(dataset, tokenizer, block_size=64)["train"]
+    trained = [token for row in rows for token in row["input_ids"]]
+    rendered = [tokenizer.apply_chat_template(messages(turns))["input_ids"] for turns in DIALOGUES]
+    assert sorted(trained) == sorted(token for ids in rendered for token in ids)
+    assert rendered[0] == trained[: len(rendered[0])]
+    names = tokenizer.convert_ids_to_tokens(rendered[0])
+    assert names == ["<s>", *"你好", "[SEP]", *"你好呀", "[SEP]", *"再见", "[SEP]", "</s>"]
+    assert tokenizer.unk_token_id not in trained
+
+
+def test_a_prompt_is_the_beginning_of_a_dialogue(tokenizer, model):
+    chat = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=DIALOGUES[0][:2])
+    asked = messages(DIALOGUES[0][:2])
+    assert chat.prompt() == tokenizer.apply_chat_template(asked, add_generation_prompt=True)["input_ids"]
+
+
+def test_history(tokenizer, model):
+    def told(**options):
+        chat = Chat(
+            model(0), tokenizer, options={"max_new_tokens": 4}, history=["一一", "二" * 12, "三" * 13], **options
+        )
+        return "".join(tokenizer.convert_ids_to_tokens(chat.prompt()))
+
+    assert told() == "<s>" + "二" * 12 + "[SEP]" + "三" * 13 + "[SEP]"  # 28 positions: the oldest turn does not fit
+    assert told(max_history=1) == "<s>" + "三" * 13 + "[SEP]"
+    long = Chat(model(0), tokenizer, options={"max_new_tokens": 4}, history=["二" + "三" * 40])
+    assert "".join(tokenizer.convert_ids_to_tokens(long.prompt())) == "<s>" + "三" * 26 + "[SEP]"
+
+
+def test_a_reply_ends_at_the_separator(tokenizer, model, monkeypatch):
+    chat = Chat(model(0), tokenizer)
+    you = tokenizer.convert_tokens_to_ids("你")
+    separator = separator_id(tokenizer)
+
+    def generate(inputs, **options):
+        assert separator in options["eos_token_id"]
+        return torch.cat([inputs, torch.tensor([[you, you, separator, you]])], dim=1)
+
+    monkeypatch.setattr(chat.model, "generate", generate)
+    assert chat.reply("在吗") == "你你"
+    assert chat.history == ["在吗", "你你"]
+    chat.reset()
+    assert chat.history == []
+
+
+def test_the_backward_model_chooses(tokenizer, model, monkeypatch):
+    chat = Chat(model(0), tokenizer, candidates=4, reranker=model(1), history=["你好", "再见"])
+    replies = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("一", "二三", "在不在", "吃了吗")]
+    chat.history.append("吃了吗")
+    expected = []
+    for reply in replies:  # by probabilities, token after token, of the reversed training text
+        text = tokenizer.decode(reply) + "[SEP]吃了吗[SEP]再见[SEP]你好[SEP]"
+        ids = tokenizer("<s>" + text, add_special_tokens=False)["input_ids"]
+        total = 0.0
+        for place in range(len(reply) + 2, len(ids)):
+            logits = chat.reranker(torch.tensor([ids[:place]])).logits[0, -1]
+            total -= logits.softmax(-1)[ids[place]].log().item()
+        expected.append(total)
+    assert chat.backward_losses(replies) == pytest.approx(expected, rel=1e-4)
+    assert max(expected) - min(expected) > 1e-2
+    chat.history.pop()
+    monkeypatch.setattr(chat, "draw", lambda: replies)
+    best = replies[expected.index(min(expected))]
+    assert chat.reply("吃了吗") == tokenizer.decode(best)
+    assert best != replies[0]
+
+
+def test_no_room(tokenizer, model):
+    with pytest.raises(ValueError, match="--max_new_tokens 30 leaves no room for a turn in 32 positions"):
+        Chat(model(0), tokenizer, options={"max_new_tokens": 30})

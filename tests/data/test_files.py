@@ -1,0 +1,293 @@
+"""Files as users have them: several, compressed, with odd names, marks, separators and rows that do not fit."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from vanillaformer.console.parsing import parse
+from vanillaformer.data import files
+from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+from vanillaformer.training.run import data_name
+from vanillaformer.training.run_folder.settings import changed_settings
+
+from .test_loading import load, write
+from .test_streaming import open_stream, stream_rows
+
+MARK = "\ufeff"
+
+
+def put(path: Path, text: str, mark: str = "") -> str:
+    """Write a file, compressed if it is named so."""
+    data = (mark + text).encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def texts(path, column="text", task="causal", **options):
+    """Return a column of the rows that loading gives; streaming gives the same."""
+    options = {"train_file": path, "validation_file": path, **options}
+    loaded = list(load(task, **options)["train"][column])
+    assert [cells[column] for cells in stream_rows(open_stream(task, **options)[1])] == loaded
+    return loaded
+
+
+# ----------------------------------------------------------------------------------------------- rows that do not fit
+RAGGED = {
+    "every row": "text,label\nhello 0,the old ship,pos\nhello 1,the new ship,neg\n",
+    "the first row": "text,label\nhello,there,pos\ngood,neg\n",
+    "a later row": "text,label\ngood,neg\nhello,there,pos\n",
+    "trailing commas": "text,label\ngood,neg,\n",
+    "too few": "text,label\ngood,neg\nhello\n",
+}
+
+
+@pytest.mark.parametrize("kind", RAGGED)
+def test_rows_with_more_or_fewer_cells_than_the_header(tmp_path, kind):
+    path = put(tmp_path / "a.csv", RAGGED[kind])
+    lines = RAGGED[kind].splitlines()[1:]
+    bad = [number for number, line in enumerate(lines, start=1) if line.count(",") != 1]
+    message = rf"a.csv, row {bad[0]}: it has {lines[bad[0] - 1].count(',') + 1} cells and the header 2, with ','"
+    with pytest.raises(ValueError, match=message):
+        load("classification", train_file=path, validation_file=path)
+    with pytest.raises(ValueError, match=message):
+        stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv.gz"])
+def test_such_rows_are_left_out_and_counted(tmp_path, suffix, capsys):
+    text = "text,label\none,a\ntwo,b,b\nthree,a\nfour\nfive,b\n"
+    path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if "tsv" in suffix else text)
+    options = {"train_file": path, "validation_file": path, "bad_rows": "skip"}
+    data = load_data(ClassifierDataArguments(**options), "classification")
+    assert list(data.splits["train"]["text"]) == ["one", "three", "five"]
+    assert data.stats["train"]["bad rows left out"] == 2
+    assert "2 of 5 rows are bad and left out, first row 2: it has 3 cells" in capsys.readouterr().out
+    stream = open_stream("classification", **options)[1]
+    assert [cells["text"] for cells in stream_rows(stream)] == ["one", "three", "five"]
+    out = capsys.readouterr().out
+    assert "rows of the stream are bad and left out, first row 2: it has 3 cells" in out
+    assert out.count(": 2 of 5 rows are bad and left out.") == 2  # training and validation
+
+
+# ---------------------------------------------------------------------------------------------------- quotation marks
+def pairs(marked):
+    return "source\ttarget\n" + "".join(f"say {n}\t{chr(34) * (n in marked)}sag {n}\n" for n in range(120))
+
+
+def test_tsv_knows_no_quotation_marks(tmp_path):
+    path = put(tmp_path / "a.tsv", pairs({11, 61}))
+    found = texts(path, "target", "translation")
+    assert len(found) == 120
+    assert (found[11], found[12]) == ('"sag 11', "sag 12")
+    with pytest.raises(ValueError, match=r"a.tsv, row 12, lines 13 to 63: a quotation mark is not closed"):
+        load("translation", train_file=path, validation_file=path, csv_quoting="minimal")
+
+
+def test_tsv_with_quotation_marks(tmp_path):
+    path = put(tmp_path / "a.tsv", 'text\tn\n"one\ttwo ""three"""\t1\n')
+    assert texts(path, csv_quoting="minimal") == ['one\ttwo "three"']
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('text,label\n"one,a\ntwo,b\n"three,a\n', r"a.csv, row 1, lines 2 to 4: a quotation mark is not closed"),
+        ('text,label\none,a\n"two,b\nthree,a\n', r"a.csv, row 2, lines 3 to 4: a quotation mark is not closed"),
+        ('text,label\n"one"s,a\ntwo,b\n', r"a.csv, row 1: line 2: a quotation mark is not closed or not doubled"),
+    ],
+)
+def test_csv_with_unbalanced_quotation_marks(tmp_path, text, message):
+    path = put(tmp_path / "a.csv", text)
+    for bad_rows in ("error", "skip") if "lines" in message else ("error",):
+        options = {"train_file": path, "validation_file": path, "bad_rows": bad_rows}
+        with pytest.raises(ValueError, match=message):
+            load("classification", **options)
+        with pytest.raises(ValueError, match=message):
+            stream_rows(open_stream("classification", **options)[1])
+
+
+def test_a_row_of_several_lines_is_named(tmp_path, capsys):
+    """Two stray marks can look like one cell with line breaks: nobody but the user can tell."""
+    path = put(tmp_path / "a.csv", 'text,label\none,a\n"two,b\nthree,a\nfour",b\n')
+    load("classification", train_file=path, validation_file=path)
+    said = "1 of 2 rows have cells with line breaks, at most row 2 with 3 lines"
+    assert said in capsys.readouterr().out
+    stream_rows(open_stream("classification", train_file=path, validation_file=path)[1])
+    assert "rows of the stream have cells with line breaks, at most row 2 with 3 lines" in capsys.readouterr().out
+
+
+# --------------------------------------------------------------------------------------------------- names and formats
+CONTENT = {
+    "csv": "text,n\none,1\ntwo,2\n",
+    "tsv": "text\tn\none\t1\ntwo\t2\n",
+    "json": '[{"text": "one"},\n {"text": "two"}]',
+    "jsonl": '{"text": "one"}\n\n{"text": "two"}\n',
+    "txt": "one\ntwo\n",
+}
+
+
+@pytest.mark.parametrize("suffix", [*CONTENT, *(f"{name}.gz" for name in CONTENT)])
+@pytest.mark.parametrize("mark", ["", MARK], ids=["", "mark"])
+def test_byte_order_marks_and_compressed_files(tmp_path, suffix, mark):
+    assert texts(put(tmp_path / f"a.{suffix}", CONTENT[suffix.removesuffix(".gz")], mark)) == ["one", "two"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("name", ["c[v1]", "all*", "a?b", "{a,b}"])
+def test_names_that_look_like_patterns(tmp_path, name, suffix):
+    write(tmp_path / f"allother.{suffix}", [{"text": "other"}])
+    assert texts(write(tmp_path / f"{name}.{suffix}", [{"text": "one"}])) == ["one"]
+
+
+@pytest.mark.parametrize("suffix", ["csv.gz", "jsonl", "txt", "parquet"])
+def test_several_files_and_patterns(tmp_path, suffix):
+    for number, name in enumerate(["part-2", "part-10", "first"]):
+        path = tmp_path / f"{name}.{suffix}"
+        rows = [{"text": f"{name} {n}"} for n in range(number + 1)]
+        if suffix == "csv.gz":
+            pd.DataFrame(rows).to_csv(path, index=False)
+        else:
+            write(path, [row["text"] for row in rows] if suffix == "txt" else rows)
+    names = [str(tmp_path / f"first.{suffix}"), str(tmp_path / f"part-*.{suffix}")]
+    wanted = ["first 0", "first 1", "first 2", "part-10 0", "part-10 1", "part-2 0"]
+    assert texts(names) == wanted
+    shuffled = open_stream("causal", train_file=names, validation_file=names, streaming_buffer=4)[1]
+    assert sorted(cells["text"] for cells in stream_rows(shuffled)) == sorted(wanted)
+
+
+def test_a_row_of_several_files_is_named_with_its_file(tmp_path):
+    good, bad = put(tmp_path / "a.csv", "text\none\n"), put(tmp_path / "b.csv", "text\none\ntwo,\n")
+    options = {"train_file": [good, bad], "validation_file": good}
+    with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
+        load("causal", **options)
+    with pytest.raises(ValueError, match=r"a.csv and 1 more file, row 2 of .*b.csv: it has 2 cells"):
+        stream_rows(open_stream("causal", **options)[1])
+    train = put(tmp_path / "c.csv", "text,label\none,a\ntwo,b\n")
+    late = [put(tmp_path / f"{n}.csv", f"text,label\nmore {n},{label}\n") for n, label in enumerate("ac")]
+    with pytest.raises(ValueError, match=r"row 1 of .*1.csv: label 'c' does not occur in the training data"):
+        load("classification", train_file=train, validation_file=late)
+
+
+def test_parallel_files_in_parts(tmp_path):
+    english = [put(tmp_path / f"{n}.en.txt", f"one {n}\n") for n in range(2)]
+    german = [put(tmp_path / f"{n}.de.txt.gz", f"eins {n}\n") for n in range(2)]
+    options = {"validation_file": english[0], "validation_target_file": german[0]}
+    rows = load("translation", train_file=english, train_target_file=german, **options)["train"]
+    assert list(rows["target"]) == ["eins 0", "eins 1"]
+    with pytest.raises(ValueError, match="name 2 and 1 files: each needs its translation"):
+        load("translation", train_file=english, train_target_file=german[:1], **options)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["part-*.csv"], r"--train_file .*part-\*.csv': there is no such file, nor one that matches"),
+        (["a.csv", "*.csv"], r"--train_file: .*a.csv is named 2 times"),
+        (["a.csv", "b.docx"], r"--train_file .*unknown extension '.docx'"),
+        (["c.parquet.gz"], r"--train_file .*unknown extension '.gz'"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path, names, message):
+    for name in ("a.csv", "b.docx", "c.parquet.gz"):
+        put(tmp_path / name, "text\none\n")
+    with pytest.raises(ValueError, match=message):
+        load("causal", train_file=[str(tmp_path / name) for name in names])
+
+
+def test_one_name_or_several_on_the_command_line_and_in_a_file(tmp_path):
+    assert parse(DataArguments, ["--train_file", "a.csv", "b.csv"])[0].train_file == ["a.csv", "b.csv"]
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("train_file: a.csv\nvalidation_file: [b.csv, c.csv]\n")
+    data = parse(DataArguments, [str(settings)])[0]
+    assert (data.train_file, data.validation_file) == (["a.csv"], ["b.csv", "c.csv"])
+    assert DataArguments(train_file="a.csv").train_file == ["a.csv"]
+
+
+def test_a_record_of_one_file_is_that_of_a_list_of_one():
+    old, new = {"data": {"train_file": "a.csv"}}, {"data": {"train_file": ["a.csv"]}}
+    assert changed_settings(old, new, {}) == {}
+    assert changed_settings(old, {"data": {"train_file": ["a.csv", "b.csv"]}}, {}) == {
+        "data.train_file": ("a.csv", ["a.csv", "b.csv"])
+    }
+
+
+def test_what_a_card_calls_several_files():
+    assert data_name(DataArguments(train_file=["d/a.csv", "b.csv"]), "classification") == "a.csv, b.csv"
+    names = [f"d/{n}.csv" for n in range(9)]
+    assert data_name(DataArguments(train_file=names), "classification") == "0.csv and 8 more files"
+
+
+# -------------------------------------------------------------------------------------------------- columns and cells
+def test_separators(tmp_path):
+    path = put(tmp_path / "a.csv", "text;label\none, two;a\n")
+    with pytest.raises(ValueError, match=r"its columns are: text;label; or is it --csv_separator ';'\?"):
+        load("causal", train_file=path)
+    assert texts(path, csv_separator=";") == ["one, two"]
+    assert texts(put(tmp_path / "b.csv", "text\tlabel\none\ta\n"), csv_separator="\\t") == ["one"]
+    with pytest.raises(ValueError, match=r"--csv_separator ';;': it must be one character"):
+        load("causal", train_file=path, csv_separator=";;")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_a_column_that_is_there_twice(tmp_path, suffix):
+    text = "text,text,n,n\none,two,1,2\n"
+    path = put(tmp_path / f"a.{suffix}", text.replace(",", "\t") if suffix == "tsv" else text)
+    with pytest.raises(ValueError, match=rf"a.{suffix} has 2 columns 'text' \(--text_column\): rename all but one"):
+        load("causal", train_file=path, validation_file=path)
+
+
+def test_texts_that_look_like_something_else(tmp_path):
+    """A text is a text: pyarrow takes the first for a time, the others for numbers and nothing."""
+    wanted = ["2020-01-01 00:00:00", "1e5", "NaN", "null", "007", "a\x00b"]
+    assert texts(put(tmp_path / "a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in wanted))) == wanted
+    assert texts(put(tmp_path / "a.csv", "text,n\n" + "".join(f"{text},\n" for text in wanted))) == wanted
+
+
+def test_nothing_but_blank_lines_of_json(tmp_path):
+    path = put(tmp_path / "a.jsonl", "\n  \n")
+    for read in (load, open_stream):
+        with pytest.raises(ValueError, match=r"a.jsonl has no rows"):
+            read("causal", train_file=path, validation_file=path)
+
+
+def test_lines_of_parallel_files(tmp_path):
+    """One per line feed: other signs that part lines elsewhere are text."""
+    odd = ["carriage\rreturn", "tab\x0b", "next\x85line", "line\u2028separator", "form\x0cfeed", "last"]
+    source, target = put(tmp_path / "a.txt", "\n".join(odd) + "\n", MARK), put(tmp_path / "b.txt", "x\r\n" * 6)
+    options = {"train_file": source, "train_target_file": target}
+    more = {"validation_file": source, "validation_target_file": target}
+    rows = load("translation", **options, **more)["train"]
+    assert (list(rows["source"]), set(rows["target"])) == (odd, {"x"})
+    stream = open_stream("translation", **options, **more)[1]
+    assert stream_rows(stream) == list(rows)
+
+
+def test_bad_bytes_are_named_with_their_line(tmp_path, capfd):
+    (tmp_path / "a.csv").write_bytes(b"text\n" + b"good\n" * 9_000 + "M\xe4rz\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"a.csv is not UTF-8: line 9002: invalid continuation byte"):
+        load("causal", train_file=str(tmp_path / "a.csv"))
+    assert "Failed to read" not in capfd.readouterr().err  # said once
+
+
+def test_parquet_types(tmp_path):
+    """Classes keep their names; categories are those of pandas."""
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["good", "bad"])})
+    rows = Dataset.from_dict({"text": ["one", "two"], "label": [1, 0]}, features=features)
+    path = str(tmp_path / "a.parquet")
+    rows.to_parquet(path)
+    loaded = load("classification", train_file=path, validation_file=path)
+    assert (label_names(loaded), list(loaded["train"]["label"])) == (["good", "bad"], [1, 0])
+    pd.DataFrame({"text": ["one", "two"], "label": pd.Categorical(["x", "y"])}).to_parquet(path)
+    assert label_names(load("classification", train_file=path, validation_file=path)) == ["x", "y"]
+
+
+def test_large_files_report_what_is_read(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "REPORTED_ROWS", 400)
+    load("causal", train_file=put(tmp_path / "a.txt", "\n".join(map(str, range(1_000)))))
+    assert "a.txt: 1,000 rows read." in capsys.readouterr().out

@@ -1,0 +1,149 @@
+"""Images from folders, files and columns: the same pixels and classes, and what cannot be used is named."""
+
+import io
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from PIL import Image as Pillow
+
+from vanillaformer.data.arguments import ImageDataArguments
+from vanillaformer.data.image_rows import usual_patch
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+
+SIZE = 8
+
+
+def picture(number: int, size: int = SIZE) -> Pillow.Image:
+    return Pillow.fromarray(np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8))
+
+
+def png(number: int, size: int = SIZE) -> bytes:
+    stream = io.BytesIO()
+    picture(number, size).save(stream, "PNG")
+    return stream.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(12):
+        path = tmp_path / "photos" / ["cat", "dog"][number % 2] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png(number))
+    return tmp_path / "photos"
+
+
+def load(path, task="image_classification", **options):
+    arguments = ImageDataArguments(train_file=[str(path)], validation_fraction=0.2, **options)
+    return load_data(arguments, task), arguments
+
+
+def contents(splits) -> set:
+    rows = [row for part in splits.values() for row in part]
+    return {(row["image"], row.get("label")) for row in rows}
+
+
+def expected() -> set:
+    return {(picture(number).tobytes(), number % 2) for number in range(12)}
+
+
+def test_a_folder_of_classes(folder):
+    data, arguments = load(folder)
+    assert arguments.image_size == SIZE, "that of the images"
+    assert label_names(data.splits) == ["cat", "dog"]
+    assert contents(data.splits) == expected()
+    assert {len(part) for part in data.splits.values()} == {10, 2}
+    assert set(data.splits["validation"]["label"]) == {0, 1}
+    for row in data.splits["train"]:
+        assert row["name"].startswith(str(folder))
+    again, _ = load(folder, image_size=4)
+    assert {len(row["image"]) for row in again.splits["train"]} == {4 * 4 * 3}
+    unlabelled, _ = load(folder, "masked_image")
+    assert unlabelled.splits["train"].column_names == ["image", "name"]
+    assert {image for image, _ in contents(unlabelled.splits)} == {image for image, _ in expected()}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "bytes"])
+def test_files_with_a_column_of_images(folder, kind):
+    labels = [number % 2 for number in range(12)]
+    paths = [f"photos/{['cat', 'dog'][number % 2]}/{number}.png" for number in range(12)]
+    path = folder.parent / f"data.{'csv' if kind == 'csv' else 'parquet'}"
+    if kind == "csv":
+        Dataset.from_dict({"file": paths, "kind": labels}).to_csv(path)
+    else:
+        features = Features({"file": Image(), "kind": ClassLabel(names=["0", "1"])})
+        cells = [{"bytes": png(number), "path": None} for number in range(12)]
+        if kind == "bytes":
+            features["file"], cells = Value("binary"), [cell["bytes"] for cell in cells]
+        Dataset.from_dict({"file": cells, "kind": labels}, features=features).to_parquet(path)
+    data, _ = load(path, image_column="file", label_column="kind")
+    assert contents(data.splits) == expected()
+    assert label_names(data.splits) == ["0", "1"]
+    streamed, _ = load(path, image_column="file", label_column="kind", streaming=True, max_validation_samples=2)
+    rows = [row for batch in streamed.stream.batches() for row in batch.rows]
+    rows += list(streamed.splits["validation"])
+    assert {(row["image"], row["label"]) for row in rows} == expected()
+
+
+def test_a_bad_image_is_named_or_left_out(folder, capsys):
+    whole = png(0, 64)
+    (folder / "cat" / "x.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "dog" / "y.jpg").write_text("no image")
+    (folder / "dog" / "z.png").symlink_to(folder / "nothing")
+    with pytest.raises(ValueError, match=r"photos, row 7: .*cat/x.png cannot be read: .*truncated.* \(3 such rows\)"):
+        load(folder)
+    data, _ = load(folder, bad_rows="skip")
+    assert contents(data.splits) == expected()
+    assert data.stats["train"]["bad rows left out"] == 3
+    assert "3 of 15 rows are bad and left out" in capsys.readouterr().out
+
+
+def test_a_row_without_an_image_is_named(tmp_path):
+    features = Features({"image": Image(), "label": Value("int64")})
+    cells = [{"bytes": png(number), "path": None} for number in range(5)] + [None]
+    Dataset.from_dict({"image": cells, "label": [0, 1] * 3}, features=features).to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"a.parquet, row 6: the image is missing"):
+        load(tmp_path / "a.parquet")
+
+
+def test_folders_that_are_no_classes(folder, tmp_path):
+    (folder / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"--train_file .*photos: the folder empty has no images .*--bad_rows skip"):
+        load(folder)
+    data, _ = load(folder, bad_rows="skip")
+    assert label_names(data.splits) == ["cat", "dog"]
+    (folder / "stray.png").write_bytes(png(3))
+    with pytest.raises(ValueError, match=r"stray.png is in no folder of a class \(1 such images\)"):
+        load(folder, bad_rows="skip")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(ValueError, match="nothing: there are no images in it"):
+        load(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="--streaming needs files, not the folder"):
+        load(folder, streaming=True)
+
+
+def test_one_image_and_one_class_are_too_few(tmp_path):
+    (tmp_path / "a" / "cat").mkdir(parents=True)
+    (tmp_path / "a" / "cat" / "1.png").write_bytes(png(1))
+    with pytest.raises(ValueError, match="a: all labels have one value only, 'cat': nothing to classify"):
+        load(tmp_path / "a")
+    with pytest.raises(ValueError, match="cannot be split from 1 distinct image"):
+        load(tmp_path / "a", "masked_image")
+
+
+def test_images_that_would_fill_the_disk_are_refused(folder):
+    with pytest.raises(ValueError, match=r"12 images of 40000 by 40000 pixels take \d+ GiB: use --streaming"):
+        load(folder, image_size=40_000)
+
+
+@pytest.mark.parametrize(("side", "patch"), [(8, 2), (16, 2), (28, 4), (32, 4), (64, 8), (224, 32)])
+def test_usual_patches(side, patch):
+    assert usual_patch(side) == patch
+
+
+def test_the_digits():
+    data = load_data(ImageDataArguments(), "image_classification")
+    assert {split: len(part) for split, part in data.splits.items()} == {"train": 1439, "validation": 179, "test": 179}
+    assert label_names(data.splits) == [str(number) for number in range(10)]
+    assert {len(image) for image in data.splits["train"]["image"]} == {8 * 8 * 3}

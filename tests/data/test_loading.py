@@ -1,0 +1,338 @@
+import gzip
+import json
+
+import pandas as pd
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from vanillaformer.data import sources
+from vanillaformer.data.arguments import DATA_ARGUMENTS, DataArguments
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+
+PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
+NAMED = {"source_column": "en", "target_column": "de"}
+
+
+def write(path, rows):
+    """Write rows in the format of the extension."""
+    frame = pd.DataFrame(rows)
+    if path.suffix in (".csv", ".tsv"):
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows))
+    else:
+        path.write_text("".join(row + "\n" for row in rows))
+    return str(path)
+
+
+def load(task, **options):
+    return load_data(DATA_ARGUMENTS[task](**options), task).splits
+
+
+@pytest.mark.parametrize("extension", ["csv", "tsv", "json", "jsonl", "parquet"])
+def test_every_format_gives_the_same_columns(tmp_path, extension):
+    train, test = (write(tmp_path / f"{name}.{extension}", PAIRS) for name in ("train", "test"))
+    dataset = load("translation", train_file=train, validation_file=test, test_file=test, **NAMED)
+    assert list(dataset) == ["train", "validation", "test"]
+    for rows in dataset.values():
+        assert rows.column_names == ["source", "target"]
+        assert rows[3] == {"source": "house 3", "target": "Haus 3"}
+        assert len(rows) == 20
+
+
+def test_the_other_direction(tmp_path):
+    rows = [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load(
+        "translation", train_file=path, validation_file=path, source_column="target", target_column="source"
+    )
+    assert list(dataset["train"]["source"]) == ["b", "d"]
+    assert list(dataset["train"]["target"]) == ["a", "c"]
+
+
+def test_columns_inside_a_struct(tmp_path):
+    rows = [{"translation": {"en": f"e{n}", "de": f"d{n}"}} for n in range(4)]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load(
+        "translation",
+        train_file=path,
+        validation_file=path,
+        source_column="translation.en",
+        target_column="translation.de",
+    )
+    assert dataset["train"][1] == {"source": "e1", "target": "d1"}
+
+
+def test_csv_is_not_interpreted(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("source,target,n\n007,NA,1\nnull,None,2\n1.50,true,3\n")
+    dataset = load("translation", train_file=str(path), validation_file=str(path))
+    assert list(dataset["train"]["source"]) == ["007", "null", "1.50"]
+    assert list(dataset["train"]["target"]) == ["NA", "None", "true"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("ending", ["{}", "{}.gz", "v1.{}"])
+def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
+    paths = {}
+    for split, count in {"train": 20, "validation": 3, "test": 2}.items():
+        for side, language in {"": "en", "_target": "de"}.items():
+            path = tmp_path / f"{split}.{ending.format(language)}"
+            text = "".join(f"{split} {language} {n}\n" for n in range(count)).encode()
+            path.write_bytes(gzip.compress(text) if ending.endswith("gz") else text)
+            paths[f"{split}{side}_file"] = str(path)
+    dataset = load("translation", **paths, streaming=streaming)
+    assert [len(part) for part in dataset.values()] == [20, 3, 2]
+    assert dataset["test"][:] == {"source": ["test en 0", "test en 1"], "target": ["test de 0", "test de 1"]}
+    assert dataset["train"][7] == {"source": "train en 7", "target": "train de 7"}
+    with pytest.raises(ValueError, match=r"unknown extension .*; one side of parallel texts may have any"):
+        load("translation", train_file=paths["train_file"])
+    with pytest.raises(ValueError, match=r"\(a text file\) has no column 'id' \(--order_column\)"):
+        load("translation", **paths, hold_out="end", order_column="id")
+
+
+def test_parallel_text_files(tmp_path):
+    english = write(tmp_path / "a.en.txt", ["one\u2028still one", "two"])
+    german = write(tmp_path / "a.de.txt", ["eins", "zwei"])
+    files = {"train_file": english, "train_target_file": german}
+    dataset = load("translation", **files, validation_file=english, validation_target_file=german)
+    assert list(dataset["validation"]["source"]) == ["one\u2028still one", "two"]
+    assert list(dataset["validation"]["target"]) == ["eins", "zwei"]
+    write(tmp_path / "a.de.txt", ["eins", "zwei", "drei"])
+    with pytest.raises(ValueError, match=r"a.en.txt has 2 lines and .*a.de.txt has 3"):
+        load("translation", **files)
+
+
+@pytest.mark.parametrize(("sample_by", "count"), [("line", 4), ("paragraph", 2), ("document", 1)])
+def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
+    path = write(tmp_path / "a.txt", ["one", "two", "", "three", "  ", "four"][: 5 if sample_by != "line" else 6])
+    dataset = load("causal", train_file=path, validation_file=path, sample_by=sample_by)
+    assert len(dataset["train"]) == count
+    if sample_by == "line":
+        assert list(dataset["train"]["text"]) == ["one", "two", "three", "four"]
+        assert "a.txt: 2 of 6 texts are blank" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------------- splits
+def test_validation_shares_no_source_with_training(tmp_path):
+    rows = [{"source": f"s{n % 30}", "target": f"t{n}"} for n in range(90)]
+    path = write(tmp_path / "a.jsonl", rows)
+    dataset = load("translation", train_file=path, validation_fraction=0.2)
+    train, validation = (set(dataset[split]["source"]) for split in ("train", "validation"))
+    assert (len(train), len(validation)) == (24, 6)
+    assert not train & validation
+    assert len(dataset["train"]) + len(dataset["validation"]) == 90
+    again = load("translation", train_file=path, validation_fraction=0.2)
+    assert list(again["validation"]["target"]) == list(dataset["validation"]["target"])
+    other = load("translation", train_file=path, validation_fraction=0.2, split_seed=1)
+    assert set(other["validation"]["source"]) != validation
+
+
+def test_one_text_cannot_be_split(tmp_path):
+    path = write(tmp_path / "a.txt", ["same", "same"])
+    with pytest.raises(ValueError, match=r"1 distinct text: give --validation_file"):
+        load("causal", train_file=path)
+
+
+def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
+    path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
+    options = {"train_file": path, "validation_file": path, "test_file": path, "max_train_samples": 10}
+    dataset = load("causal", **options, max_validation_samples=500, max_test_samples=1)
+    texts = list(dataset["train"]["text"])
+    assert len(texts) == 10
+    assert texts == sorted(texts) != [f"{n:03}" for n in range(10)]
+    assert [len(dataset[split]) for split in ("validation", "test")] == [100, 1]
+
+
+# ------------------------------------------------------------------------------------------------------- labels
+def labeled(tmp_path, labels, name="a.jsonl"):
+    return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "ids"),
+    [
+        (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]),
+        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
+        (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
+        ([True, False, True], ["False", "True"], [1, 0, 1]),
+        (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
+        (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
+        (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
+    ],
+)
+def test_labels_become_classes(tmp_path, labels, names, ids):
+    path = labeled(tmp_path, labels)
+    dataset = load("classification", train_file=path, validation_file=path)
+    assert label_names(dataset) == names
+    assert list(dataset["train"]["label"]) == ids
+    assert dataset["train"].features == dataset["validation"].features
+
+
+def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
+    path = labeled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
+    load("classification", train_file=path, validation_file=path)
+    out = capsys.readouterr().out
+    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
+    blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
+    with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
+        load("classification", train_file=blank, validation_file=path)
+
+
+def test_csv_labels(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\nlovely,1\nawful,0\n")
+    dataset = load("classification", train_file=str(path), validation_file=str(path))
+    assert label_names(dataset) == ["0", "1"]
+    assert list(dataset["train"]["label"]) == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (
+            ["a", "b"],
+            ["a", "c"],
+            r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b",
+        ),
+        (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
+        (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
+        ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
+        (["a", "a"], ["a"], r"one value only, 'a'"),
+    ],
+)
+def test_bad_labels(tmp_path, train, validation, message):
+    paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
+    with pytest.raises(ValueError, match=message):
+        load("classification", train_file=paths[0], validation_file=paths[1])
+
+
+# ---------------------------------------------------------------------------------------------------- embedded, Hub
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [("translation", ["source", "target"]), ("causal", ["text"]), ("classification", ["text", "label"])],
+)
+def test_embedded_data(task, columns):
+    size = {"embedded_size": 300} if task == "translation" else {}
+    dataset = load(task, **size, max_train_samples=5)
+    assert list(dataset) == ["train", "validation", "test"]
+    assert all(rows.column_names == columns for rows in dataset.values())
+    assert len(dataset["train"]) == 5
+
+
+def hub(monkeypatch, splits):
+    def load_dataset(name, config, streaming):
+        assert (name, config, streaming) == ("some/data", "plain", False)
+        if isinstance(splits, Exception):
+            raise splits
+        return DatasetDict(splits)
+
+    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    return {"dataset": "some/data", "dataset_config": "plain"}
+
+
+def classes(labels, names=("bad", "good")):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=list(names))})
+    return Dataset.from_dict({"text": [f"t{n}" for n in range(len(labels))], "label": labels}, features=features)
+
+
+def test_hub_data_and_its_withheld_test_labels(monkeypatch, capsys):
+    options = hub(monkeypatch, {"train": classes([1, 0]), "dev": classes([0, 1]), "test": classes([-1, -1])})
+    dataset = load("classification", **options)
+    assert list(dataset) == ["train", "validation"]
+    assert label_names(dataset) == ["bad", "good"]
+    assert list(dataset["validation"]["label"]) == [0, 1]
+    assert "no labels" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("splits", "message"),
+    [
+        ({"test": classes([0, 1])}, r"no split 'train'; its splits are: test"),
+        ({"train": classes([0, -1])}, r"split train, row 2: label -1 is not one of the 2 classes"),
+        (
+            {"train": classes([0, 1]).rename_column("text", "review")},
+            r"split train has no column 'text' \(--text_column\)",
+        ),
+        (ConnectionError("no route"), r"--dataset some/data plain cannot be loaded: no route"),
+    ],
+)
+def test_bad_hub_data(monkeypatch, splits, message):
+    options = hub(monkeypatch, splits)
+    with pytest.raises(ValueError, match=message):
+        load("classification", **options)
+
+
+# ------------------------------------------------------------------------------------------------------- errors
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_file": "gone.csv"}, r"--train_file .*gone.csv.*no such file"),
+        ({"train_file": "a.xlsx"}, r"unknown extension '.xlsx', use .csv, .tsv"),
+        ({"train_file": "empty.csv"}, r"empty.csv.*the file is empty"),
+        ({"train_file": "header.csv"}, r"header.csv has no rows"),
+        (
+            {"train_file": "pairs.csv"},
+            r"pairs.csv has no column 'source' \(--source_column\); its columns are: en, de",
+        ),
+        ({"train_file": "pairs.jsonl"}, r"pairs.jsonl has no column 'source'"),
+        ({"train_file": "hole.jsonl"}, r"hole.jsonl, row 2: the target is empty \(2 such rows\)"),
+        ({"train_file": "hole.csv"}, r"hole.csv, row 1: the source is empty \(1 such rows\)"),
+        ({"train_file": "numbers.jsonl"}, r"numbers.jsonl, row 1: the source is not text \(1 such rows\)"),
+        ({"train_file": "broken.jsonl"}, r"broken.jsonl, row 1: line 1 is not JSON"),
+        ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
+        ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
+        ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
+        (
+            {"train_file": "a.txt", "train_target_file": "pairs.csv"},
+            r"--train_target_file is for translation from .txt files",
+        ),
+        ({"train_target_file": "a.txt"}, r"--train_target_file needs --train_file"),
+        ({"validation_file": "a.txt"}, r"--validation_file needs --train_file"),
+        ({"train_file": "pairs.csv", "test_target_file": "a.txt"}, r"--test_target_file needs --test_file"),
+        ({"train_file": "pairs.csv", "validation_file": "gone.csv"}, r"--validation_file .*gone.csv"),
+        ({"train_file": "pairs.csv", "source_column": "de", "target_column": "de"}, r"name the same column"),
+        ({"validation_fraction": 1.0}, r"--validation_fraction 1.0"),
+        ({"max_test_samples": 0}, r"--max_test_samples 0"),
+        ({"embedded_size": 5}, r"--embedded_size 5: it must be at least 100"),
+        ({"target_locale": "xx"}, r"target locale 'xx'"),
+    ],
+)
+def test_bad_translation_data(tmp_path, options, message):
+    write(tmp_path / "pairs.csv", PAIRS)
+    write(tmp_path / "pairs.jsonl", PAIRS)
+    write(tmp_path / "a.txt", ["a", "b"])
+    write(tmp_path / "numbers.jsonl", [{"source": 1, "target": "one"}])
+    write(tmp_path / "hole.jsonl", [{"source": "a", "target": t} for t in ("b", None, " \t", "c")])
+    (tmp_path / "hole.csv").write_text("source,target\n,b\n")
+    (tmp_path / "header.csv").write_text("source,target\n")
+    (tmp_path / "broken.jsonl").write_text('{"source": ')
+    (tmp_path / "broken.parquet").write_text("no parquet")
+    (tmp_path / "latin.txt").write_bytes("M\xe4rz\n".encode("latin-1"))
+    (tmp_path / "a.xlsx").write_text("x")
+    (tmp_path / "empty.csv").touch()
+    placed = {name: str(tmp_path / value) if name.endswith("_file") else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        load("translation", **placed)
+
+
+def test_text_files_have_no_labels(tmp_path):
+    path = write(tmp_path / "a.txt", ["a"])
+    with pytest.raises(ValueError, match=r"which has no columns"):
+        load("classification", train_file=path)
+
+
+def test_nothing_but_blank_lines(tmp_path):
+    path = write(tmp_path / "a.txt", ["", " "])
+    with pytest.raises(ValueError, match=r"a.txt has no rows"):
+        load("causal", train_file=path)
+
+
+def test_unknown_task():
+    with pytest.raises(ValueError, match=r"task='summary'.*translation"):
+        load_data(DataArguments(), "summary")

@@ -1,0 +1,484 @@
+"""Which rows are for training, validation and test: columns, fractions, the end, and what occurs twice."""
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+
+from .test_loading import hub, load, write
+
+SPLIT_WORDS = ["train", "test", " Dev", "train", "TEST", "val", "train", "train"]
+
+
+def rows_of(words, **more):
+    return [{"split": word, "text": f"text {n}", "label": n % 2, **more} for n, word in enumerate(words)]
+
+
+# ---------------------------------------------------------------------------------------------- a column of splits
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_one_file_with_a_column_of_splits(tmp_path, extension):
+    path = write(tmp_path / f"a.{extension}", rows_of(SPLIT_WORDS))
+    dataset = load("classification", train_file=path, split_column="split")
+    texts = {split: list(rows["text"]) for split, rows in dataset.items()}
+    assert texts == {
+        "train": ["text 0", "text 3", "text 6", "text 7"],
+        "validation": ["text 2", "text 5"],
+        "test": ["text 1", "text 4"],
+    }
+    assert dataset["train"].column_names == ["text", "label"]
+    assert list(dataset["test"]["label"]) == [1, 0]
+
+
+def test_validation_is_held_out_of_the_rows_for_training(tmp_path):
+    words = ["train"] * 20 + ["test"] * 5
+    path = write(tmp_path / "a.parquet", rows_of(words))
+    dataset = load("causal", train_file=path, split_column="split", validation_fraction=0.2)
+    assert {split: len(rows) for split, rows in dataset.items()} == {"train": 16, "validation": 4, "test": 5}
+    assert list(dataset["test"]["text"]) == [f"text {n}" for n in range(20, 25)]
+
+
+def test_hub_data_with_a_column_of_splits(monkeypatch):
+    features = Features({"text": Value("string"), "part": ClassLabel(names=["valid", "train"])})
+    rows = Dataset.from_dict({"text": ["a", "b", "c"], "part": [1, 0, 1]}, features=features)
+    dataset = load("causal", **hub(monkeypatch, DatasetDict(all=rows)), split_column="part")
+    assert {split: list(part["text"]) for split, part in dataset.items()} == {"train": ["a", "c"], "validation": ["b"]}
+    with pytest.raises(ValueError, match=r"--split_column part: --dataset some/data plain has splits already: train"):
+        load("causal", **hub(monkeypatch, DatasetDict(train=rows, test=rows)), split_column="part")
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (
+            ["train", "unsupervised"],
+            {},
+            r"a.jsonl, row 2: 'unsupervised' in --split_column 'split' names no split .known are train, vali",
+        ),
+        (["train", None], {}, r"a.jsonl, row 2: None in --split_column 'split' names no split"),
+        (["test", "dev"], {}, r"a.jsonl: no row has 'train' in --split_column 'split'"),
+        (
+            ["train"],
+            {"split_column": "part"},
+            r"has no column 'part' \(--split_column\); its columns are: split, text",
+        ),
+        (["train"], {"test_file": "a.jsonl"}, r"--split_column split finds the splits in --train_file: give no --tes"),
+        (["train"], {"train_file": None}, r"--split_column split needs --train_file or a --dataset on the Hub"),
+    ],
+)
+def test_bad_columns_of_splits(tmp_path, words, options, message):
+    path = write(tmp_path / "a.jsonl", rows_of(words))
+    chosen = {"train_file": path, "split_column": "split", **options}
+    if options.get("test_file"):
+        chosen["test_file"] = path
+    with pytest.raises(ValueError, match=message):
+        load("causal", **chosen)
+
+
+def test_text_files_have_no_column_of_splits(tmp_path):
+    with pytest.raises(ValueError, match=r"a .txt file has no columns"):
+        load("causal", train_file=write(tmp_path / "a.txt", ["a"]), split_column="split")
+
+
+# ----------------------------------------------------------------------------------------------------- held out
+def sources(dataset):
+    return {split: set(rows["source"]) for split, rows in dataset.items()}
+
+
+def many_translations(tmp_path):
+    return write(tmp_path / "a.jsonl", [{"source": f"s{n % 50}", "target": f"t{n}"} for n in range(200)])
+
+
+def test_test_part_shares_no_source_with_the_others(tmp_path):
+    options = {"train_file": many_translations(tmp_path), "validation_fraction": 0.1}
+    dataset = load("translation", **options, test_fraction=0.2)
+    parts = sources(dataset)
+    assert {split: len(texts) for split, texts in parts.items()} == {"train": 35, "validation": 5, "test": 10}
+    assert len(set.union(*parts.values())) == 50
+    assert {split: len(rows) for split, rows in dataset.items()} == {"train": 140, "validation": 20, "test": 40}
+    # The test is the same whatever is held out beside it, and so is the validation part without a test.
+    assert (
+        sources(load("translation", **options | {"validation_fraction": 0.3}, test_fraction=0.2))["test"]
+        == parts["test"]
+    )
+    other = sources(load("translation", **options, test_fraction=0.2, split_seed=1))
+    assert other["test"] != parts["test"]
+    assert "test" not in load("translation", **options)
+
+
+def held_out(tmp_path, rows, **options):
+    """Return the labels and the texts of each split."""
+    dataset = load("classification", train_file=write(tmp_path / "a.jsonl", rows), **options)
+    names = label_names(dataset)
+    labels = {split: sorted(names[label] for label in part["label"]) for split, part in dataset.items()}
+    return labels, {split: set(part["text"]) for split, part in dataset.items()}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_class_has_its_share_of_what_is_held_out(tmp_path, seed):
+    counts = {"often": 160, "seldom": 40, "pair": 2, "once": 1}
+    rows = [{"text": f"{label} {n}", "label": label} for label, count in counts.items() for n in range(count)]
+    labels, texts = held_out(tmp_path, rows, validation_fraction=0.1, test_fraction=0.1, split_seed=seed)
+    for split in ("validation", "test"):
+        assert labels[split].count("often") in (15, 16, 17)
+        assert labels[split].count("seldom") in (3, 4, 5)
+        assert len(labels[split]) == 20
+    assert set(labels["train"]) == set(counts)
+    assert not set.intersection(*texts.values())
+    again = held_out(tmp_path, rows, validation_fraction=0.3, test_fraction=0.1, split_seed=seed)
+    assert again[1]["test"] == texts["test"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_class_keeps_a_text_for_training(tmp_path, seed):
+    """Also where the texts of a class have other classes too, or are one text many times."""
+    shared = [{"text": f"t{n}", "label": label} for n in range(4) for label in ("a", "b")]
+    rows = [*shared, *({"text": "same", "label": "c"} for _ in range(5)), {"text": "t0", "label": "d"}]
+    labels, texts = held_out(tmp_path, rows, validation_fraction=0.6, split_seed=seed)
+    assert set(labels["train"]) == {"a", "b", "c", "d"}
+    assert labels["train"].count("c") == 5
+    assert len(texts["validation"]) == 3
+    assert not texts["train"] & texts["validation"]
+
+
+def test_nothing_can_be_held_out_of_classes_of_one_text(tmp_path):
+    rows = [{"text": f"t{n}", "label": n} for n in range(3)]
+    with pytest.raises(ValueError, match=r"a validation part cannot be split from 3 distinct texts in which no class"):
+        held_out(tmp_path, rows)
+
+
+def test_test_part_beside_a_validation_file(tmp_path):
+    validation = write(tmp_path / "b.jsonl", [{"source": "other", "target": "x"}])
+    dataset = load(
+        "translation", train_file=many_translations(tmp_path), validation_file=validation, test_fraction=0.1
+    )
+    assert list(dataset["validation"]["source"]) == ["other"]
+    assert len(sources(dataset)["test"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_fraction": 1.0}, r"--test_fraction 1.0: it must lie between 0"),
+        ({"test_fraction": -0.1}, r"--test_fraction -0.1"),
+        (
+            {"test_fraction": 0.6, "validation_fraction": 0.4},
+            r"--validation_fraction 0.4 and --test_fraction 0.6 leav",
+        ),
+        ({"test_fraction": 0.1, "test_file": "same"}, r"--test_fraction 0.1: there is test data already"),
+        ({"hold_out": "end", "validation_fraction": 0.996}, r"--hold_out end leaves nothing for train of 200 rows"),
+    ],
+)
+def test_bad_fractions(tmp_path, options, message):
+    path = many_translations(tmp_path)
+    options = {name: path if value == "same" else value for name, value in options.items()}
+    with pytest.raises(ValueError, match=message):
+        load("translation", train_file=path, **options)
+
+
+@pytest.mark.parametrize("test_fraction", [0.0, 0.2])
+def test_the_end_is_held_out(tmp_path, test_fraction):
+    path = write(tmp_path / "a.txt", [f"{n:03}" for n in range(100)])
+    options = {"hold_out": "end", "validation_fraction": 0.1, "test_fraction": test_fraction}
+    dataset = load("causal", train_file=path, **options)
+    texts = [text for rows in dataset.values() for text in rows["text"]]
+    assert texts == [f"{n:03}" for n in range(100)]
+    wanted = {"train": 90, "validation": 10} if not test_fraction else {"train": 70, "validation": 10, "test": 20}
+    assert {split: len(rows) for split, rows in dataset.items()} == wanted
+
+
+def test_the_end_of_a_single_text(tmp_path, capsys):
+    text = "".join(chr(97 + n % 26) for n in range(1003)) + "\n"
+    (tmp_path / "a.txt").write_text(text)
+    options = {"train_file": str(tmp_path / "a.txt"), "sample_by": "document", "hold_out": "end"}
+    dataset = load("causal", **options, validation_fraction=0.1)
+    count = int(len(text) * 0.9)
+    assert [list(rows["text"]) for rows in dataset.values()] == [[text[:count]], [text[count:]]]
+    three = load("causal", **options, validation_fraction=0.1, test_fraction=0.3)
+    assert "".join(rows["text"][0] for rows in three.values()) == text
+    assert len(three["test"]["text"][0]) == 302
+    capsys.readouterr()
+    at_random = load("causal", **options | {"hold_out": "random"}, validation_fraction=0.1)
+    assert [list(rows["text"]) for rows in at_random.values()] == [[text[:count]], [text[count:]]]
+    assert "The data is a single text: its last characters are held out (validation).\n" in capsys.readouterr().out
+
+
+def several_texts(tmp_path, sizes, **options):
+    """Return the characters of each split, a letter for each file, and all that is printed."""
+    paths = []
+    for letter, size in zip("abcdefghijklmnopqrst", sizes):
+        paths.append(str(tmp_path / f"{letter}.txt"))
+        (tmp_path / f"{letter}.txt").write_text(letter * size)
+    dataset = load("causal", **{"train_file": paths, "sample_by": "document", **options})
+    return {split: "".join(part["text"]) for split, part in dataset.items()}
+
+
+@pytest.mark.parametrize("sizes", [(400, 60_000), (60_000, 400), (400, 400, 60_000)])
+def test_a_share_of_the_characters_of_documents(tmp_path, sizes, capsys):
+    texts = several_texts(tmp_path, sizes)
+    letters = "abc"[: len(sizes)]
+    assert {split: [text.count(letter) for letter in letters] for split, text in texts.items()} == {
+        "train": [int(size * 0.95) for size in sizes],
+        "validation": [size - int(size * 0.95) for size in sizes],
+    }
+    out = capsys.readouterr().out
+    assert f"The data is {len(sizes)} texts: the last characters of each are held out (validation)." in out
+    assert "Characters: 95.0% for train, 5.0% for validation." in out
+    ends = several_texts(tmp_path, sizes, hold_out="end", test_fraction=0.1)
+    assert "".join(ends.values()) == "".join(letter * size for letter, size in zip(letters, sizes))
+    assert [round(len(text) / sum(sizes), 2) for text in ends.values()] == [0.85, 0.05, 0.1]
+
+
+def test_many_documents_stay_whole(tmp_path, capsys):
+    sizes = [100 + n for n in range(20)]
+    texts = several_texts(tmp_path, sizes, validation_fraction=0.1)
+    assert abs(len(texts["validation"]) - 0.1 * sum(sizes)) <= 0.02 * sum(sizes)
+    assert not set(texts["train"]) & set(texts["validation"])
+    assert "The data is" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("cells", [[10, 9, 2, 1], ["10", "9", "2", "1"], ["10", "9.5", "2e0", "-1"], list("dcba")])
+def test_the_end_in_the_order_of_a_column(tmp_path, cells):
+    rows = [{"text": f"a text of {cell}", "label": n % 2, "when": cell} for n, cell in enumerate(cells * 2)]
+    path = write(tmp_path / "a.jsonl", rows)
+    options = {"train_file": path, "hold_out": "end", "validation_fraction": 0.25}
+    held_out = load("classification", **options, order_column="when")["validation"]
+    assert list(held_out["text"]) == [f"a text of {cells[0]}"] * 2  # the largest
+    assert list(load("classification", **options)["validation"]["text"])[1] == f"a text of {cells[3]}"  # the last
+
+
+def in_order(tmp_path, cells, extension="csv", **options):
+    """Return the places in the file of the rows of each split."""
+    rows = [{"text": f"row {n}", "label": n % 2, "when": cell} for n, cell in enumerate(cells)]
+    path = write(tmp_path / f"a.{extension}", rows)
+    options = {"train_file": path, "hold_out": "end", "order_column": "when", **options}
+    parts = load("classification", **options)
+    return {split: [int(text.split()[1]) for text in part["text"]] for split, part in parts.items()}
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(("fraction", "held_out"), [(0.05, 1), (0.2, 2), (0.01, 1), (0.24, 2), (0.98, 9)])
+def test_rows_with_equal_values_stay_together(tmp_path, fraction, held_out, extension, capsys):
+    parts = in_order(tmp_path, [n % 10 for n in range(300)], extension, validation_fraction=fraction)
+    assert {n % 10 for n in parts["validation"]} == set(range(10 - held_out, 10))
+    assert len(parts["validation"]) == 30 * held_out
+    assert len(parts["train"]) == 300 - 30 * held_out
+    words = f"Split by when: train 0 to {9 - held_out} ({300 - 30 * held_out} rows), validation {10 - held_out} to 9 ("
+    assert words in capsys.readouterr().out
+
+
+def test_values_that_are_too_few_to_split(tmp_path):
+    with pytest.raises(ValueError, match=r"--order_column 'when': 1 distinct value: too few for train, validation"):
+        in_order(tmp_path, ["3"] * 40)
+    with pytest.raises(ValueError, match=r"--order_column 'when': 2 distinct values: too few for train, valid.*test"):
+        in_order(tmp_path, [3, 4] * 20, test_fraction=0.2)
+
+
+FORMATS = ("%Y-%m-%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%b %d, %Y", "%d %B %Y", "%a %b %d 10:00:00 +0000 %Y")
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("form", [*FORMATS, "%Y%m%d", "%Y-%m-%d 23:59", "%m/%d/%Y 1:05 PM", "%Y-%m-%dT12:00:00.5Z"])
+def test_dates_are_in_order_in_any_format(tmp_path, form, padded, capsys):
+    form = form if padded or form == "%Y%m%d" else form.replace("%d", "%-d").replace("%m", "%-m")
+    days = [date(2019, 1, 1) + timedelta(n) for n in range(730)]
+    parts = in_order(tmp_path, [day.strftime(form) for day in reversed(days)])
+    assert parts == {"train": list(range(729, 36, -1)), "validation": list(range(36, -1, -1))}
+    if form != "%Y%m%d":
+        clock = (
+            " 23:59:00" if "23:59" in form else " 13:05:00" if "PM" in form else " 10:00:00" if ":00 +" in form else ""
+        )
+        clock = " 12:00:00.500000" if form.endswith("Z") else clock
+        assert (
+            f"train 2019-01-01{clock} to 2020-11-23{clock} (693 rows), validation 2020-11-24"
+            in capsys.readouterr().out
+        )
+
+
+def test_integers_are_compared_exactly(tmp_path):
+    first = 1234567890123456789
+    assert in_order(tmp_path, [first + 199 - n for n in range(200)])["validation"] == list(range(9, -1, -1))
+    first = 10**30  # decimals beside them, too
+    cells = [f"{first + 199 - n}.50" for n in range(199)] + [str(first)]
+    assert in_order(tmp_path, cells)["validation"] == list(range(9, -1, -1))
+
+
+def test_dates_of_parquet_files(tmp_path):
+    days = [datetime(2019, 1, 1, 12) + timedelta(hours=7 * n) for n in range(100)]
+    assert in_order(tmp_path, days[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
+    zoned = [day.replace(tzinfo=UTC) for day in days]
+    assert in_order(tmp_path, zoned[::-1], "parquet")["validation"] == [4, 3, 2, 1, 0]
+
+
+def test_classes_are_ordered_by_their_names(tmp_path):
+    features = Features({"text": Value("string"), "label": Value("int64"), "when": ClassLabel(names=["2020", "2019"])})
+    rows = [{"text": f"row {n}", "label": n // 2 % 2, "when": n % 2} for n in range(20)]
+    Dataset.from_list(rows, features).to_parquet(tmp_path / "a.parquet")
+    options = {"train_file": str(tmp_path / "a.parquet"), "hold_out": "end", "order_column": "when"}
+    held_out = load("classification", **options, validation_fraction=0.5)["validation"]
+    assert list(held_out["text"]) == [f"row {n}" for n in range(0, 20, 2)]  # those of 2020
+
+
+DAYS = [f"2019-03-{n}" for n in range(10, 29)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        (["nan", *map(str, range(40))], r"row 1: --order_column 'when' holds 'nan', which is not a number"),
+        ([*range(40), ""], r"a.jsonl, row 41: --order_column 'when' is empty .1 such rows.; --bad_rows skip"),
+        ([*DAYS, "29.03.2019"], r"row 20: .* holds '29.03.2019', which is not a date in the format %Y"),
+        ([*DAYS, "2019-02-29"], r"row 20: .* holds '2019-02-29', which is not a date in the format"),
+        ([*DAYS, "soon"], r"row 20: --order_column 'when' holds 'soon'"),
+        (["2019-03-01 10:00", "2019-03-02 10:00", "2019-03-03 10:00+01:00"], r"row 3: .*10:00.01:00', which is not"),
+        (["01/02/2019", "11/12/2019"], r"such as '01/02/2019', January 02, 2019 or February 01, 2019: write 2019"),
+        (["31/01/19", "30/01/19"], r"ambiguous, such as '31/01/19'"),
+        (["03.2019", "12.2018"], r"holds '03.2019', a decimal number or a month: write months as in 2019-01"),
+        (["Q1 2019", "Q2 2018"], r"holds 'Q1 2019', which is in no format that is known: write integers"),
+        (["9,5", "10,5"], r"'when' holds '9,5', which is in no format"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_ordered(tmp_path, cells, message):
+    with pytest.raises(ValueError, match=message):
+        in_order(tmp_path, [str(cell) for cell in cells], "jsonl")
+
+
+def test_values_that_cannot_be_ordered_can_be_skipped(tmp_path, capsys):
+    parts = in_order(tmp_path, [*DAYS, "soon", None], "jsonl", bad_rows="skip")
+    assert parts == {"train": list(range(18)), "validation": [18]}
+    assert (
+        "2 of 21 rows are bad and left out, first row 20: --order_column 'when' holds 'soon'"
+        in capsys.readouterr().out
+    )
+
+
+def test_names_are_grouped(tmp_path, capsys):
+    parts = in_order(tmp_path, [f"{'Alien' * (n % 7)} (19{n % 7}0)" if n % 7 else "Alien 3 (1992)" for n in range(70)])
+    assert len(parts["validation"]) == 10
+    assert {n % 7 for n in parts["validation"]} == {6}
+    assert "--order_column 'when' holds neither numbers nor dates: it is ordered as text." in capsys.readouterr().out
+
+
+def test_bad_order_columns(tmp_path):
+    rows = [{"text": "a", "label": 0, "when": 1}, {"text": "b", "label": 1, "when": None}]
+    options = {"train_file": write(tmp_path / "a.jsonl", rows), "hold_out": "end"}
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: --order_column 'when' is empty"):
+        load("classification", **options, order_column="when")
+    with pytest.raises(ValueError, match=r"no column 'day' \(--order_column\)"):
+        load("classification", **options, order_column="day")
+    with pytest.raises(ValueError, match=r"--order_column when is for --hold_out end, not random"):
+        load("classification", **options | {"hold_out": "random"}, order_column="when")
+    with pytest.raises(ValueError, match=r"--order_column when needs --train_file"):
+        load("classification", hold_out="end", order_column="when")
+
+
+# ---------------------------------------------------------------------------------------------------- duplicates
+def leaking(tmp_path):
+    files = {
+        "train": ["a", "b", "b", "c", "d"],
+        "validation": ["b", "x", "b"],
+        "test": ["y", "d"],
+    }
+    paths = {}
+    for split, texts in files.items():
+        rows = [{"text": text, "label": n % 2} for n, text in enumerate(texts)]
+        paths[f"{split}_file"] = write(tmp_path / f"{split}.jsonl", rows)
+    return paths
+
+
+def test_what_also_occurs_in_the_training_data_is_reported(tmp_path, capsys):
+    data = load_data(ClassifierDataArguments(**leaking(tmp_path)), "classification")
+    dataset, stats = data.splits, data.stats
+    assert len(dataset["train"]) == 5
+    out = capsys.readouterr().out
+    assert "validation data: the text of 2 of 3 rows also occurs in the training data (--drop_leaked_rows" in out
+    assert "test data: the text of 1 of 2 rows also occurs" in out
+    assert stats["validation"]["also in train"] == 2
+    assert stats["test"]["also in train"] == 1
+    capped = load_data(ClassifierDataArguments(**leaking(tmp_path), max_train_samples=2), "classification")
+    known = set(capped.splits["train"]["text"])
+    assert known < set("abcd")
+    for split in ("validation", "test"):  # compared with what is trained on
+        shared = sum(text in known for text in capped.splits[split]["text"])
+        assert capped.stats[split]["also in train"] == shared
+    assert any(
+        stats[split]["also in train"] > capped.stats[split]["also in train"] for split in ("validation", "test")
+    )
+
+
+def test_what_occurs_twice_can_be_left_out_of_the_training_data(tmp_path, capsys):
+    data = load_data(ClassifierDataArguments(**leaking(tmp_path), drop_leaked_rows=True), "classification")
+    dataset, stats = data.splits, data.stats
+    assert list(dataset["train"]["text"]) == ["a", "c"]
+    assert [len(dataset[split]) for split in ("validation", "test")] == [3, 2]
+    assert label_names(dataset) == ["0", "1"]
+    assert "train data: 3 of 5 rows occur in the other splits: left out." in capsys.readouterr().out
+    assert stats["train"]["leaked rows left out"] == 3
+
+
+def alike(tmp_path, task="classification", **options):
+    """Return what is loaded of training texts, and of others that differ in case, punctuation or form."""
+    texts = {
+        "train": [
+            "It's \u201cgood\u201d, really!",
+            "caf\u00e9 au lait",
+            "3 * 5",
+            "[a] [b]",
+            "\u0e02\u0e49\u0e32\u0e27",
+            ":-)",
+        ],
+        "validation": [
+            "it\u2019s good really",
+            "CAFE\u0301  au lait.",
+            "3 - 5",
+            "[a [b]]",
+            "\u0e02\u0e32\u0e27",
+            ":-(",
+        ],
+    }
+    column, other = ("source", "target") if task == "translation" else ("text", "label")
+    for split, cells in texts.items():
+        rows = [{column: text, other: str(n % 2)} for n, text in enumerate(cells)]
+        options[f"{split}_file"] = write(tmp_path / f"{split}.jsonl", rows)
+    return load_data(DATA_ARGUMENTS[task](**options), task)
+
+
+@pytest.mark.parametrize("task", ["classification", "translation"])
+def test_texts_that_are_alike_are_reported_and_left_out(tmp_path, task, capsys):
+    column = "text" if task == "classification" else "source"
+    assert alike(tmp_path, task).stats["validation"] == {"also in train": 2}
+    assert f"the {column} of 2 of 6 rows also occurs in the training data" in capsys.readouterr().out
+    data = alike(tmp_path, task, drop_leaked_rows=True)
+    assert list(data.splits["train"][column])[:2] == ["3 * 5", "[a] [b]"]
+    assert len(data.splits["train"]) == 4
+
+
+def test_texts_that_are_alike_are_not_the_same_to_a_language_model(tmp_path):
+    assert alike(tmp_path, "masked").stats["validation"] == {"also in train": 0}
+
+
+def test_test_data_that_chose_the_checkpoint(tmp_path, capsys):
+    paths = leaking(tmp_path)
+    paths["test_file"] = write(tmp_path / "t.jsonl", [{"text": text, "label": 0} for text in ("X.", "y", "x")])
+    data = load_data(ClassifierDataArguments(**paths), "classification")
+    assert data.stats["test"] == {"also in train": 0, "also in validation": 2}
+    words = "test data: the text of 2 of 3 rows also occurs in the validation data (--drop_leaked_rows leaves them out"
+    assert words in capsys.readouterr().out
+    data = load_data(ClassifierDataArguments(**paths, drop_leaked_rows=True), "classification")
+    assert {split: list(part["text"]) for split, part in data.splits.items()} == {
+        "train": ["a", "c", "d"],
+        "validation": ["b", "b"],
+        "test": ["X.", "y", "x"],
+    }
+    assert data.stats["validation"]["leaked rows left out"] == 1
+    with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the validation data also occurs"):
+        load("classification", **paths | {"test_file": paths["validation_file"]}, drop_leaked_rows=True)
+
+
+def test_nothing_is_left_to_train_on(tmp_path):
+    path = write(tmp_path / "a.txt", ["a", "b"])
+    with pytest.raises(ValueError, match="--drop_leaked_rows: every text of the training data"):
+        load("causal", train_file=path, validation_file=path, drop_leaked_rows=True)

@@ -1,0 +1,324 @@
+"""Streams give the rows that loading gives, in parts that are disjoint and complete, again and again."""
+
+from itertools import islice
+from types import SimpleNamespace
+
+import pytest
+from accelerate.data_loader import IterableDatasetShard
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from vanillaformer.console.limits import BUDGETS
+from vanillaformer.data import opening, sources
+from vanillaformer.data.arguments import (
+    COLUMNS,
+    DATA_ARGUMENTS,
+    ClassifierDataArguments,
+    LanguageModelDataArguments,
+    TranslationDataArguments,
+)
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import load_data
+from vanillaformer.data.preprocessing.blocks import block_cutter, block_rows
+from vanillaformer.data.preprocessing.encoding import encode_pairs, encode_texts
+from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
+from vanillaformer.data.streaming import check_streaming
+
+from .test_loading import write
+
+TEXTS = [f"text {n} {'and more ' * (n % 4)}" for n in range(40)]
+
+
+def open_stream(task, seed=0, **options):
+    options = {"streaming_buffer": 0, **options}
+    data = load_data(DATA_ARGUMENTS[task](streaming=True, **options), task, seed)
+    return data.splits, data.stream
+
+
+def stream_rows(stream, epoch=0):
+    """Return the usable rows of an epoch in the task's columns."""
+    columns = list(COLUMNS[stream.task])
+    return [row for batch in stream.batches(epoch) for row in batch.rows.select_columns(columns)]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(opening, "LARGEST_BATCH", 7)
+
+
+def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):
+    rows = [{"text": text, "label": labels[n % len(labels)]} for n, text in enumerate(TEXTS[:count])]
+    return write(tmp_path / name, rows)
+
+
+# ---------------------------------------------------------------------------------------------------- the same rows
+@pytest.mark.parametrize("extension", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.usefixtures("small_chunks")
+def test_pairs(tmp_path, extension, translator_tokenizer, decoder_tokenizer):
+    rows = [{"en": text, "de": text[::-1], "n": n} for n, text in enumerate(TEXTS)]
+    path = write(tmp_path / f"a.{extension}", rows)
+    options = {"train_file": path, "validation_file": path, "source_column": "en", "target_column": "de"}
+    dataset = load_data(TranslationDataArguments(**options), "translation").splits
+    pair = translator_tokenizer, decoder_tokenizer
+    loaded = translation_rows(dataset, *pair, max_source_length=20, max_target_length=9)
+    texts, stream = open_stream("translation", **options)
+    assert list(texts["validation"]) == list(dataset["validation"])
+    assert list(texts["train"]) == list(dataset["train"])
+    streamed = StreamedRows(stream, encode_pairs(*pair, 20, 9))
+    assert list(streamed.epoch_rows(0)) == list(loaded["train"])
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_classes(tmp_path, encoder_tokenizer):
+    options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
+    dataset = load_data(ClassifierDataArguments(**options), "classification").splits
+    loaded = classification_rows(dataset, encoder_tokenizer, max_length=12)
+    texts, stream = open_stream("classification", **options)
+    assert label_names(texts) == label_names(dataset) == ["a", "b"]
+    assert list(texts["validation"]["label"]) == list(dataset["validation"]["label"])
+    streamed = list(StreamedRows(stream, encode_texts(encoder_tokenizer, 12)).epoch_rows(0))
+    assert streamed == list(loaded["train"])
+
+
+@pytest.mark.parametrize(
+    ("block_size", "stride"), [(3, None), (16, None), (100_000, None), (3, 1), (16, 5), (16, 14), (100_000, 7)]
+)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.usefixtures("small_chunks")
+def test_blocks(tmp_path, masked, block_size, stride, decoder_tokenizer, encoder_tokenizer):
+    path = write(tmp_path / "a.txt", [*TEXTS[:9], "", "  ", *TEXTS[9:]])
+    options = {"train_file": path, "validation_file": path}
+    tokenizer = encoder_tokenizer if masked else decoder_tokenizer
+    cut = {"block_size": block_size, "block_stride": stride, "masked": masked}
+    loaded = block_rows(load_data(LanguageModelDataArguments(**options), "causal").splits, tokenizer, **cut)
+    texts, stream = open_stream("causal", **options)
+    assert list(texts["validation"]["text"]) == TEXTS
+    streamed = StreamedRows(stream, *block_cutter(tokenizer, **cut))
+    assert list(streamed.epoch_rows(0)) == list(loaded["train"])
+
+
+def test_parallel_text_files(tmp_path):
+    english, german = (write(tmp_path / f"{name}.txt", [f"{name} {n}" for n in range(5)]) for name in ("en", "de"))
+    files = {"train_file": english, "train_target_file": german}
+    _, stream = open_stream("translation", **files, validation_file=english, validation_target_file=german)
+    wanted = [{"source": f"en {n}", "target": f"de {n}"} for n in range(5)]
+    assert stream_rows(stream) == wanted
+    stream.buffer = 3  # shuffled they stay pairs
+    for epoch in range(4):
+        shuffled = stream_rows(stream, epoch)
+        assert sorted(shuffled, key=str) == sorted(wanted, key=str)
+    write(tmp_path / "de.txt", ["de"])
+    with pytest.raises(ValueError, match=r"en.txt has 5 lines and .*de.txt has 1: they must be parallel"):
+        stream_rows(stream)
+
+
+def test_columns_inside_a_struct(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"translation": {"en": f"e{n}", "de": f"d{n}"}} for n in range(4)])
+    named = {"source_column": "translation.en", "target_column": "translation.de"}
+    _, stream = open_stream("translation", train_file=path, validation_file=path, **named)
+    assert stream_rows(stream)[0] == {"source": "e0", "target": "d0"}
+    with pytest.raises(
+        ValueError, match=r"has no column 'translation.fr' \(--target_column\); its columns are: trans"
+    ):
+        open_stream("translation", train_file=path, **named | {"target_column": "translation.fr"})
+
+
+def hub_streams(monkeypatch, splits):
+    def load_dataset(name, config, streaming):
+        assert (name, config, streaming) == ("some/data", None, True)
+        return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
+
+    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    return {"dataset": "some/data"}
+
+
+def test_hub_data(monkeypatch):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["bad", "good"])})
+    rows = Dataset.from_dict({"text": TEXTS[:6], "label": [1, 1, 1, 1, 1, 0]}, features=features)
+    options = hub_streams(monkeypatch, DatasetDict(train=rows, dev=rows.select([1]), test=rows.select([2, 3])))
+    texts, stream = open_stream("classification", **options, tokenizer_samples=2, max_test_samples=1)
+    assert {split: len(part) for split, part in texts.items()} == {"train": 2, "validation": 1, "test": 1}
+    assert label_names(texts) == stream.names == ["bad", "good"]
+    assert [row["label"] for row in stream_rows(stream)] == [1, 1, 1, 1, 1, 0]
+    with pytest.raises(ValueError, match="no split 'train'; its splits are: test"):
+        open_stream("classification", **hub_streams(monkeypatch, {"test": rows}))
+
+
+# ----------------------------------------------------------------------------------------------------- held out
+def test_first_rows_are_held_out(tmp_path, capsys):
+    rows = ["", *TEXTS[:4], TEXTS[2], *TEXTS[4:20]]
+    path = write(tmp_path / "a.txt", rows)
+    texts, stream = open_stream("causal", train_file=path, max_validation_samples=3)
+    assert list(texts["validation"]["text"]) == TEXTS[:3]
+    assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:20]  # the third once more would leak
+    assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
+    with pytest.raises(
+        ValueError,
+        match=r"a.txt: --streaming finds no rows for train in addition to the 21 held out: give a smaller",
+    ):
+        open_stream("causal", train_file=path)
+
+
+def test_leaked_rows_are_left_out_on_demand(tmp_path):
+    train, validation = write(tmp_path / "a.txt", TEXTS), write(tmp_path / "b.txt", TEXTS[5:7])
+    options = {"train_file": train, "validation_file": validation}
+    _, stream = open_stream("causal", **options)
+    assert len(stream_rows(stream)) == 40
+    _, stream = open_stream("causal", **options, drop_leaked_rows=True)
+    assert [row["text"] for row in stream_rows(stream)] == TEXTS[:5] + TEXTS[7:]
+
+
+def test_leaks_are_reported_as_the_stream_is_read(tmp_path, capsys):
+    rows = [{"text": text, "label": n % 2} for n, text in enumerate(TEXTS)]
+    test = [{"text": f"{TEXTS[n].upper()}.", "label": 0} for n in (2, 30, 31)]
+    test, train = write(tmp_path / "test.jsonl", [*test, test[1]]), write(tmp_path / "a.jsonl", rows)
+    validation = write(tmp_path / "val.jsonl", [{"text": "Text 30 and more and more!", "label": 1}, rows[3], rows[4]])
+    options = {"train_file": train, "validation_file": validation, "test_file": test, "tokenizer_samples": 10}
+    data = load_data(ClassifierDataArguments(streaming=True, streaming_buffer=0, **options), "classification")
+    assert data.stats["validation"] == {"also in train": 2}
+    assert data.stats["test"] == {"also in train": 1, "also in validation": 2}
+    out = capsys.readouterr().out
+    assert "test data: the text of 1 of 4 rows also occurs in the training data (--drop_leaked_rows leaves them" in out
+    assert "test data: the text of 2 of 4 rows also occurs in the validation data" in out
+    stream_rows(data.stream)
+    assert data.stream.leaks.stats() == {"validation": {"also in train": 3}, "test": {"also in train": 4}}
+    assert "validation data: the text of 3 of 3 rows also occurs in the training data" in capsys.readouterr().out
+    options |= {"drop_leaked_rows": True, "streaming_buffer": 0}
+    data = load_data(ClassifierDataArguments(streaming=True, **options), "classification")
+    assert [row["text"] for row in stream_rows(data.stream)] == [
+        t for n, t in enumerate(TEXTS) if n not in (2, 3, 4, 30, 31)
+    ]
+    assert len(data.splits["validation"]) == 2  # one is in the test
+    assert data.stats["test"] == data.stream.leaks.stats()["test"] == {}  # which has nothing that is trained on
+
+
+def test_caps(tmp_path):
+    path = write(tmp_path / "a.txt", TEXTS)
+    caps = {"max_train_samples": 10, "max_validation_samples": 4, "tokenizer_samples": 6}
+    texts, stream = open_stream("causal", train_file=path, validation_file=path, **caps)
+    assert [len(part) for part in texts.values()] == [6, 4]
+    assert [row["text"] for row in stream_rows(stream)] == TEXTS[:10]
+
+
+# ------------------------------------------------------------------------------------------------------- order
+def numbers(stream, epoch):
+    return [int(row["text"].split()[1]) for row in stream_rows(stream, epoch)]
+
+
+def test_order_depends_on_seed_and_epoch(tmp_path):
+    path = write(tmp_path / "a.txt", TEXTS)
+    options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
+    orders = {}
+    for seed in (0, 1):
+        _, stream = open_stream("causal", seed=seed, **options)
+        orders |= {(seed, epoch): numbers(stream, epoch) for epoch in (0, 1)}
+    assert all(sorted(order) == list(range(40)) for order in orders.values())
+    assert len({tuple(order) for order in orders.values()}) == 4
+    _, again = open_stream("causal", seed=1, **options)
+    assert numbers(again, 1) == orders[1, 1]
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_epochs_follow_each_other_without_end(tmp_path, decoder_tokenizer):
+    path = write(tmp_path / "a.txt", TEXTS)
+    options = {"train_file": path, "validation_file": path, "streaming_buffer": 16}
+    _, stream = open_stream("causal", **options)
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
+    epochs = [list(rows.epoch_rows(epoch)) for epoch in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    joined = [row for epoch in epochs for row in epoch]
+    assert list(islice(rows, len(joined))) == joined
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_tokenizer):
+    path = write(tmp_path / "a.txt", TEXTS)
+    _, stream = open_stream("causal", train_file=path, validation_file=path, streaming_buffer=16)
+    rows = StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))
+    shards = [IterableDatasetShard(rows, batch_size=4, num_processes=2, process_index=index) for index in (0, 1)]
+    parts = [list(islice(shard, 40)) for shard in shards]
+    together = [row for start in range(0, 40, 4) for part in parts for row in part[start : start + 4]]
+    assert together == list(islice(rows, 80))  # what one process has in batches of 8
+
+
+# ------------------------------------------------------------------------------------------------------ bad rows
+PAIRS = [("a", "b"), (None, "c"), ("d", ""), ("e", "f")]
+
+
+def test_bad_rows(tmp_path):
+    rows = [{"source": one, "target": other} for one, other in PAIRS]
+    path, good = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", rows[:1])
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the source is empty; .*--bad_rows skip"):
+        open_stream("translation", train_file=path, validation_file=good)
+    _, stream = open_stream("translation", train_file=path, validation_file=good, bad_rows="skip")
+    assert [row["source"] for row in stream_rows(stream)] == ["a", "e"]
+
+
+def test_label_that_comes_late(tmp_path, encoder_tokenizer):
+    path = write(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": label} for n, label in enumerate("abac")])
+    good = labeled(tmp_path, "b.jsonl", count=4)
+    options = {"train_file": path, "validation_file": good, "tokenizer_samples": 3}
+    _, stream = open_stream("classification", **options)
+    with pytest.raises(ValueError, match=r"row 4: label 'c' does not occur in the training data, which has a, b"):
+        stream_rows(stream)
+    _, stream = open_stream("classification", **options, bad_rows="skip")
+    rows = list(StreamedRows(stream, encode_texts(encoder_tokenizer, 9)).epoch_rows(0))
+    assert [row["labels"] for row in rows] == [0, 1, 0]
+
+
+def test_long_texts(tmp_path, encoder_tokenizer):
+    options = {"train_file": labeled(tmp_path), "validation_file": labeled(tmp_path, "b.jsonl", count=4)}
+    _, stream = open_stream("classification", **options)
+    encode = encode_texts(encoder_tokenizer, 12)
+    kept = list(StreamedRows(stream, encode, long_texts="skip").epoch_rows(0))
+    assert len(kept) == 10 == sum(len(text) <= 10 for text in TEXTS)
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the text has too many tokens"):
+        list(StreamedRows(stream, encode, long_texts="error").epoch_rows(0))
+
+
+def test_no_rows(tmp_path, decoder_tokenizer):
+    path = write(tmp_path / "a.txt", TEXTS[:2])
+    texts, stream = open_stream("causal", train_file=path, validation_file=path)
+    stream.left_out = stream.keys(texts["validation"])
+    with pytest.raises(ValueError, match="--streaming finds no rows to train on"):
+        next(iter(StreamedRows(stream, *block_cutter(decoder_tokenizer, 16, masked=False))))
+
+
+# ------------------------------------------------------------------------------------------------------- checks
+def settings(**changes):
+    defaults = {
+        "max_steps": 5,
+        **dict.fromkeys(BUDGETS),
+        "tokens_per_batch": None,
+        "ensemble": 0,
+        "dataloader_num_workers": 0,
+        "train_sampling_strategy": "random",
+    }
+    return SimpleNamespace(**defaults | changes, accelerator_config=SimpleNamespace(dispatch_batches=None))
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "message"),
+    [
+        ({}, {"max_steps": -1}, r"--streaming needs --max_steps or a budget \(--max_time"),
+        ({}, {"tokens_per_batch": 100}, "--tokens_per_batch 100"),
+        ({}, {"ensemble": 2}, "--ensemble 2"),
+        ({}, {"dataloader_num_workers": 2}, "--dataloader_num_workers 2"),
+        ({"packing": True}, {}, "--packing True needs all data at once"),
+        ({"split_column": "split"}, {}, "--split_column split needs all data at once"),
+        ({"test_fraction": 0.1}, {}, "--test_fraction 0.1 needs"),
+        ({"hold_out": "end"}, {}, "--hold_out end needs"),
+        ({"validation_fraction": 0.5}, {}, "--validation_fraction 0.5 needs all data at once"),
+        ({"split_seed": 1}, {}, "--split_seed 1 needs all data at once"),
+        ({"streaming_buffer": -1}, {}, "--streaming_buffer -1"),
+        ({"tokenizer_samples": 0}, {}, "--tokenizer_samples 0"),
+    ],
+)
+def test_what_streams_cannot_do(options, changes, message):
+    with pytest.raises(ValueError, match=message):
+        check_streaming(LanguageModelDataArguments(streaming=True, **options), settings(**changes))
+
+
+def test_embedded_data_is_no_stream():
+    with pytest.raises(ValueError, match="--streaming needs --train_file or a --dataset"):
+        open_stream("causal")

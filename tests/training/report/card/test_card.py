@@ -1,0 +1,327 @@
+"""The text and the metadata of a model card."""
+
+import re
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import InferenceClient, ModelCard, constants, metadata_load
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from jinja2 import Environment, meta
+from transformers import GPT2Config
+from transformers.pipelines import get_supported_tasks
+
+from vanillaformer import preset
+from vanillaformer.configuration import options
+from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
+from vanillaformer.data.tasks import TASKS
+from vanillaformer.training.report import card as cards
+from vanillaformer.training.report.card import architecture as words
+from vanillaformer.training.report.card.facts import CardFacts
+from vanillaformer.training.report.card.sections import card_variables
+from vanillaformer.training.report.card.sources import Source, data_source
+from vanillaformer.training.report.card.usage import loading_code
+from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, model_card
+
+METRICS = {
+    "eval_loss": 1.5,
+    "eval_accuracy": 0.25,
+    "test_accuracy": 0.2,
+    "eval_perplexity": float("inf"),
+    "eval_bits_per_byte": 2.0,
+    "eval_runtime": 9.0,
+    "eval_samples_per_second": 8.0,
+    "train_loss": 2.0,
+    "train_runtime": 100.0,
+    "epoch": 3.0,
+}
+DATA = {
+    "train": {
+        "rows": 1000,
+        "mean length": 12.5,
+        "longest": 16,
+        "unknown tokens": 0.02,
+        "vocabulary": 50,
+        "texts cut": 3,
+    },
+    "validation": {"rows": 10, "mean length": 10.0, "longest": 12, "unknown tokens": 0.0, "also in train": 4},
+}
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50}
+
+
+def facts(**changes: Any) -> CardFacts:
+    known = CardFacts(
+        task="masked",
+        config=preset("bert-tiny", **TINY),
+        model_class="VanillaEncoderForMaskedLM",
+        parameters=12345,
+        name="my_run",
+        place="runs/my_run",
+        command="python -m train --set a=1",
+        example="the [MASK] | end",
+        source=Source("some data", description="Made up."),
+        data=DATA,
+        rows={"train": 1000, "validation": 10},
+        choices={
+            "model": {"preset": "bert-tiny", "overrides": ["hidden_size=16"]},
+            "data": {"block_size": 16},
+            "tokenizer": {"tokenizer_algorithm": "bpe"},
+            "training": {"learning_rate": 0.001, "load_best_model_at_end": True, "metric_for_best_model": "loss"},
+        },
+        metrics=METRICS,
+        steps=50,
+        epochs=2.0,
+        hardware={"CPU": "a | b, 2 cores"},
+        pictures=("loss_curve.png",),
+    )
+    return replace(known, **changes)
+
+
+def part(card: str, name: str) -> str:
+    return re.search(rf"<!-- vanillaformer:{name} .*?-->\n(.*?)\n<!-- /", card, re.DOTALL)[1]
+
+
+# -------------------------------------------------------------------------------------------------------- metadata
+def test_metadata(tmp_path: Path) -> None:
+    source = Source("some data", identifier="someone/data", on_hub=True, languages=["en", "de"])
+    path = tmp_path / "README.md"
+    path.write_text(model_card(facts(source=source, license="Apache-2.0")))
+    data = ModelCard.load(path).data
+    assert data.library_name == "transformers"
+    assert data.pipeline_tag == "fill-mask"
+    assert data.tags == ["vanillaformer", "vanilla_encoder"]
+    assert data.datasets == ["someone/data"]
+    assert data.language == ["en", "de"]
+    assert data.license == "apache-2.0"
+    assert data.metrics == ["accuracy", "perplexity"]
+    results = {(r.dataset_split, r.metric_type): r.metric_value for r in data.eval_results}
+    validation = {("validation", "loss"): 1.5, ("validation", "accuracy"): 0.25, ("validation", "bits_per_byte"): 2.0}
+    assert results == {**validation, ("test", "accuracy"): 0.2}
+    assert {(r.dataset_type, r.dataset_name) for r in data.eval_results} == {("someone/data", "some data")}
+
+
+def test_model_index_is_as_the_hub_wants_it(tmp_path: Path) -> None:
+    scores = {"eval_bleu": 30.0, "test_bleu": 29.0, "test_gen_len": 7.0}
+    known = facts(task="translation", config=preset("transformer-tiny", **TINY), metrics=scores)
+    path = tmp_path / "README.md"
+    path.write_text(model_card(replace(known, signatures={"bleu": "nrefs:1|tok:13a"})))
+    header = metadata_load(path)
+    name, results = model_index_to_eval_results(header["model-index"])
+    assert name == "my_run"
+    assert [result.metric_args for result in results] == [{"signature": "nrefs:1|tok:13a"}] * 2
+    for entry in header["model-index"][0]["results"]:
+        assert entry["task"] == {"type": "translation"}
+        assert {"name", "type", "split"} <= entry["dataset"].keys()
+        assert all(isinstance(metric["value"], float) and metric["type"] for metric in entry["metrics"])
+    assert len(header["model-index"][0]["results"]) == 2  # test and validation apart
+    assert ModelCard(path.read_text()).data.to_dict() == ModelCard(str(ModelCard(path.read_text()))).data.to_dict()
+
+
+def test_card_without_scores() -> None:
+    card = model_card(facts(metrics={}))
+    assert not ModelCard(card).data.eval_results
+    assert "model-index" not in card.split("---")[1]
+    assert "## Results" not in card
+
+
+@pytest.mark.parametrize("given", ["apache-2.0", "Apache 2.0", "mit", "CC-BY-NC-4.0"])
+def test_license_the_hub_knows(given: str) -> None:
+    assert ModelCard(model_card(facts(license=given))).data.license in LICENSES
+
+
+def test_license_the_hub_does_not_know() -> None:
+    data = ModelCard(model_card(facts(license="Our House Rules, v2"))).data
+    assert (data.license, data.license_name) == ("other", "our-house-rules-v2")
+    data = ModelCard(model_card(facts(license="自家"))).data
+    assert (data.license, data.license_name) == ("other", "自家")
+    for none in (None, "", " "):
+        assert ModelCard(model_card(facts(license=none))).data.license is None
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_pipeline_tags_are_tasks_of_the_hub(task: str) -> None:
+    tag = TASKS[task].pipeline_tag
+    assert hasattr(InferenceClient, tag.replace("-", "_")) or tag in get_supported_tasks()
+
+
+# ------------------------------------------------------------------------------------------------------------ text
+def test_text() -> None:
+    card = model_card(facts())
+    for text in (
+        "# my_run",
+        "of 12.3 k parameters (`VanillaEncoderForMaskedLM`",
+        "trained from scratch on some data.",
+        "| accuracy | 0.25 | 0.2 |",
+        "| loss | 1.5 |  |",
+        "![loss curve](loss_curve.png)",
+        "Preset `bert-tiny` with `hidden_size=16`.",
+        "| attention | 2 heads of width 8 |",
+        "some data. Made up.\n\nLicense: not stated.",
+        "| rows | 1,000 | 10 |",
+        "| texts cut | 3 |  |",
+        "| unknown tokens | 2.00% |  |",
+        "Tokenizer: `bpe`, trained here; 50 tokens, of which 50 occur",
+        "```bash\npython -m train --set a=1\n```",
+        "| `learning_rate` | 0.001 |",
+        "| tokens seen | about 25 k |",
+        "| time | 100 s, evaluation included; 250 tokens per second |",
+        "| CPU | a \\| b, 2 cores |",
+        '"hidden_size": 16',
+        "@inproceedings{devlin2019bert,",
+    ):
+        assert text in card, text
+    assert "runtime" not in card
+    assert "label smoothing" not in card
+
+
+def test_the_template_asks_for_nothing_that_is_not_there() -> None:
+    """Jinja writes nothing for a name that it does not know."""
+    asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
+    assert asked - {"notes"} == {*card_variables(facts()), "card_data", "part"}  # the template sets notes itself
+
+
+def test_limits() -> None:
+    text = part(model_card(facts()), "limits")
+    for sentence in (
+        "from 1,000 training rows (12.5 k tokens)",
+        "rows of at most 16 tokens; more than 256 are an error.",
+        "2.00% of the training tokens are unknown",
+        "The validation data chose the checkpoint (by loss), which flatters their scores.",
+        "4 of the 10 validation rows are in the training data too.",
+    ):
+        assert sentence in text, sentence
+    rotary = facts(config=preset("bert-tiny", **TINY, position_embedding_type="rotary"))
+    assert "longer ones were not tested" in part(model_card(rotary), "limits")
+    untested = facts(metrics={"eval_loss": 1.0})
+    assert "and there were no test data." in part(model_card(untested), "limits")
+    streamed = facts(data={}, rows={"validation": 10}, epochs=None)
+    assert "a stream of data" in part(model_card(streamed), "limits")
+
+
+def test_started_from(tmp_path: Path) -> None:
+    model = {"model_name_or_path": "google/bert"}
+    card = model_card(facts(choices={"model": model}))
+    assert "trained from the weights of google/bert" in card
+    assert "besides what google/bert had learned" in card
+    assert "It knows" not in model_card(
+        facts(choices={"model": model}, source=Source("a", limits="It knows nothing."))
+    )
+    assert "- It knows nothing." in model_card(facts(source=Source("a", limits="It knows nothing.")))
+    assert "Tokenizer: that of google/bert" in card
+    assert ModelCard(card).data.base_model == "google/bert"
+    local = model_card(facts(choices={"model": {"model_name_or_path": str(tmp_path)}}))
+    assert ModelCard(local).data.base_model is None
+
+
+def test_model_of_transformers() -> None:
+    started = {"model": {"model_name_or_path": "openai-community/gpt2"}, "data": {"block_size": 32}}
+    card = model_card(facts(task="causal", config=GPT2Config(n_layer=1), choices=started, has_code=False))
+    assert "Weights and architecture of openai-community/gpt2. 12,345 parameters." in card
+    assert '"n_layer": 1' in card
+    assert "of the package transformers), trained from the weights" in card
+    assert "trust_remote_code" not in card
+    assert "import vanillaformer" not in card
+    assert "rows of at most 32 tokens; longer ones were not tested" in card
+    assert "vaswani2017attention" in card
+
+
+def test_facts_that_were_not_had() -> None:
+    card = model_card(facts(data={}, choices={}, hardware={}, epochs=None, metrics={"eval_loss": 1.0}, pictures=()))
+    assert "tokens seen" not in card
+    assert "| rows | 1,000 | 10 |" in card
+    assert "![" not in card
+
+
+def test_run_that_went_on() -> None:
+    training = part(model_card(facts(resumed="checkpoint-7")), "training")
+    assert "(since checkpoint-7, from which it resumed)" in training
+    assert "tokens per second" not in training
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_loading_code_is_python(task: str) -> None:
+    for package in (True, False):
+        separate = task == "translation"
+        place, example = Path("runs/it's"), 'l\'exemple "[MASK]"'
+        code = loading_code(task, place, example, separate_target=separate, package=package)
+        compile(code, "card", "exec")
+        assert ("import vanillaformer" in code) == package
+        assert ("trust_remote_code=True" in code) == (not package)
+        assert ("target_tokenizer" in code) == separate
+
+
+def test_use_without_the_saved_code() -> None:
+    assert part(model_card(facts()), "use").count("```python") == 2
+    assert part(model_card(facts(has_code=False)), "use").count("```python") == 1
+
+
+# ---------------------------------------------------------------------------------------------------- architecture
+@pytest.mark.parametrize("option", ["norm", "norm_placement", "block_layout", "position_embedding_type", "qk_norm"])
+def test_every_option_has_words(option: str) -> None:
+    assert all(choice.words or name == "none" for name, choice in options.OPTIONS[option].items())
+
+
+def test_architecture() -> None:
+    gemma = words.architecture(preset("gemma2"))
+    assert gemma["attention"].startswith("8 heads of width 256, 4 key/value heads, window of 4096 tokens in 13 of 26")
+    assert gemma["feed-forward"] == "GEGLU, inner width 9216"
+    assert gemma["norm"].startswith("RMSNorm, `sandwich`")
+    assert "base 10000" in gemma["positions"]
+    assert words.architecture(preset("gpt-neox"))["block"] == "all sublayers of a block on the same input"
+    bert = preset("bert-tiny")
+    assert words.architecture(bert, classifies=True)["pooling"] == "`first`"
+    assert "tied" not in words.architecture(bert, classifies=True)["embeddings"]
+    assert "pooling" not in words.architecture(bert)
+    assert "tied to the output layer" in words.architecture(bert)["embeddings"]
+    uneven = preset("transformer-tiny", encoder_layers=3, encoder_intermediate_size=99)
+    assert words.architecture(uneven)["layers"] == "3 of width 128 (encoder), 2 of width 128 (decoder)"
+    assert "99 (encoder) and 512 (decoder)" in words.architecture(uneven)["feed-forward"]
+
+
+def test_flops_are_those_of_the_counts() -> None:
+    config = preset("gpt-tiny", vocab_size=100)
+    with_head, without = (words.flops_per_token(config, 10, head=head) for head in (True, False))
+    assert with_head - without == 2 * 128 * 100
+    # per layer and token: 4 projections and 2 maps (2 D² and 2 D 4D operations each), and 10 scores twice
+    assert without == 4 * (4 * 2 * 128**2 + 2 * 2 * 128 * 512 + 4 * 128 * 10)
+
+
+@pytest.mark.parametrize(("number", "text"), [(12, "12"), (1234, "1.23 k"), (5e6, "5 M"), (7.77e12, "7.77 T")])
+def test_short_numbers(number: float, text: str) -> None:
+    assert words.short(number) == text
+
+
+# ---------------------------------------------------------------------------------------------------------- sources
+def test_embedded_sources() -> None:
+    pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation", "name")
+    assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
+    names = data_source(DataArguments(), "classification", "name")
+    assert names.license == "Unicode License v3"
+    assert len(names.languages) == 20
+    code = data_source(DataArguments(), "causal", "name")
+    assert code.license.startswith("Python Software Foundation License")
+
+
+def test_local_source() -> None:
+    source = data_source(DataArguments(train_file="a.txt"), "causal", "a.txt")
+    assert (source.license, source.description, source.on_hub) == ("not stated", "", False)
+    said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")
+    source = data_source(said, "causal", "a.txt")
+    assert (source.license, source.description) == ("CC0", "Mine.")
+
+
+def test_hub_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    assert data_source(DataArguments(dataset="me/data"), "causal", "me/data").license == "not stated"
+    repo = tmp_path / "datasets--me--data"
+    for folder in ("refs", "snapshots/abc", "blobs"):
+        (repo / folder).mkdir(parents=True)
+    (repo / "refs" / "main").write_text("abc")
+    card = repo / "snapshots" / "abc" / "README.md"
+    card.write_text("---\nlicense: [cc0-1.0, mit]\nlanguage: fr\n---\n")
+    source = data_source(DataArguments(dataset="me/data"), "causal", "me/data")
+    assert (source.license, source.languages, source.on_hub) == ("cc0-1.0, mit", ["fr"], True)
+    card.write_text("---\nlicense: [cc0\n---\n")
+    assert data_source(DataArguments(dataset="me/data"), "causal", "me/data").license == "not stated"

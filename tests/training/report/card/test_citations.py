@@ -1,0 +1,143 @@
+"""Every option that comes from a paper cites it, and the entries are BibTeX."""
+
+import re
+from typing import get_args
+
+import pytest
+
+from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
+from vanillaformer.configuration import options
+from vanillaformer.configuration.activations import ACTIVATIONS
+from vanillaformer.tokenization import TokenizerAlgorithm
+from vanillaformer.training.report.card import citations as cite
+from vanillaformer.training.report.card.techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+
+EVERYTHING_ON = {
+    **{
+        "label_smoothing_factor": 0.1,
+        "r_drop": 1.0,
+        "guided_attention": 1.0,
+        "guided_attention_sigma": 0.2,
+        "scheduled_sampling": "linear",
+        "token_dropout": 0.1,
+        "ensemble": 2,
+    },
+    **{
+        "lm_loss_weight": 0.5,
+        "lora_rank": 4,
+        "freeze": ["norm"],
+        "average_checkpoints": 3,
+        "ema_decay": 0.99,
+        "ensemble": 2,
+    },
+    **{"flip": "both", "shift": 2, "random_erasing": 0.1, "mixup": 0.2},
+    **{"bf16": True, "fp16": True, "max_grad_norm": 1.0, "temperature": 1.5},
+}
+TECHNIQUES = techniques(EVERYTHING_ON, {"packing": True, "reverse_turns": True, "block_stride": 8})
+CHOICES = [choice for choices in options.OPTIONS.values() for choice in choices.values()]
+DESCRIBED = [*CHOICES, *ACTIVATIONS.values(), *PRESETS.values()]
+
+
+def field(entry: str, name: str) -> str | None:
+    match = re.search(rf"^  {name} = \{{(.*)\}},$", entry, re.MULTILINE)
+    return match[1] if match else None
+
+
+def test_every_tokenizer_algorithm_is_listed() -> None:
+    assert set(cite.TOKENIZERS) == set(get_args(TokenizerAlgorithm))
+
+
+def cited() -> set[str]:
+    papers = {
+        paper for entry in (*(known.papers for known in DESCRIBED), *cite.TOKENIZERS.values()) for paper in entry
+    }
+    papers |= {
+        paper for table in (OPTIMIZERS, SCHEDULES, OBJECTIVES) for entry in table.values() for paper in entry.papers
+    }
+    papers |= {paper for technique in TECHNIQUES for paper in technique.papers}
+    papers |= {paper for score in cite.SCORES.values() for paper in score.papers} | {"wolf2020transformers"}
+    grouped = {"num_key_value_heads": 2, "attn_logit_softcapping": 5.0, "layer_drop": 0.1, "dropout": 0.1}
+    grouped |= {"drop_path_rate": 0.1, "layer_scale_init_value": 0.1}
+    pruned = {"pruned_heads": ["decoder.0.0"]}
+    for changes in (grouped, {"num_key_value_heads": 1}, pruned):
+        papers |= set(cite.part_papers(preset("gpt-tiny", **changes)))
+    papers |= set(cite.part_papers(preset("bert-tiny", wide_max_ngram=1), classifies=True))
+    papers |= set(cite.part_papers(VanillaRecurrentEncoderDecoderConfig()))
+    return papers | set(cite.part_papers(preset("bert-tiny", max_ngram=2)))
+
+
+def test_what_is_cited_is_there_and_what_is_there_is_cited() -> None:
+    assert cited() == set(cite.references())
+
+
+def test_entries_are_bibtex() -> None:
+    text = (cite.files(cite.__package__) / "references.bib").read_text(encoding="utf-8")
+    starts = re.findall(r"^@(\w+)\{([^,]*),$", text, re.MULTILINE)
+    keys = [key for _, key in starts]
+    assert len(set(keys)) == len(keys) == len(cite.references()) == text.count("\n@")
+    kinds = {"inproceedings": "booktitle", "article": "journal", "techreport": "institution", "misc": None}
+    for (kind, key), entry in zip(starts, cite.references().values()):
+        assert entry.count("{") == entry.count("}"), key
+        assert field(entry, "title"), key
+        authors = (field(entry, "author") or "").split(" and ")
+        assert all("," in author or author.startswith("{") or author == "others" for author in authors), key
+        year = field(entry, "year") or ""
+        assert re.fullmatch(r"(19|20)\d\d", year), key
+        assert year in key, key
+        first = re.sub(r"\\.|[^a-z]", "", authors[0].split(",")[0].lower())
+        assert first.startswith(re.match(r"[a-z]+", key)[0][:4]) or authors[0].startswith("{"), key
+        source = kinds[kind]
+        if source:
+            assert field(entry, source), key
+        else:
+            arxiv = field(entry, "eprint")
+            assert re.fullmatch(r"\d{4}\.\d{5}", arxiv or "") or field(entry, "howpublished"), key
+            assert arxiv is None or abs(int("20" + arxiv[:2]) - int(year)) <= 1, key
+
+
+def test_papers_of_a_config() -> None:
+    config = preset(
+        "transformer-tiny",
+        norm="rms_norm",
+        norm_placement="pre",
+        feed_forward="gated",
+        position_embedding_type="rotary",
+    )
+    papers = cite.part_papers(config)
+    assert {"zhang2019root", "xiong2020layer", "shazeer2020glu", "su2021roformer"} <= set(papers)
+    assert "ba2016layer" not in papers
+    assert "press2017using" in papers
+    assert "press2017using" not in cite.part_papers(config, classifies=True)
+    assert cite.part_papers(preset("bloom")).count("press2022train") == 1
+    assert "beltagy2020longformer" in cite.part_papers(preset("gemma2"))
+
+
+def test_papers_of_a_recurrent_config() -> None:
+    papers = cite.part_papers(VanillaRecurrentEncoderDecoderConfig(cell="lstm", cross_attention="additive"))
+    assert {"hochreiter1997long", "bahdanau2015neural", "schuster1997bidirectional"} <= set(papers)
+    assert not {"vaswani2017attention", "cho2014learning", "srivastava2014dropout"} & set(papers)
+
+
+def test_bibtex_has_each_entry_once() -> None:
+    text = cite.bibtex(["zhang2019root", "ba2016layer", "zhang2019root"])
+    assert re.findall(r"@\w+\{(\w+)", text) == ["zhang2019root", "ba2016layer"]
+    with pytest.raises(KeyError):
+        cite.bibtex(["nobody1900nothing"])
+
+
+def test_techniques() -> None:
+    words = [technique.words for technique in TECHNIQUES]
+    for part in ("label smoothing 0.1", "R-Drop 1.0", "scheduled sampling, linear", "LoRA of rank 4", "bfloat16"):
+        assert any(part in word for word in words), part
+    off = dict.fromkeys(EVERYTHING_ON, 0) | {"scheduled_sampling": "none", "freeze": [], "optim": "muon"}
+    off |= {"lr_scheduler_type": "inverse_sqrt", "warmup_steps": 4000, "objective": "causal"}
+    assert [technique.words for technique in techniques(off, {})] == [
+        "Muon for matrices, AdamW for the rest",
+        "learning rate ∝ 1/√step after a warm-up over 4,000 steps",
+    ]
+    warm = techniques({"warmup_steps": 0.05, "optim": "sgd", "objective": "masked", "mlm_probability": 0.3}, {})
+    assert [technique.words for technique in warm] == [
+        "masked language modeling, 30% of the tokens hidden",
+        "optimizer sgd",
+        "learning rate linearly to 0 after a warm-up over 5% of the steps",
+    ]

@@ -1,0 +1,213 @@
+"""Temperature scaling: what is fitted, how it is stored, and what is said of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+
+from vanillaformer import (
+    VanillaDecoderForSequenceClassification,
+    VanillaEncoderForSequenceClassification,
+    preset,
+)
+from vanillaformer.scripts import generate, train_classifier
+from vanillaformer.training.report.calibration import (
+    LARGEST,
+    accepted_in_words,
+    fit_scales,
+    fit_temperature,
+    output_layer,
+    reliability,
+    scale_logits,
+)
+
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
+
+
+def drawn(temperature: float, rows: int = 20_000) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits, and labels drawn from softmax(logits / temperature)."""
+    generator = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(rows, 4, generator=generator)
+    labels = torch.multinomial((logits / temperature).softmax(1), 1, generator=generator)[:, 0]
+    return logits, labels
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_the_temperature_of_the_labels_is_found(temperature: float) -> None:
+    logits, labels = drawn(temperature)
+    found = fit_temperature(logits, labels)
+    assert found == pytest.approx(temperature, rel=0.05)
+    weight = torch.tensor(1.0, dtype=torch.double, requires_grad=True)
+    nn.functional.cross_entropy(logits.double() / found * weight, labels).backward()
+    assert abs(weight.grad.item()) < 1e-3  # but for the doubt of the targets
+
+
+def test_the_parts_of_a_sum_get_the_weights_that_its_labels_were_drawn_with() -> None:
+    generator = torch.Generator().manual_seed(0)
+    useful, noise = (torch.randn(20_000, 4, generator=generator) for _ in range(2))
+    other = torch.randn(20_000, 4, generator=generator)
+    labels = torch.multinomial((2 * useful + 0.5 * other).softmax(1), 1, generator=generator)[:, 0]
+    assert fit_scales([useful, other, noise], labels) == pytest.approx([2, 0.5, 0], abs=0.05)
+    assert fit_scales([useful, -other], labels)[1] == 0  # none counts against what it says
+
+
+@pytest.mark.parametrize("rows", [50, 5_000])
+def test_a_model_that_is_always_right_is_trusted_the_more_the_longer_it_was_watched(rows: int) -> None:
+    labels = torch.arange(rows) % 2
+    logits = nn.functional.one_hot(labels, 2).float() * 5
+    probability = (logits / fit_temperature(logits, labels)).softmax(1).max(1).values
+    assert probability.tolist() == pytest.approx([1 - 1 / (rows + 2)] * rows, abs=1e-6)
+
+
+def test_a_model_that_is_always_wrong_gets_the_highest_temperature() -> None:
+    labels = torch.arange(100) % 2
+    assert fit_temperature(nn.functional.one_hot(1 - labels, 2) * 5.0, labels) == pytest.approx(LARGEST)
+
+
+def test_reliability_by_hand() -> None:
+    probabilities = torch.tensor([[0.98, 0.02], [0.95, 0.05], [0.4, 0.6], [0.4, 0.6]])
+    found = reliability(probabilities.log(), torch.tensor([0, 1, 1, 0]))
+    # the bins (14/15, 1] and (8/15, 9/15]: one of two is right in each
+    expected = 0.5 * abs(0.5 - 0.965) + 0.5 * abs(0.5 - 0.6)
+    assert found["calibration_error"] == pytest.approx(expected, abs=1e-6)
+    assert found["nll"] == pytest.approx(-np.log([0.98, 0.05, 0.6, 0.4]).mean(), abs=1e-6)
+    assert found["accepted"] == {
+        "0.5": {"rows": 1.0, "accuracy": 0.5},
+        "0.7": {"rows": 0.5, "accuracy": 0.5},
+        "0.9": {"rows": 0.5, "accuracy": 0.5},
+    }
+
+
+def test_drawn_labels_are_calibrated_at_their_temperature_only() -> None:
+    logits, labels = drawn(2.0)
+    assert reliability(logits / 2, labels)["calibration_error"] < 0.01
+    assert reliability(logits, labels)["calibration_error"] > 0.1
+
+
+def test_nothing_accepted_has_no_accuracy() -> None:
+    found = reliability(torch.zeros(10, 5), torch.zeros(10, dtype=torch.long))
+    assert found["accepted"]["0.9"] == {"rows": 0.0, "accuracy": None}
+    assert accepted_in_words(found).endswith("at least 0.9: 0.0% of the rows")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=3)),
+        VanillaDecoderForSequenceClassification(preset("gpt-tiny", **TINY, num_labels=3, pad_token_id=0)),
+        BertForSequenceClassification(BertConfig(**TINY, intermediate_size=16, num_labels=3)),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_the_logits_are_divided_in_the_weights(model) -> None:
+    ids = torch.arange(1, 13).view(2, 6)
+    model.eval()
+    with torch.no_grad():
+        before = model(ids).logits
+        scale_logits(model, output_layer(model), 1 / 1.7)
+        after = model(ids).logits
+    torch.testing.assert_close(after, before / 1.7)
+    assert torch.equal(after.argmax(-1), before.argmax(-1))
+
+
+def test_heads_that_are_no_linear_layer_are_left_alone() -> None:
+    model = VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=3))
+    model.classifier = nn.Sequential(nn.Linear(16, 3), nn.Tanh())
+    assert output_layer(model) is None
+    single = VanillaEncoderForSequenceClassification(preset("bert-tiny", **TINY, num_labels=1))
+    assert output_layer(single) is None
+
+
+# ------------------------------------------------------------------------------------------------------------- runs
+WORDS = {"good": ("fine", "great", "lovely", "superb"), "bad": ("poor", "awful", "dull", "broken")}
+OTHERS = [f"{first}{second}" for first in "bdfgklmn" for second in ("ah", "ek", "il", "ot", "us")]
+OPTIONS = """
+    --set hidden_size=32 num_hidden_layers=1 num_attention_heads=2 dropout=0 --tokenizer_vocab_size 400
+    --max_steps 40 --eval_steps 20 --learning_rate 0.01 --load_best_model_at_end false --use_cpu
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    """A classifier of texts with one wrong label in five, trained until it is too sure of itself."""
+    folder = tmp_path_factory.mktemp("calibrated")
+    generator = np.random.default_rng(0)
+
+    def rows(count: int) -> Dataset:
+        labels = generator.choice(["good", "bad"], count)
+        texts = [" ".join([*generator.choice(WORDS[label], 2), *generator.choice(OTHERS, 4)]) for label in labels]
+        noisy = np.where(generator.random(count) < 0.2, np.where(labels == "good", "bad", "good"), labels)
+        return Dataset.from_dict({"text": texts, "label": noisy})
+
+    for split, count in (("train", 40), ("validation", 120), ("test", 40)):
+        rows(count).to_json(folder / f"{split}.jsonl")
+    files = [f"--{split}_file={folder / split}.jsonl" for split in ("train", "validation", "test")]
+    words = [*files, *OPTIONS.split(), "--output_dir", str(folder / "run")]
+    return train_classifier.train(words), words
+
+
+def test_a_run_saves_calibrated_weights_and_says_so(run) -> None:
+    finished, _ = run
+    found = finished.details["calibration"]
+    assert found["rows"] == 120
+    assert found["temperature"] > 1.2  # it knows the noise of 40 rows by heart
+    assert found["nll"] < found["before"]["nll"]
+    assert found["calibration_error"] < found["before"]["calibration_error"]
+    assert finished.metrics["eval_loss"] == pytest.approx(found["nll"], abs=1e-4)  # of the saved weights
+    record = json.loads((finished.folder / "run.json").read_text())
+    assert record["details"]["calibration"] == found
+    last = finished.folder / "checkpoint-40"
+    model, checkpoint = map(AutoModelForSequenceClassification.from_pretrained, (finished.folder, last))
+    weights, earlier = model.state_dict(), checkpoint.state_dict()
+    for name, value in weights.items():
+        divisor = found["temperature"] if name.startswith("classifier.") else 1.0
+        torch.testing.assert_close(value, earlier[name] / divisor)
+
+
+def test_the_card_of_a_calibrated_run(run) -> None:
+    card = (run[0].folder / "README.md").read_text()
+    assert "Its probabilities are calibrated on the validation data" in card
+    assert "probabilities calibrated by temperature scaling" in card
+    assert "expected calibration error" in card
+    assert "labels accepted by probability: at least 0.5: 100.0% of the rows, accuracy" in card
+    assert "guo2017calibration" in card
+
+
+def test_a_finished_run_stays_as_it_is(run, capsys) -> None:
+    finished, words = run
+    before = (finished.folder / "model.safetensors").read_bytes()
+    again = train_classifier.train(words)
+    assert again.details["calibration"] == finished.details["calibration"]
+    assert (finished.folder / "model.safetensors").read_bytes() == before
+    assert "labels accepted by probability: at least 0.5: 100.0% of the rows" in capsys.readouterr().out
+
+
+def test_few_validation_rows_calibrate_nothing(run, capsys, tmp_path: Path) -> None:
+    words = [*run[1][:-1], str(tmp_path / "run"), "--max_validation_samples", "49", "--max_steps", "2"]
+    finished = train_classifier.train(words)
+    assert "The probabilities are not calibrated: 49 validation rows are fewer than 50." in capsys.readouterr().out
+    assert "calibration" not in finished.details
+    assert "Its probabilities are not calibrated." in (finished.folder / "README.md").read_text()
+
+
+def test_unlikely_labels_are_rejected(run, capsys) -> None:
+    texts = ["fine great bah", "fine poor kek lovely awful", "awful dull mil"]
+
+    def lines(*more: str) -> list[list[str]]:
+        generate.main(["--model", str(run[0].folder), "--text", *texts, *more])
+        return [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+
+    capsys.readouterr()
+    plain = lines()
+    probabilities = [float(probability) for _, probability in plain]
+    threshold = (min(probabilities) + max(probabilities)) / 2
+    expected = [
+        [label if float(probability) >= threshold else "(uncertain)", probability] for label, probability in plain
+    ]
+    assert lines("--reject_below", str(threshold)) == expected
+    assert 0 < [label for label, _ in expected].count("(uncertain)") < len(texts)

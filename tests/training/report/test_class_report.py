@@ -1,0 +1,87 @@
+"""What is said of a classifier beside its scores: intervals, classes, errors, and what nothing was scored on."""
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vanillaformer.scripts import train_classifier
+from vanillaformer.training.report.class_report import accuracy_intervals, report_classes
+
+SMALL = """--preset bert-tiny --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokenizer_vocab_size 300
+    --use_cpu --max_steps 1 --card_example text"""
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "expected"),  # Wilson's intervals, from Brown, Cai and DasGupta (2001)
+    [(1, 1, "20.7% to 100.0% (of 1)"), (8, 10, "49.0% to 94.3% (of 10)"), (0, 50, "0.0% to 7.1% (of 50)")],
+)
+def test_intervals(right: int, count: int, expected: str) -> None:
+    metrics = {"eval_accuracy": right / count, "eval_loss": 1.0}
+    assert accuracy_intervals(metrics, {"validation": count, "train": 5}) == {"validation": expected}
+
+
+def test_the_surest_errors_and_the_worst_classes(tmp_path: Path, capsys) -> None:
+    scores = {"precision": 0.5, "recall": 0.25, "rows": 3}
+    classes = {name: {**scores, "f1": f1} for name, f1 in zip("abcde", (0.9, 0.2, 1.0, 0.3, 0.4))}
+    classes["none"] = {"precision": 0.0, "recall": 0.0, "f1": 0.0, "rows": 0}
+    rows = [
+        {"text": f"text\u2028{n}", "reference": "a", "prediction": "ab"[n > 0], "probability": n / 10}
+        for n in range(8)
+    ]
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (tmp_path / "predictions_test.jsonl").write_text(lines, encoding="utf-8")
+    run: Any = SimpleNamespace(folder=tmp_path, metrics={"test_accuracy": 0.125}, details={"classes": classes})
+    report_classes(run)
+    assert capsys.readouterr().out.splitlines() == [
+        "Test, lowest F1 of a class: b 20.0% (precision 50.0%, recall 25.0%, rows 3), "
+        "d 30.0% (precision 50.0%, recall 25.0%, rows 3), e 40.0% (precision 50.0%, recall 25.0%, rows 3)",
+        "Test, surest of 7 errors (all predictions are in predictions_test.jsonl):",
+        *(f"  b {n}0.0%, labeled a: text {n}" for n in (7, 6, 5, 4, 3)),
+    ]
+
+
+def test_a_run_says_which_classes_have_no_rows_and_how_sure_its_accuracy_is(tmp_path: Path, capsys) -> None:
+    rows = [(f"word{n} {'good' if n % 2 else 'bad'}", "pos" if n % 2 else "neg") for n in range(60)]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows, ("so so", "rare")])
+    options = f"--train_file {tmp_path}/a.csv --validation_fraction 0.2 --output_dir {tmp_path}/run"
+    run = train_classifier.train([*SMALL.split(), *options.split()])
+    lines = capsys.readouterr().out.splitlines()
+    counts = run.details["data"]["train"]
+    assert (counts["classes"], counts["rows of the rarest class"], counts["rows"]) == (3, 1, 49)
+    unscored = "1 of 3 classes without rows: rare"
+    assert any(line.startswith("Train data: ") and "; 3 classes: neg 24, pos 24, rare 1." in line for line in lines)
+    assert any(line.startswith("Validation data: 12 rows; ") and f"; {unscored}." in line for line in lines)
+    assert f"Validation data: {unscored}" in lines
+    interval = accuracy_intervals(run.metrics, {"validation": 12})["validation"]
+    assert f"Validation, 95 % interval of the accuracy: {interval}" in lines
+    card = (tmp_path / "run/README.md").read_text()
+    assert f"- validation accuracy: 95 % interval {interval}\n" in card
+    assert f"- validation data: {unscored}\n" in card
+    assert "Scores of 2 classes, lowest F1 first (validation data)" in card
+    found = run.details["classes"]
+    for name in ("neg", "pos"):
+        cells = (f"{found[name][key]:.1%}" for key in ("precision", "recall", "f1"))
+        assert f"| {name} | {' | '.join(cells)} | 6 |\n" in card
+    assert "| rare |" not in card
+    names = json.loads((tmp_path / "run/config.json").read_text())["id2label"]
+    assert names == {"0": "neg", "1": "pos", "2": "rare"}
+
+
+def test_classes_that_the_first_rows_of_a_stream_lack(tmp_path: Path, capsys) -> None:
+    names = "abcdefghijklmnopqrstuv"
+    rows = [(f"text {n}", names[max(0, n - 9) % len(names)]) for n in range(100)]
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    options = f"--train_file {tmp_path}/a.csv --streaming --max_validation_samples 10 --output_dir {tmp_path}/run"
+    run = train_classifier.train([*SMALL.split(), *options.split()])
+    assert len(run.details["data"]["validation"]["classes without rows"]) == 21
+    lines = capsys.readouterr().out.splitlines()
+    listed = "b, c, d, e, f, g, h, i, j, k, l, m, ..."
+    assert any(line.endswith(f"; 1 class: a 10; 21 of 22 classes without rows: {listed}.") for line in lines)
+    assert f"Validation data: 21 of 22 classes without rows: {listed}" in lines
+    assert sum("21 of" in line for line in lines) == 2

@@ -1,0 +1,316 @@
+"""What is said of a run, from made-up logs."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from vanillaformer.training.metrics.scores import SCORES
+from vanillaformer.training.report.verdict import Outcome, verdict, with_option
+
+COMMAND = "vanillaformer train-classifier --train_file 'my rows.csv' --max_steps 1000"
+REGULAR = {"dropout": 0.3, "label_smoothing_factor": 0.1, "token_dropout": 0.1, "r_drop": 1.0, "pretrained": True}
+
+
+def history(losses: list[float], **scores: list[float]) -> list[dict[str, Any]]:
+    """Return a log with an evaluation every 100 steps."""
+    named = {"loss": losses, **scores}
+    log: list[dict[str, Any]] = [
+        {"step": 100 * (i + 1), **{f"eval_{name}": values[i] for name, values in named.items()}}
+        for i in range(len(losses))
+    ]
+    return [{"step": 50, "loss": 9.9}, *log, {"step": 100 * len(losses), "train_runtime": 5.0}]
+
+
+def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> Outcome:
+    """Return a run of a classifier whose last evaluation is that of the kept weights, and which fits as it should."""
+    known: dict[str, Any] = {
+        "task": "classification",
+        "score": SCORES["accuracy"],
+        "log_history": history(losses, accuracy=accuracies),
+        "steps": 100 * len(losses),
+        "planned": 100 * len(losses),
+        "length": f"{100 * len(losses):,}",
+        "metrics": {"eval_loss": losses[-1], "eval_accuracy": accuracies[-1]},
+        "training": {"loss": 0.8 * losses[-1], "accuracy": accuracies[-1] + 0.01},
+        "trivial": {"majority class": {"eval_loss": 1.4, "eval_accuracy": 0.25}},
+        "rows": {"eval": 1000, "test": 1000},
+        "targets": 1000,
+        "command": COMMAND,
+        "more": ("max_steps", "2000"),
+        "settings": REGULAR,
+    }
+    return Outcome(**known | changes)
+
+
+FALLING = [1.0, 0.9, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.36]
+RISING = [1.0, 0.7, 0.5, 0.4, 0.42, 0.5, 0.6, 0.7, 0.8, 0.9]
+FLAT = [0.9, 0.6, 0.5, 0.4, 0.39, 0.39, 0.39, 0.39, 0.39, 0.39]
+GROWING = [0.5, 0.6, 0.65, 0.7, 0.74, 0.78, 0.8, 0.82, 0.85, 0.87]
+STANDING = [0.5, 0.6, 0.7, 0.8, 0.85, 0.851, 0.849, 0.85, 0.851, 0.853]
+MORE_STEPS = "`vanillaformer train-classifier --train_file 'my rows.csv' --max_steps 2000`"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        (
+            classifier(FALLING, GROWING),
+            "Still improving at the end (validation accuracy 82.0% → 87.0% in the last fifth): more time helps: "
+            + MORE_STEPS,
+        ),
+        # The loss contradicts, but no evaluation of the last fifth is as bad as the best one before it
+        (
+            classifier(RISING, GROWING),
+            "Still improving at the end (validation accuracy 82.0% → 87.0% in the last fifth): more time helps: "
+            + MORE_STEPS,
+        ),
+        # The accuracy stands still, the loss does not
+        (
+            classifier(FALLING, STANDING),
+            "Still improving at the end (validation loss 0.4500 → 0.3600 in the last fifth): more time helps: "
+            + MORE_STEPS,
+        ),
+        (
+            classifier(FLAT, STANDING),
+            "Leveled off: validation accuracy 85.1% → 85.3% at best in the last fifth (noise: ± 1.1%).",
+        ),
+        # One lucky evaluation, with a loss that stands still
+        (
+            classifier(FLAT, [*STANDING[:9], 0.866]),
+            "Leveled off: validation accuracy 85.1% → 86.6% at best in the last fifth (noise: ± 1.1%).",
+        ),
+        (
+            classifier(RISING, [0.5, 0.7, 0.8, 0.84, 0.83, 0.83, 0.82, 0.83, 0.83, 0.83]),
+            "Stopped improving at step 400 of 1,000 (validation accuracy 84.0%): nothing was gained after it.",
+        ),
+        (
+            classifier(RISING[:6], [0.5, 0.7, 0.8, 0.82, 0.84, 0.83], planned=1012, length="≈1,000"),
+            "Stopped improving at step 500 of ≈1,000 (validation accuracy 84.0%): nothing was gained after it, and "
+            "training ended at step 600.",
+        ),
+        (
+            classifier(FALLING[:2], GROWING[:2]),
+            "Too few evaluations (--eval_steps) to tell whether the model was still improving at the end.",
+        ),
+    ],
+)
+def test_trend(outcome: Outcome, sentence: str) -> None:
+    assert verdict(outcome)[0] == sentence
+
+
+def test_a_loss_that_falls_little_but_steadily() -> None:
+    losses = [2.995, 2.991, 2.979, 2.978, 2.977, 2.974, 2.963, 2.947, 2.933, 2.926]
+    accuracies = [0.063, 0.058, 0.066, 0.061, 0.061, 0.126, 0.169, 0.161, 0.156, 0.146]
+    assert verdict(classifier(losses, accuracies))[0].startswith(
+        "Still improving at the end (validation loss 2.9470 → 2.9260 in the last fifth)"
+    )
+
+
+def test_nothing_left_to_gain() -> None:
+    assert verdict(classifier(FALLING, [*GROWING[:8], 0.99, 1.0])) == [
+        "Nothing is left to gain on the validation data (accuracy 100.0%)."
+    ]
+
+
+def test_nothing_is_known_without_evaluations() -> None:
+    outcome = Outcome(
+        task="causal",
+        score=SCORES["loss"],
+        log_history=[{"step": 5, "loss": 1.0}],
+        steps=5,
+        planned=5,
+        length="5",
+        metrics={},
+    )
+    assert verdict(outcome) == [
+        "Too few evaluations (--eval_steps) to tell whether the model was still improving at the end."
+    ]
+
+
+def test_final_scores_of_the_best_weights_are_no_evaluation_of_the_last_step() -> None:
+    log = [*history(RISING, accuracy=GROWING), {"step": 1000, "eval_loss": 0.4, "eval_accuracy": 0.7}]
+    assert "→ 87.0%" in verdict(classifier(RISING, GROWING, log_history=log))[0]
+
+
+def language_model(losses: list[float], **changes: Any) -> Outcome:
+    known = {
+        "task": "causal",
+        "score": SCORES["loss"],
+        "log_history": history(losses),
+        "metrics": {"eval_loss": min(losses)},
+        "training": {"loss": 0.9 * min(losses)},
+        "trivial": {"unigram": {"eval_loss": 6.0}},
+        "targets": 50_000,
+        "settings": {"dropout": 0.1},
+        "rows": {"eval": 400},
+    }
+    return classifier(losses, [0.0] * len(losses), **known | changes)
+
+
+@pytest.mark.parametrize(
+    ("losses", "start"),
+    [
+        (
+            [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.75, 3.7, 3.65, 3.6],
+            "Still improving at the end (validation loss 3.7000 → 3.6",
+        ),
+        (
+            [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.79],
+            "Leveled off: validation loss 3.8000 → 3.7900 at best in",
+        ),
+        (
+            [5, 4.5, 4.2, 4.0, 3.9, 3.95, 4.0, 4.1, 4.2, 4.3],
+            "Stopped improving at step 500 of 1,000 (validation loss 3",
+        ),
+    ],
+)
+def test_trend_of_a_loss(losses: list[float], start: str) -> None:
+    assert verdict(language_model(losses))[0].startswith(start)
+
+
+def test_bleu_has_a_resolution() -> None:
+    losses = [4.0, 3.0, 2.5, 2.2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1]
+    scores = [1.0, 9.0, 15.0, 20.0, 22.0, 22.4, 22.6, 22.5, 22.7, 22.9]
+    outcome = classifier(
+        losses,
+        scores,
+        task="translation",
+        score=SCORES["bleu"],
+        log_history=history(losses, bleu=scores),
+        metrics={"eval_loss": 2.1, "eval_bleu": 22.9, "test_bleu": 22.0},
+        training={},
+        trivial={"copied source": {"eval_bleu": 3.0, "test_bleu": 3.1}, "unigram of the targets": {"eval_loss": 6.0}},
+        targets=20_000,
+    )
+    assert verdict(outcome) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
+
+
+# ---------------------------------------------------------------------------------------------------------------- fit
+OVERFITTED = {
+    "training": {"loss": 0.01, "accuracy": 0.998},
+    "metrics": {"eval_loss": 0.6, "eval_accuracy": 0.84},
+}
+PEAKED = [0.5, 0.7, 0.8, 0.84, 0.83, 0.83, 0.82, 0.83, 0.83, 0.83]
+
+
+def test_overfitting_names_what_is_not_used() -> None:
+    settings = {
+        "dropout": 0.1,
+        "label_smoothing_factor": 0.1,
+        "token_dropout": 0.0,
+        "r_drop": 0.0,
+        "pretrained": False,
+    }
+    sentences = verdict(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))
+    assert sentences[1] == (
+        "It fits the training data but not the validation data (loss 0.0100 on training rows, 0.6000 on validation "
+        "rows; accuracy 99.8% on training rows, 84.0% on validation rows). What can help: more training data; "
+        "`--set dropout=0.3`; `--token_dropout 0.1`; `--r_drop 1`; pre-training on the same or more texts "
+        "(`vanillaformer train-language-model --objective masked`, then `--model_name_or_path`)."
+    )
+
+
+def test_overfitting_with_every_remedy_in_use() -> None:
+    assert verdict(classifier(RISING, PEAKED, **OVERFITTED))[1].endswith("What can help: more training data.")
+
+
+def test_r_drop_needs_dropout() -> None:
+    settings = {"dropout": 0.0, "r_drop": 0.0}
+    assert verdict(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))[1].endswith(
+        "more training data; `--set dropout=0.1`."
+    )
+
+
+def test_a_model_that_improves_is_not_blamed_for_its_training_loss() -> None:
+    assert len(verdict(classifier(FALLING, GROWING, **OVERFITTED))) == 1
+
+
+def test_a_difference_within_the_noise_is_no_overfitting() -> None:
+    changes = {"training": {"loss": 0.1, "accuracy": 0.93}, "metrics": {"eval_loss": 0.4, "eval_accuracy": 0.9}}
+    assert len(verdict(classifier(FLAT, STANDING, **changes, rows={"eval": 40}, targets=40))) == 1
+
+
+def test_overfitted_language_model() -> None:
+    losses = [5, 4.5, 4.2, 4.0, 3.9, 3.95, 4.0, 4.1, 4.2, 4.3]
+    sentences = verdict(language_model(losses, training={"loss": 2.5}))
+    assert sentences[1] == (
+        "It fits the training data but not the validation data (loss 2.5000 on training rows, 3.9000 on validation "
+        "rows). What can help: more training data; `--set dropout=0.3`."
+    )
+
+
+def test_training_data_that_is_not_fitted_either() -> None:
+    changes = {"training": {"loss": 1.39, "accuracy": 0.3}, "metrics": {"eval_loss": 1.4, "eval_accuracy": 0.3}}
+    assert verdict(classifier([1.4] * 10, [0.3] * 10, **changes))[1] == (
+        "It does not fit the training data either (loss 1.390 on training rows, 1.400 with the majority class): try a "
+        "higher or lower --learning_rate, a larger model, or longer training."
+    )
+
+
+def test_a_model_that_is_too_small() -> None:
+    losses = [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.8]
+    assert verdict(language_model(losses, training={"loss": 3.7}))[1] == (
+        "It does no better on training rows than on validation rows (loss 3.7000 on training rows, 3.8000 on "
+        "validation rows): not regularization, but a larger model or longer training can help."
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- baselines
+def test_below_the_majority_class() -> None:
+    changes = {
+        "metrics": {"eval_loss": 1.0, "eval_accuracy": 0.6, "test_loss": 1.1, "test_accuracy": 0.55},
+        "training": {},
+        "trivial": {"majority class": {"eval_accuracy": 0.61, "test_accuracy": 0.58, "test_f1": 0.2}},
+    }
+    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
+        "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the rows "
+        "(the columns and their order), and is --learning_rate or the number of steps far off?"
+    ]
+
+
+def test_what_may_be_wrong_is_left_out_where_more_is_known() -> None:
+    changes = {"training": {"loss": 1.39}, "metrics": {"eval_loss": 1.41, "eval_accuracy": 0.2}}
+    assert verdict(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
+        "Not above a trivial baseline (validation accuracy 20.0%, majority class 25.0%)."
+    ]
+
+
+def test_below_the_copied_source() -> None:
+    changes = {
+        "task": "translation",
+        "score": SCORES["loss"],
+        "metrics": {"eval_loss": 1.0, "test_bleu": 1.0},
+        "training": {},
+        "trivial": {"copied source": {"test_bleu": 2.0}, "unigram of the targets": {"eval_loss": 5.0}},
+    }
+    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
+        "Not above a trivial baseline (test BLEU 1.0, copied source 2.0): are sources and targets aligned, and is "
+        "--learning_rate or the number of steps far off?"
+    ]
+
+
+@pytest.mark.parametrize(("theirs", "count"), [(0.93, 1), (0.905, 0), (0.5, 0)])
+def test_below_the_linear_machine(theirs: float, count: int) -> None:
+    changes = {
+        "metrics": {"eval_loss": 0.4, "test_accuracy": 0.9},
+        "training": {},
+        "trained": {"linear classifier": {"test_accuracy": theirs}},
+    }
+    sentence = "Below the linear classifier (test accuracy 90.0%, linear classifier 93.0%)."
+    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [sentence] * count
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run --max_time 10m --data 'a b'",
+        "run --max-time 10m --data 'a b'",
+        "run --max_time=10m --data 'a b'",
+        "run --data 'a b'",
+    ],
+)
+def test_option_is_replaced_or_added(command: str) -> None:
+    assert with_option(command, "max_time", "20m") == "run --data 'a b' --max_time 20m"
+    assert shlex.split(with_option(command, "max_time", "20m"))[2] == "a b"

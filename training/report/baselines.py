@@ -1,0 +1,267 @@
+"""Scores that a model has to beat: those of trivial predictions, and of a classic model trained on the same rows."""
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from sklearn.pipeline import Pipeline, make_pipeline
+from transformers import EvalPrediction
+
+from vanillaformer.console.progress import stage
+from vanillaformer.console.reporting import optional
+from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.statistics import token_counts
+from vanillaformer.data.tasks import TaskName
+from vanillaformer.modeling.heads import IGNORE_INDEX
+
+from ..metrics.compute import ComputeMetrics
+from ..metrics.functions import bleu, chrf
+from ..metrics.scores import functions_of
+from .image_baselines import linear_on_pixels, mean_image, nearest_mean
+
+Scores = dict[str, float]
+Scorer = Callable[[Dataset], Scores]
+"""From the tokenized rows of a held-out split to scores, named as those of the model."""
+
+ROWS_AT_ONCE = 1_000
+# Thai, Lao, Tibetan, Myanmar, Khmer; kana and Han
+UNSPACED = re.compile(r"[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+WITHOUT_SPACES = 0.3
+"""Share of letters in such scripts from which on characters are features, not words."""
+
+
+@dataclass(frozen=True)
+class BaselineData:
+    """The data of baselines.
+
+    Attributes:
+        texts: The training rows as they stand in the data, of a stream the first.
+        rows: The same as tokens; None for trained baselines, which need only texts.
+        tokenizers: Those of source and target.
+        collator: What makes batches of the model's rows.
+        compute_metrics: What turns predictions of tokens into scores.
+        bleu_options: `tokenize` and `lowercase`.
+    """
+
+    texts: Dataset
+    rows: Any = None
+    tokenizers: Any = ()
+    collator: Any = None
+    compute_metrics: ComputeMetrics | None = None
+    bleu_options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """A baseline.
+
+    Attributes:
+        name: Its name in a sentence.
+        does: What it does, for the card.
+        fit: From the data to what scores a held-out split.
+    """
+
+    name: str
+    does: str
+    fit: Callable[[BaselineData], Scorer]
+
+
+def baseline_scores(
+    baselines: Sequence[Baseline],
+    data: BaselineData,
+    held_out: Mapping[str, Dataset],
+    failed: list[str] | None = None,
+) -> dict[str, Scores]:
+    """Return the scores of baselines by name; one that cannot be computed is left out, with a warning.
+
+    Args:
+        baselines: The baselines.
+        data: What they are fitted to.
+        held_out: Tokenized splits by the prefix of their scores (`eval`, `test`).
+        failed: Gets the names of those that are left out.
+    """
+    found = {}
+    for baseline in baselines:
+        with optional(f"The baseline ({baseline.name})", failed):
+            score = baseline.fit(data)
+            found[baseline.name] = {
+                f"{prefix}_{name}": value for prefix, rows in held_out.items() for name, value in score(rows).items()
+            }
+    return found
+
+
+def majority_class(data: BaselineData) -> Scorer:
+    """Predict the most frequent class of the training data; the loss is that of the classes' (smoothed) shares."""
+    labels = _column(data.texts, "label")
+    counts = np.bincount(labels, minlength=data.texts.features["label"].num_classes)
+    losses, most = -_log_shares(counts), counts.argmax()
+
+    def score(rows: Dataset) -> Scores:
+        references = _column(rows, "labels")
+        predictions = np.full_like(references, most)
+        return {"loss": float(losses[references].mean()), **_class_scores(predictions, references)}
+
+    return score
+
+
+def linear_machine(data: BaselineData) -> Scorer:
+    """Train `linear_classifier` on the training rows."""
+    with stage("Training the linear classifier"):
+        model = linear_classifier(list(data.texts["text"]), _column(data.texts, "label"))
+
+    def score(rows: Dataset) -> Scores:
+        labels = "labels" if "labels" in rows.column_names else "label"  # of rows that are not tokenized
+        return _class_scores(model.predict(list(rows["text"])), _column(rows, labels))
+
+    return score
+
+
+def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: float = 1.0) -> Pipeline:
+    """Return a support vector machine on the TF-IDF of words and their sequences, trained (Joachims, 1998).
+
+    Of texts in scripts without spaces between words, it is on characters and their sequences.
+
+    Args:
+        texts: The training texts (N).
+        labels: Their classes (N).
+        ngrams: Longest sequence of words that is a feature (of characters, one more); it has to occur in two texts.
+        c: C of the machine: smaller regularizes more.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer  # only here: most runs need neither
+    from sklearn.svm import LinearSVC
+
+    sample = "".join(texts[:: max(1, len(texts) // 1_000)])[:1_000_000]
+    unspaced = len(UNSPACED.findall(sample)) > WITHOUT_SPACES * sum(map(str.isalpha, sample))
+    kind: dict[str, Any] = {"ngram_range": (1, ngrams + unspaced), "analyzer": "char" if unspaced else "word"}
+    features = TfidfVectorizer(min_df=2, sublinear_tf=True, **kind)
+    return make_pipeline(features, LinearSVC(C=c, random_state=0)).fit(texts, labels)
+
+
+def _class_scores(predictions: Any, references: Any) -> Scores:
+    return {name: score(predictions, references) for name, score in functions_of("classes", "ids").items()}
+
+
+def unigram(data: BaselineData) -> Scorer:
+    """Predict each token by its frequency in the training data, plus one, on the targets that the model has.
+
+    `-log((n(token) + 1) / (N + V))` with the N training tokens and V entries of the vocabulary.
+    """
+    tokenizer = data.tokenizers[0]
+    counts = token_counts(data.rows, "input_ids", len(tokenizer))
+    masked = isinstance(data.collator, RowMasking)
+    if masked:
+        counts[tokenizer.all_special_ids] = 0  # never a target
+    losses, most = -_log_shares(counts), counts.argmax()
+
+    def score(rows: Dataset) -> Scores:
+        labels, pairs = _targets(rows, data.collator)
+        counted = labels != IGNORE_INDEX
+        if not masked:
+            counted[:, 0] = False  # nothing predicts the first token
+        predicted = np.where(counted, most, IGNORE_INDEX)
+        predictions: tuple[Any, ...] = predicted, np.where(counted, losses[np.where(counted, labels, 0)], 0.0)
+        found = _token_scores(data, predictions, labels, pairs)
+        if "perplexity" in found:
+            found["loss"] = math.log(found["perplexity"]) + (0.0 if pairs is None else math.log(2))
+        return found
+
+    return score
+
+
+def _token_scores(data: BaselineData, predictions: tuple[Any, ...], labels: Any, pairs: Any) -> Scores:
+    """Return the scores of token predictions; pairs of segments are all taken for neighbors."""
+    assert data.compute_metrics is not None
+    if pairs is not None:
+        predictions, labels = (*predictions, np.zeros_like(pairs)), (labels, pairs)
+    return data.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
+
+
+def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the labels (N, T) of rows as the model's evaluation has them, and those of pairs of segments (N)."""
+    batches = []
+    with collator.evaluation() if isinstance(collator, RowMasking) else contextlib.nullcontext():
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            batches.append(collator(rows.select(range(start, min(start + ROWS_AT_ONCE, len(rows)))).to_list()))
+    length = max(batch["labels"].shape[1] for batch in batches)
+    padded = [
+        torch.nn.functional.pad(batch["labels"], (0, length - batch["labels"].shape[1]), value=IGNORE_INDEX)
+        for batch in batches
+    ]
+    pairs = [batch["next_sentence_label"] for batch in batches if "next_sentence_label" in batch]
+    return torch.cat(padded).numpy(), torch.cat(pairs).numpy() if pairs else None
+
+
+def copied_source(data: BaselineData) -> Scorer:
+    """Take the source for its translation."""
+
+    def score(rows: Dataset) -> Scores:
+        sources, targets = list(rows["source"]), list(rows["target"])
+        return {"bleu": bleu(sources, targets, **data.bleu_options), "chrf": chrf(sources, targets)}
+
+    return score
+
+
+def target_unigram(data: BaselineData) -> Scorer:
+    """Predict each target token by its frequency in the training targets, plus one."""
+    size = len(data.tokenizers[1])
+    losses = -_log_shares(token_counts(data.rows, "labels", size))
+
+    def score(rows: Dataset) -> Scores:
+        counts = token_counts(rows, "labels", size)
+        return {"loss": float(losses @ counts / counts.sum())}
+
+    return score
+
+
+def _log_shares(counts: np.ndarray) -> np.ndarray:
+    """Return the logarithms of shares with one added to each count (Laplace)."""
+    return np.log((counts + 1) / (counts.sum() + len(counts)))
+
+
+def _column(rows: Dataset, name: str) -> np.ndarray:
+    return np.asarray(rows.with_format("arrow")[name])
+
+
+MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every row", majority_class)
+UNIGRAM = Baseline("unigram", "tokens by their frequency in the training data, without any context", unigram)
+COPY = Baseline("copied source", "the source in place of its translation", copied_source)
+TARGET_UNIGRAM = Baseline(
+    "unigram of the targets",
+    "target tokens by their frequency in the training data, without any context",
+    target_unigram,
+)
+LINEAR = Baseline(
+    "linear classifier",
+    "a linear support vector machine on the TF-IDF of words and pairs of words (of characters, where words are not "
+    "separated by spaces), trained on the same texts",
+    linear_machine,
+)
+NEAREST_MEAN = Baseline(
+    "nearest mean image", "the class whose mean training image is the nearest, pixel by pixel", nearest_mean
+)
+MEAN_IMAGE = Baseline("mean image", "the mean training image in place of hidden patches", mean_image)
+PIXELS = Baseline(
+    "linear classifier of pixels",
+    "a linear classifier on the pixels (ridge regression of the classes), trained on the same images",
+    linear_on_pixels,
+)
+
+TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
+    "classification": (MAJORITY,),
+    "causal": (UNIGRAM,),
+    "masked": (UNIGRAM,),
+    "mlm+nsp": (UNIGRAM,),
+    "translation": (COPY, TARGET_UNIGRAM),
+    "image_classification": (MAJORITY, NEAREST_MEAN),
+    "masked_image": (MEAN_IMAGE,),
+}
+"""Always computed."""
+TRAINED: dict[TaskName, tuple[Baseline, ...]] = {"classification": (LINEAR,), "image_classification": (PIXELS,)}
+"""Computed with --baseline."""
+BASELINES = {baseline.name: baseline for table in (TRIVIAL, TRAINED) for each in table.values() for baseline in each}

@@ -1,0 +1,142 @@
+"""Pictures of a run: learning curves, confusion matrix, cross-attention."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from transformers import PreTrainedTokenizerBase
+
+from vanillaformer.console.drawing import drawable, save_figure, visible
+
+from ..metrics.scores import ENTRIES
+from .confusion import NUMBERED
+
+
+def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
+    """Draw training and validation loss, and the validation score, over the steps.
+
+    Args:
+        log_history: What the Trainer logged (`trainer.state.log_history`).
+        path: The picture to write; its ending says the format.
+    """
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss (log scale)", yscale="log")
+    for name, label in (("loss", "training loss"), ("eval_loss", "validation loss")):
+        steps, values = _series(log_history, name)
+        if steps:
+            axes.plot(steps, values, label=label, marker="." if name == "eval_loss" else None)
+    score = next((score for score in ENTRIES if score.drawn and _series(log_history, f"eval_{score.name}")[0]), None)
+    if score is not None:
+        right = axes.twinx()
+        right.plot(*_series(log_history, f"eval_{score.name}"), color="tab:green", marker=".", label=score.label)
+        right.set_ylabel(score.label)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    return save_figure(figure, path)
+
+
+def confusion_picture(
+    matrix: np.ndarray,
+    names: Sequence[str],
+    path: Path,
+    *,
+    numbers: Sequence[int] | None = None,
+    totals: np.ndarray | None = None,
+    title: str = "",
+) -> Path:
+    """Draw how often each class (row) was taken for each (column): colors are shares of the row, numbers are rows.
+
+    More than `NUMBERED` classes have no numbers; the picture does not grow beyond them. A class whose name the font
+    lacks is shown by its number.
+
+    Args:
+        matrix: Counts (C, C), as scikit-learn's `confusion_matrix` gives them.
+        names: The C classes.
+        path: The picture to write.
+        numbers: Their numbers, if they are not all classes.
+        totals: Rows of each class (C), if they are more than those of the matrix.
+        title: Shown above.
+    """
+    totals = matrix.sum(axis=1) if totals is None else totals
+    shares = matrix / np.maximum(totals, 1)[:, None]
+    size = 2.5 + 0.45 * min(len(names), NUMBERED)
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    ticks = [_tick(str(name), f"class {number}") for number, name in zip(numbers or range(len(names)), names)]
+    font = 8 if len(names) <= NUMBERED else 5
+    axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
+    axes.set_yticks(range(len(names)), ticks, fontsize=font)
+    for (row, column), count in np.ndenumerate(matrix if len(names) <= NUMBERED else np.empty((0, 0))):
+        color = "white" if shares[row, column] > 0.5 else "black"
+        number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=color)
+        number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
+    figure.colorbar(image, label="share of the reference's rows")
+    return save_figure(figure, path)
+
+
+def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, path: Path) -> Path:
+    """Draw the cross-attention of the last decoder layer between a text and its translation."""
+    model.set_attn_implementation("eager")  # which returns the weights
+    inputs = tokenizer([text], return_tensors="pt")
+    output = model.generate(**inputs, num_beams=1)
+    with torch.inference_mode():
+        attentions = model(**inputs, decoder_input_ids=output[:, :-1], output_attentions=True).cross_attentions
+    source = [str(tokenizer.decode([token])) for token in inputs["input_ids"][0]]
+    target = [str(tokenizer.decode([token])) for token in output[0, 1:]]
+    title = f"Cross-attention of the last layer: {text}"
+    return attention_map(attentions[-1][0].numpy(), source, target, path, title=title)
+
+
+def attention_map(
+    weights: np.ndarray, source: Sequence[str], target: Sequence[str], path: Path, *, title: str = ""
+) -> Path:
+    """Draw cross-attention weights, one panel per head and one for their mean.
+
+    Args:
+        weights: Attention of one layer (H, T, S): what each of T target tokens takes from S source tokens.
+        source: The S source tokens; spaces are made visible.
+        target: The T target tokens, with the weights it was predicted with.
+        path: The picture to write.
+        title: Shown above the panels.
+
+    Raises:
+        ValueError: The tokens do not fit the weights.
+    """
+    if weights.ndim != 3 or weights.shape[1:] != (len(target), len(source)):
+        raise ValueError(
+            f"weights of shape {weights.shape} do not fit {len(target)} target and {len(source)} source tokens"
+        )
+    panels = [("mean of the heads", weights.mean(axis=0)), *((f"head {i}", w) for i, w in enumerate(weights))]
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    size = (columns * (1.5 + 0.2 * len(source)), rows * (1.3 + 0.2 * len(target)))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).flat
+    for axes in list(grid):
+        axes.set_axis_off()
+    for axes, (name, values) in zip(figure.axes, panels):
+        axes.set_axis_on()
+        axes.imshow(values, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+        axes.set_title(name, fontsize=9)
+        axes.set_xticks(range(len(source)), [visible(token) for token in source], rotation=90, fontsize=7)
+        axes.set_yticks(range(len(target)), [visible(token) for token in target], fontsize=7)
+    figure.suptitle(title, fontsize=10)
+    figure.supxlabel("source", fontsize=9)
+    figure.supylabel("target", fontsize=9)
+    return save_figure(figure, path)
+
+
+def _tick(name: str, other: str) -> str:
+    """Return a class's name as a tick label, or `other` if the font lacks one of its characters."""
+    return shorten(drawable(name, other), 40, placeholder=" ...").replace("$", "\\$")
+
+
+def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    points = {entry["step"]: entry[name] for entry in log_history if name in entry}
+    return sorted(points), [points[step] for step in sorted(points)]
