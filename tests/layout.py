@@ -13,7 +13,7 @@ FOLDERS: dict[str, str] = {
 """Import name of each mapped folder, and the folder."""
 
 # Folders of the root that hold no part of the package.
-OTHER_FOLDERS = {"tests", "benchmarks", "docs", "src", "build", "dist"}
+OTHER_FOLDERS = {"tests", "tools", "benchmarks", "docs", "src", "build", "dist"}
 
 
 @cache

@@ -1,21 +1,17 @@
 """The contract tests' own logic: what counts as failed, missed and not applicable, and the exit code."""
 
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent / "contract"))
-
 import run
 from harness import comparison, native, results, sdist
 from harness.family import Family, load_families
 from harness.results import Result
 
-CONTRACT = Path(__file__).parent / "contract"
+CONTRACT = Path(__file__).parent
 PASSED = Result("passed")
 EMPTY = Result("passed", models_built=0)
 FAILED = Result("failed", "AssertionError: 1 != 2")

@@ -1,10 +1,10 @@
 """Runs transformers' own model tests, and checks of our own, on our models.
 
-python tests/contract/run.py                                       # everything; 1 on a failure or a miss
-python tests/contract/run.py --families encoder -k "config or save_load"
-python tests/contract/run.py --families decoder -k resize -n 0 -x  # in one process, with its output
-python tests/contract/run.py --record-native                       # writes native_passed.json anew
-python tests/contract/run.py --record-native --families t5         # and this one of its families
+python tools/contract/run.py                                       # everything; 1 on a failure or a miss
+python tools/contract/run.py --families encoder -k "config or save_load"
+python tools/contract/run.py --families decoder -k resize -n 0 -x  # in one process, with its output
+python tools/contract/run.py --record-native                       # writes native_passed.json anew
+python tools/contract/run.py --record-native --families t5         # and this one of its families
 """
 
 import argparse
