@@ -8,7 +8,6 @@ from .encoder_decoder import VanillaEncoderDecoderConfig
 from .image_encoder import Stage, VanillaImageEncoderConfig
 from .plans import tensor_parallel_plan
 from .presets import PRESETS, Preset, preset
-from .pruned_heads import remaining_heads
 from .recurrent import VanillaRecurrentEncoderDecoderConfig
 
 __all__ = [
@@ -26,6 +25,5 @@ __all__ = [
     "VanillaRecurrentEncoderDecoderConfig",
     "layer_types",
     "preset",
-    "remaining_heads",
     "tensor_parallel_plan",
 ]

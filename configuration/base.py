@@ -31,6 +31,7 @@ class VanillaConfig(RemoteCodeMixin):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.refuse_unknown(kwargs)
+        kwargs.pop("pruned_heads", None)
         check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
         self._fill_derived()
         self._take_keywords(kwargs)
@@ -63,7 +64,12 @@ class VanillaConfig(RemoteCodeMixin):
     @classmethod
     def refuse_unknown(cls, given: dict[str, Any]) -> None:
         """Raise ValueError for a keyword that is misspelled, or that belongs to another library or another config."""
-        known = cls.keywords() | set(TRANSFORMERS_NAMES)
+        if pruned := given.get("pruned_heads"):
+            raise ValueError(
+                f"{cls.__name__}: pruned_heads={pruned!r} is no longer supported: use the model before pruning, or "
+                "load this one by its own code, with trust_remote_code=True where vanillaformer is not imported"
+            )
+        known = cls.keywords() | set(TRANSFORMERS_NAMES) | {"pruned_heads"}
         for key in given.keys() - known:
             if (reason := suggest_field(key, sorted(known))) is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")

@@ -25,9 +25,6 @@ class BlockFields(PreTrainedConfig):
         num_key_value_heads: Number of key and value heads; fewer than H shares them between queries
             (multi-query attention, Shazeer 2019; grouped-query attention, Ainslie et al. 2023). Default H.
         head_dim: Width of a head. Default D / H.
-        pruned_heads: Heads that were removed, each as "kind.layer.head": the self-attention of a stack is of the kind
-            `encoder` or `decoder`, attention to the encoder `cross`. Query heads that share keys and values go
-            together, and of each layer one head remains (Voita et al. 2019; Michel et al. 2019). Default: none.
         intermediate_size: Inner width of the feed-forward layer. Default 4 D.
 
     Feed-forward:
@@ -106,7 +103,6 @@ class BlockFields(PreTrainedConfig):
     generates = False  # whether models of this type generate text
     max_ngram = 1
     type_vocab_size = 0
-    stack_name = "encoder"  # the kind of the self-attention of a model of one stack
     window_size = None
     decoding = "autoregressive"
 
@@ -115,7 +111,6 @@ class BlockFields(PreTrainedConfig):
     num_attention_heads: int = positive(default=8)
     num_key_value_heads: Derived[int] = positive(default=None)
     head_dim: Derived[int] = positive(default=None)
-    pruned_heads: list[str] | None = None
     intermediate_size: Derived[int] = positive(default=None)
     feed_forward: FeedForward = "plain"
     hidden_act: str = activation(default="relu")

@@ -25,7 +25,6 @@ class VanillaDecoderConfig(BlockConfig):
 
     model_type = "vanilla_decoder"
     generates = True
-    stack_name = "decoder"
     default_initialization = "gpt2"
     base_model_pp_plan = {  # noqa: RUF012 - the form transformers reads
         "embed_tokens": (["input_ids"], ["inputs_embeds"]),

@@ -91,7 +91,6 @@ class VanillaEncoderDecoderConfig(BlockConfig):
     def encoder_side(self) -> BlockConfig:
         """The config of the encoder's parts: with the encoder's sizes and layers."""
         fields = {
-            "stack_name": "encoder",
             "hidden_size": self.encoder_width,
             "intermediate_size": self.encoder_inner_width,
             "num_hidden_layers": self.encoder_layers,
@@ -105,14 +104,8 @@ class VanillaEncoderDecoderConfig(BlockConfig):
         positions = self.max_position_embeddings
         if DECODING_CHOICES[self.decoding].upsamples:
             positions *= self.ctc_upsampling
-        view = ConfigView(
-            self, stack_name="decoder", vocab_size=self.target_vocab_size, max_position_embeddings=positions
-        )
+        view = ConfigView(self, vocab_size=self.target_vocab_size, max_position_embeddings=positions)
         return cast(BlockConfig, view)
-
-    def heads_by_layer(self) -> dict[str, list[int]]:
-        heads, decoder = self.num_attention_heads, self.num_hidden_layers
-        return {"encoder": [heads] * self.encoder_layers, "decoder": [heads] * decoder, "cross": [heads] * decoder}
 
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
         """Return DeepNorm's α and β (Wang et al. 2022, table 1), which differ between the two stacks."""

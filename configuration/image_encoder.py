@@ -144,9 +144,6 @@ class VanillaImageEncoderConfig(BlockConfig):
             grid = ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
         return stages
 
-    def heads_by_layer(self) -> dict[str, list[int]]:
-        return {"encoder": [stage.config.num_attention_heads for stage in self.stages for _ in range(stage.depth)]}
-
     @property
     def num_stages(self) -> int:
         """Number of stages."""

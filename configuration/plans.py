@@ -35,11 +35,8 @@ WHOLE_HEADS = {
 def tensor_parallel_plan(config: BlockFields, plan: dict[str, str]) -> dict[str, str]:
     """Return the plan that fits the fields of a config.
 
-    A bias per head that is not split as the heads are keeps attention whole on every device, and so do layers of which
-    each has another number of heads.
+    A bias per head that is not split as the heads are keeps attention whole on every device.
     """
-    if config.pruned_heads:
-        plan = {key: style for key, style in plan.items() if "_attn" not in key}
     if POSITION_CHOICES[config.position_embedding_type].is_biased:
         return {key: style for key, style in plan.items() if "self_attn" not in key}
     if QUERY_KEY_NORM_CHOICES[config.qk_norm].spans_heads:

@@ -8,7 +8,6 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from .block import BlockFields
 from .names import ROPE_PARTS
 from .options import INITIALIZATION_CHOICES, PLACEMENT_CHOICES, POSITION_CHOICES, LayerType
-from .pruned_heads import check_pruned, find_head
 from .readers import FIELD_READERS
 
 # Numbers in the parameters of scaled rotary positions
@@ -103,25 +102,6 @@ class BlockRules(BlockFields):
                 f"num_attention_heads={self.num_attention_heads} must be a multiple of num_key_value_heads="
                 f"{self.num_key_value_heads}"
             )
-
-    def heads_by_layer(self) -> dict[str, list[int]]:
-        """Return the number of query heads of each layer, pruned ones included, by the kind of attention."""
-        return {self.stack_name: [self.num_attention_heads] * self.num_hidden_layers}
-
-    def validate_block_pruned_heads(self) -> None:
-        """Pruned heads exist, and leave each layer heads of which as many share keys as before."""
-        if self.pruned_heads is None:
-            return
-        if not self.pruned_heads or len(set(self.pruned_heads)) < len(self.pruned_heads):
-            raise ValueError(f"pruned_heads must name each head once, or be None, got {self.pruned_heads!r}")
-        if self.qk_norm == "full":
-            raise ValueError("pruned_heads needs norms of single heads, got qk_norm='full'")
-        counts = self.heads_by_layer()
-        try:
-            pruned = [find_head(name, counts) for name in self.pruned_heads]
-            check_pruned(pruned, counts, self.num_attention_heads // self.num_key_value_heads)
-        except ValueError as error:
-            raise ValueError(f"pruned_heads={self.pruned_heads!r}: {error}") from None
 
     def validate_block_layer_types(self) -> None:
         """Layers are of the types that the stacks have masks for."""
@@ -307,11 +287,6 @@ class BlockRules(BlockFields):
             return None
         kernel = implementation.removeprefix("paged|")
         paged, flash = kernel != implementation, "flash" in kernel
-        if self.pruned_heads and paged:
-            return (
-                f"attn_implementation={implementation!r} keeps as many keys for every layer: pruned_heads="
-                f"{self.pruned_heads} needs another one"
-            )
         if self.attn_logit_softcapping is not None and (paged or kernel == "sdpa"):
             return (
                 f"attn_implementation={implementation!r} has no soft cap: attn_logit_softcapping="

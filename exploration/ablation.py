@@ -52,7 +52,8 @@ def attention_layers(model: Any) -> dict[str, list[Attention]]:
 
 def count_passes(model: Any) -> int:
     """Return how often `head_ablation` and `sublayer_ablation` run all rows, together and with the full model."""
-    heads = sum(len(attention.heads) for layers in attention_layers(model).values() for attention in layers)
+    attentions = [attention for layers in attention_layers(model).values() for attention in layers]
+    heads = sum(attention.config.num_attention_heads for attention in attentions)
     layers = sum(len(list(parts_of(layer))) for stack in stacks(model).values() for layer in stack.layers)
     return heads + layers + 2
 
@@ -85,12 +86,12 @@ def head_ablation(
     advance()
     differences = {}
     for kind, layers in attentions.items():
-        counts = model.config.heads_by_layer()[kind]
+        counts = [attention.config.num_attention_heads for attention in layers]
         differences[kind] = np.full((len(layers), max(counts)), np.nan)
         for layer, attention in enumerate(layers):
-            for index, head in enumerate(attention.heads):
-                value = means[attention][index] if means else 0.0
-                with replaced_heads(attention, [index], value):
+            for head in range(counts[layer]):
+                value = means[attention][head] if means else 0.0
+                with replaced_heads(attention, [head], value):
                     differences[kind][layer, head] = held_out_loss(model, batches) - loss
                 advance()
     return differences
@@ -136,7 +137,7 @@ def parts_of(layer: nn.Module) -> Iterator[str]:
 
 @contextmanager
 def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Iterator[None]:
-    """Let heads, by their order in one attention, give a number or a vector (K) in place of their output."""
+    """Let heads of one attention give a number or a vector (K) in place of their output."""
 
     def replace(module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
@@ -214,7 +215,7 @@ def ablations(example: Example) -> list[Drawing]:
     how = f"its output replaced by {'0' if example.replacement == 'zero' else 'its mean'}"
     drawings = []
     for kind, values in heads.items():
-        words = f"Without one head of {NAMES[kind]}, {how}: a name for --prune is row.column, such as {kind}.0.0."
+        words = f"Without one head of {NAMES[kind]}, {how}."
         columns = [str(head) for head in range(values.shape[1])]
         drawings.append(drawing(f"ablation_{kind}", words, values, kind, columns, f"Heads of {NAMES[kind]}"))
     for stack, values in parts.items():

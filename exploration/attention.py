@@ -3,10 +3,11 @@
 Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from vanillaformer.modeling.parts.grid_positions import Grid
 
@@ -25,7 +26,7 @@ TO_SOURCE = ("cross", "copy")
 
 
 def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
-    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each, NaN for pruned heads.
+    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each.
 
     Raises:
         NotApplicable: The model has no attention, or windows or layers with different tokens.
@@ -34,16 +35,7 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     for kind, layers in with_attention(recording).items():
         if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch_of(recording)):
             raise NotApplicable("the model attends inside of windows, or has stages: no map has all of its patches")
-        found[kind] = by_head([layer[:1] for layer in layers], recording.heads[kind])[0].cpu().numpy()
-    return found
-
-
-def by_head(layers: Sequence[torch.Tensor], heads: list[list[int]]) -> torch.Tensor:
-    """Return what each head of each layer has, L of (B, H, ...) → (B, L, H, ...), NaN where a layer lacks a head."""
-    rows, _, *others = layers[0].shape
-    found = layers[0].new_full((rows, len(layers), 1 + max(map(max, heads)), *others), torch.nan, dtype=torch.float)
-    for index, (layer, numbers) in enumerate(zip(layers, heads)):
-        found[:, index, numbers] = layer.float()
+        found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return found
 
 
@@ -89,10 +81,7 @@ def head_entropies(recording: Recording) -> dict[str, np.ndarray]:
 
     The rows of the batch must have no padding.
     """
-    return {
-        kind: per_head(map(entropy, layers), recording.heads[kind])
-        for kind, layers in with_attention(recording).items()
-    }
+    return {kind: per_head(map(entropy, layers)) for kind, layers in with_attention(recording).items()}
 
 
 def uniform_entropies(recording: Recording) -> dict[str, float]:
@@ -116,15 +105,16 @@ def head_distances(recording: Recording) -> dict[str, np.ndarray]:
     for kind, layers in recording.attentions.items():
         if kind not in TO_SOURCE:
             tables = (distances.to(layers[0].device) for distances in token_distances(recording, kind))
-            found[kind] = per_head(map(mean_distance, layers, tables), recording.heads[kind])
+            found[kind] = per_head(map(mean_distance, layers, tables))
     if not found:
         raise NotApplicable("the model has no self-attention")
     return found
 
 
-def per_head(layers: Iterable[torch.Tensor], heads: list[list[int]]) -> np.ndarray:
-    """Return the mean over rows and queries of each head's numbers, L of (B, H, T) → (L, H)."""
-    return by_head([layer.nanmean(dim=(0, 2))[None] for layer in layers], heads)[0].cpu().numpy()
+def per_head(layers: Iterable[torch.Tensor]) -> np.ndarray:
+    """Return the mean over rows and queries of each head's numbers, L of (B, H, T) → (L, H); NaN fills up stages."""
+    means = [layer.nanmean(dim=(0, 2)).float() for layer in layers]
+    return pad_sequence(means, batch_first=True, padding_value=torch.nan).cpu().numpy()
 
 
 def token_distances(recording: Recording, kind: str) -> list[torch.Tensor]:

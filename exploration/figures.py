@@ -120,7 +120,7 @@ FIGURES: tuple[Figure, ...] = (
         "ablation",
         "Ablation",
         "By how much the mean loss of a token, row or image grows on held-out rows when a head, a sublayer or a layer "
-        "is left out (Michel et al. 2019). Below 0 the model is better without it; --prune leaves heads out for good.",
+        "is left out (Michel et al. 2019). Below 0 the model is better without it.",
         ablations,
     ),
     Figure(

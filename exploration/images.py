@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from .attention import by_head
 from .examples import Example
 from .pictures import Drawing, NotApplicable, map_grid, number
 from .recording import Recording, record
@@ -59,13 +58,13 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
 def pooled_attention(recording: Recording) -> torch.Tensor:
     """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns).
 
-    They are the class token, or all patches, of which it is the mean. Pruned heads have NaN.
+    They are the class token, or all patches, of which it is the mean.
 
     Raises:
         NotApplicable: As `image_rollout`.
     """
     check_meeting(recording.model.config)
-    return over_patches(recording, by_head(recording.attentions["encoder"], recording.heads["encoder"]))
+    return over_patches(recording, torch.stack(recording.attentions["encoder"], dim=1).float())
 
 
 def check_meeting(config: Any) -> None:

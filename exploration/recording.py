@@ -66,7 +66,6 @@ class Recording:
         attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy"
             (B, 1, T, S) of a head that copies, the first of equal tokens having what all of them get. In models with
             windows they are (B · windows, H, S, S).
-        heads: Numbers of each layer's heads by kind, all but the pruned ones, in the order of `attentions`.
         hidden_states: The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder",
             "decoder". All are before the stack's final norm.
         sublayers: The sublayers in the order in which they ran, by stack.
@@ -76,7 +75,6 @@ class Recording:
     model: Any
     inputs: dict[str, Any]
     attentions: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
-    heads: dict[str, list[list[int]]] = field(default_factory=dict)
     hidden_states: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
     sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)
     logits: torch.Tensor | None = None
@@ -134,7 +132,7 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:
-        found.attentions["cross"], found.heads["cross"] = outputs.cross_attentions, [[0]]
+        found.attentions["cross"] = outputs.cross_attentions
     found.logits = logits_of(outputs)
     return found
 
@@ -159,7 +157,6 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
             if isinstance(module, Attention):
                 kind = "cross" if isinstance(module, CrossAttention) else name
                 kept = probabilities.setdefault(kind, [])
-                found.heads.setdefault(kind, []).append(module.heads)
                 handles.append(module.register_forward_hook(partial(keep_probabilities, kept)))
             elif isinstance(module, Residual):
                 residuals.append(module)
@@ -183,7 +180,7 @@ def keep_probabilities(kept: list[torch.Tensor], module: nn.Module, args: Any, o
 
 def keep_copies(found: Recording, module: nn.Module, args: Any, outputs: Any) -> None:
     """Keep the attention of a head that copies (a forward hook)."""
-    found.attentions["copy"], found.heads["copy"] = (outputs[1].unsqueeze(1),), [[0]]
+    found.attentions["copy"] = (outputs[1].unsqueeze(1),)
 
 
 def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:

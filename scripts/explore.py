@@ -2,14 +2,13 @@
 
 The figures are written as one page, index.html, and each as PNG with its numbers as CSV. docs/exploring.md says
 what they show. An encoder-decoder reads its own output, or --target. With --rows there are figures of the loss on
-held-out rows. --prune writes a smaller model without some heads.
+held-out rows.
 
 Examples:
   vanillaformer explore runs/translation --text 'May 6, 2031'
   vanillaformer explore runs/translation --text 'May 6, 2031' --target '6 mai 2031' --figures lens
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
   vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
-  vanillaformer explore runs/translation --prune encoder.0.3 cross.1.0 --prune_to smaller
   vanillaformer explore runs/translation --serve
   vanillaformer explore user/dates-en-de --space dates-en-de
 """
@@ -51,9 +50,6 @@ def build_parser() -> argparse.ArgumentParser:
     action = files.add_mutually_exclusive_group(required=True)
     action.add_argument("--text", help="Draw figures of this text")
     action.add_argument("--image", type=Path, help="Draw figures of this image (file)")
-    action.add_argument(
-        "--prune", nargs="+", metavar="HEAD", help="Write the model without these heads, such as encoder.0.3"
-    )
     action.add_argument("--serve", action="store_true", help="Serve a page in the browser that asks the model")
     action.add_argument("--space", type=Path, metavar="FOLDER", help="Write that page as a Space of the Hub")
     files.add_argument("--target", help="Output that an encoder-decoder reads (default: its own)")
@@ -74,7 +70,6 @@ def build_parser() -> argparse.ArgumentParser:
         "--replacement", choices=get_args(Replacement), default="zero",
         help="Ablation: in place of a head's output (default: zero)",
     )  # fmt: skip
-    loss.add_argument("--prune_to", type=Path, metavar="FOLDER", help="New folder of the model without heads")
     server = parser.add_argument_group("Server")
     server.add_argument("--host", default=HOST, help=f"Address to listen on (default: {HOST}, this machine only)")
     server.add_argument("--port", type=int, default=PORT, help=f"Port to listen on (default: {PORT})")
@@ -138,13 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_text("--text", [args.text or ""])
     configure_cpu()
     check_options(args)
-    if args.prune:
-        from vanillaformer.exploration.pruning import prune_folder  # knows the native architectures: a second
-
-        found = prune_folder(args.model, args.prune_to, args.prune, args.revision)
-        report(f"{found.model_class} with {found.after:,} of {found.before:,} parameters: {found.fields}")
-        report(f"The model without these heads is in {args.prune_to}.")
-    elif args.serve:
+    if args.serve:
         serve(options_of(args), args.host, args.port)
     elif args.space:
         names = write_space(options_of(args), args.space)
@@ -155,8 +144,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def check_options(args: argparse.Namespace) -> None:
     """Raise ValueError for options that do not go together, or a number of rows below 1."""
-    if bool(args.prune) != bool(args.prune_to):
-        raise ValueError("--prune HEAD ... and --prune_to FOLDER go together")
     if args.num_rows < 1:
         raise ValueError(f"--num_rows {args.num_rows}: it must be at least 1")
     for name in ("target", "figures", "rows"):

@@ -46,7 +46,6 @@ PUBLIC = {
         "VanillaRecurrentEncoderDecoderConfig",
         "layer_types",
         "preset",
-        "remaining_heads",
         "tensor_parallel_plan",
     },
     "vanillaformer.conversion": {

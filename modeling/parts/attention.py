@@ -12,7 +12,7 @@ from torch import nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vanillaformer.configuration import BlockConfig, layer_types, remaining_heads
+from vanillaformer.configuration import BlockConfig, layer_types
 
 from .norms import NormPerHead, build_norm
 from .positions import PositionEmbeddings, Rotate
@@ -92,16 +92,6 @@ def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
-def every_head(position_bias: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the position bias of a layer that has all heads."""
-    return position_bias
-
-
-def some_heads(position_bias: torch.Tensor | None, heads: list[int]) -> torch.Tensor | None:
-    """Return the position bias (B, H, T, S) of the heads that a layer has."""
-    return None if position_bias is None else position_bias[:, heads]
-
-
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
     """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
     if config.qk_norm == "each_head":
@@ -123,9 +113,6 @@ class Attention(nn.Module):
         rotate: Rotates queries and keys by position (`modeling/parts/positions.py`).
         key_value_width: Width of the states that keys and values are projected from. Default D.
 
-    Attributes:
-        heads: Numbers of its heads, all but the pruned ones.
-
     Shapes: (B, T, D) → (B, T, D) and probabilities (B, H, T, S), the latter from eager attention only.
     """
 
@@ -138,10 +125,8 @@ class Attention(nn.Module):
         key_value_width: int | None = None,
     ):
         super().__init__()
-        self.heads = remaining_heads(config, self.kind(config), layer_idx)
-        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        heads, key_heads = len(self.heads), len(self.heads) // self.num_key_value_groups
-        has_all = heads == config.num_attention_heads
+        heads, key_heads = config.num_attention_heads, config.num_key_value_heads
+        self.num_key_value_groups = heads // key_heads
         # transformers' attention functions read these attributes by name
         self.config = config
         self.layer_idx = layer_idx
@@ -151,7 +136,6 @@ class Attention(nn.Module):
         self.dropout = config.attention_dropout
         self.rotate = rotate
         self.to_heads = QUERY_KEY_NORMS[config.qk_norm]
-        self.own_heads = every_head if has_all else partial(some_heads, heads=self.heads)
         self.options = self.attention_options(config)
 
         source_width = key_value_width or config.hidden_size
@@ -162,10 +146,6 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=config.has_attention_bias("o_proj"))
         self.q_norm = build_query_key_norm(config, heads)
         self.k_norm = build_query_key_norm(config, key_heads)
-
-    def kind(self, config: BlockConfig) -> str:
-        """Return what the names of the heads begin with."""
-        return config.stack_name
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
         """Return the attention function's keyword arguments that are no tensors: soft cap and window, if any."""
@@ -206,8 +186,7 @@ class Attention(nn.Module):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = self.query_key_value(hidden_states, key_value_states, position_embeddings, past_key_values)
-        bias = self.own_heads(position_bias)
-        output, probabilities = self.attend(query, key, value, attention_mask, position_bias=bias, **kwargs)
+        output, probabilities = self.attend(query, key, value, attention_mask, position_bias=position_bias, **kwargs)
         output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
         return self.o_proj(output), probabilities
 
@@ -235,9 +214,6 @@ class CrossAttention(Attention):
 
     Shapes: (B, T, D) and encoder states (B, S, D') → (B, T, D) and probabilities (B, H, T, S).
     """
-
-    def kind(self, config: BlockConfig) -> str:
-        return "cross"
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
         options = super().attention_options(config)

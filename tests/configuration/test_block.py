@@ -110,9 +110,6 @@ def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
         ("position_offset", -1, "at least 0"),
         ("relative_attention_num_buckets", 0, "at least 1"),
         ("rotary_layers", [1, 0], "bool"),
-        ("pruned_heads", [], "each head once"),
-        ("pruned_heads", "encoder.0.0", "list"),
-        ("pruned_heads", ["encoder.00.1"], "kind.layer.number"),
         ("norm_weight", None, "bool"),
         ("norm_bias", "yes", "bool"),
         ("final_norm", 1, "bool"),
@@ -331,6 +328,15 @@ def test_saving_checks_fields_changed_after_construction(config_class, tmp_path)
     config.num_key_value_heads = 5
     with pytest.raises(StrictDataclassError, match="num_key_value_heads=5"):
         config.save_pretrained(tmp_path)
+
+
+@every_config
+def test_pruned_heads_of_an_older_version_are_refused_with_the_remedy(config_class, tmp_path):
+    saved = config_class().to_dict()
+    assert not hasattr(config_class.from_dict(saved | {"pruned_heads": None}), "pruned_heads")
+    (tmp_path / "config.json").write_text(json.dumps(saved | {"pruned_heads": ["decoder.0.1"]}))
+    with pytest.raises(ValueError, match=r"pruned_heads=\['decoder.0.1'\].*trust_remote_code=True"):
+        config_class.from_pretrained(tmp_path)
 
 
 @every_config
@@ -608,5 +614,3 @@ def test_a_tensor_parallel_plan_keeps_together_what_needs_all_heads():
     biased = tensor_parallel_plan(VanillaDecoderConfig(position_embedding_type="alibi"), TENSOR_PARALLEL_PLAN)
     assert "layers.*.mlp.up_proj" in biased
     assert not [key for key in biased if "self_attn" in key]
-    pruned = tensor_parallel_plan(VanillaDecoderConfig(pruned_heads=["decoder.5.7"]), TENSOR_PARALLEL_PLAN)
-    assert sorted({key.split(".")[2] for key in pruned}) == ["mlp"]

@@ -8,10 +8,9 @@ import torch
 from modeling.test_pointers import COPYING
 from scipy.stats import entropy as scipy_entropy
 
-from exploration.toys import KINDS, example_of, recorded
+from exploration.toys import KINDS, recorded
 from vanillaformer.exploration.attention import (
     attention_arrays,
-    attention_maps,
     entropy,
     grid_distances,
     head_distances,
@@ -19,7 +18,6 @@ from vanillaformer.exploration.attention import (
     mean_distance,
     uniform_entropies,
 )
-from vanillaformer.exploration.images import rollout
 from vanillaformer.exploration.pictures import NotApplicable
 from vanillaformer.modeling.parts.grid_positions import Grid
 
@@ -79,20 +77,6 @@ def test_windows_have_entropy_and_distance_but_no_map():
     assert (head_distances(found)["encoder"] <= math.sqrt(2)).all()
     with pytest.raises(NotApplicable, match="inside of windows"):
         attention_arrays(found)
-
-
-@pytest.mark.parametrize("kind", ["decoder", "image_encoder"])
-def test_pruned_heads_are_left_out(kind):
-    name = "decoder" if kind == "decoder" else "encoder"
-    found = recorded(kind, pruned_heads=[f"{name}.1.0", f"{name}.1.1"])
-    pruned = np.zeros((2, 4), dtype=bool)
-    pruned[1, :2] = True
-    for values in (head_entropies(found)[name], head_distances(found)[name], attention_arrays(found)[name][..., 0, 0]):
-        np.testing.assert_array_equal(np.isnan(values), pruned)
-    example = example_of(found)
-    assert len(attention_maps(example)) == 2
-    if kind == "image_encoder":
-        assert len(rollout(example)) == 2
 
 
 def test_cross_attention_has_no_distance():

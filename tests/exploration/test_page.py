@@ -152,8 +152,6 @@ WRONG = {
     "no rows": (["MODEL", "--text", TEXT, "--rows", "x.csv"], "--rows 'x.csv': there is no such file"),
     "no setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour"], "--rows_set colour: it must"),
     "other setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour=1"], "--rows_set colour"),
-    "prune where": (["MODEL", "--prune", "decoder.0.1"], "--prune HEAD ... and --prune_to FOLDER go together"),
-    "prune what": (["MODEL", "--prune", "decoder.9.1", "--prune_to", "new"], "a head is named .* got 'decoder.9.1'"),
     "file": (["MODEL", "--text", TEXT, "--output_dir", __file__], "--output_dir .*test_page.py is not a directory"),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 from modeling.toys import toy
-from transformers import AutoModelForCausalLM, ViTImageProcessorPil
+from transformers import ViTImageProcessorPil
 
 from vanillaformer.exploration.losses import held_out_loss
 from vanillaformer.exploration.rows import held_out_rows
@@ -90,9 +90,3 @@ def test_the_program_draws_figures_of_rows(folder, tmp_path):  # noqa: F811
     assert len(counts) == 15
     assert counts[0] == 3
     assert "its mean" in (tmp_path / "look/index.html").read_text()
-
-
-def test_the_program_prunes(folder, tmp_path, capsys):  # noqa: F811
-    explore.main([str(folder), "--prune", "decoder.0.2", "decoder.0.3", "--prune_to", str(tmp_path / "small")])
-    assert "pruned_heads=['decoder.0.2', 'decoder.0.3']" in capsys.readouterr().out
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "small").model.layers[0].self_attn.heads == [0, 1]

@@ -163,14 +163,6 @@ VALUES: dict[str, list[Value]] = {
     "encoder_layer_types": [{}, {"encoder_layer_types": ["full_attention", "sliding_attention"], **MIXED}],
 }  # fmt: skip
 
-# Pairs of heads that share keys in the toys
-PRUNED = {
-    "encoder_decoder": ["encoder.0.0", "encoder.0.1", "decoder.1.2", "decoder.1.3", "cross.0.2", "cross.0.3"],
-    "decoder": ["decoder.1.2", "decoder.1.3"],
-    "encoder": ["encoder.1.0", "encoder.1.1"],
-    "image_encoder": ["encoder.0.0", "encoder.0.1"],
-}
-
 # Without which a value means nothing, or with which it replaces a choice of the toys
 NEEDS: dict[tuple[str, Any], Value] = {
     ("rope_interleaved", True): ROTARY,
@@ -223,9 +215,7 @@ def axes(kind: str) -> dict[str, list[Value]]:
     for name, field_type in fields.items():
         if name in APART:
             continue
-        if name == "pruned_heads":
-            found[name] = [{}, {name: PRUNED[kind]}]
-        elif name in VALUES:
+        if name in VALUES:
             found[name] = VALUES[name]
         else:
             found[name] = [{name: value} | NEEDS.get((name, value), {}) for value in names_of(field_type)]

@@ -170,24 +170,11 @@ def others(draw: Random, source: int, target: int) -> dict[str, Any]:
     }
 
 
-def pruned(draw: Random, kind: str, fields: dict[str, Any]) -> list[str]:
-    """Names of heads that were removed, all that share keys, from a layer that has others."""
-    sharing = fields["num_attention_heads"] // (fields["num_key_value_heads"] or fields["num_attention_heads"])
-    groups = range(0, fields["num_attention_heads"], sharing)
-    gone = draw.sample(groups, draw.randint(1, len(groups) - 1))
-    kind = draw.choice(("decoder", "cross")) if kind == "encoder_decoder" else kind
-    layer = draw.randrange(fields["num_hidden_layers"])
-    return [f"{kind}.{layer}.{first + number}" for first in gone for number in range(sharing)]
-
-
 def random_fields(draw: Random, kind: str) -> dict[str, Any]:
     """A config's fields, all of them drawn; few of them do not fit together, which the config says."""
     fields = sizes(draw, kind) | norms(draw) | windows(draw, kind)
     fields |= positions(draw, fields) | attention(draw)
     fields |= others(draw, fields["vocab_size"], fields.get("decoder_vocab_size") or fields["vocab_size"])
-    groups = fields["num_key_value_heads"] or fields["num_attention_heads"]
-    prunable = groups > 1 and fields["qk_norm"] != "full"
-    fields["pruned_heads"] = maybe(draw, pruned(draw, kind, fields)) if prunable else None
     own = own_fields(kind)
     for name, field_type in own.items():
         if name not in fields:

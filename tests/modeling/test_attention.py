@@ -11,7 +11,6 @@ from vanillaformer.configuration.fields import PROJECTIONS
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention, eager_attention, repeat_heads
 from vanillaformer.modeling.parts.positions import no_rotation
 
-from .axes import PRUNED
 from .toys import (
     KINDS,
     assert_close,
@@ -147,7 +146,6 @@ def test_a_position_bias_is_never_left_out_by_an_attention_without_one(kind, sch
         {"position_embedding_type": "alibi"},
         {"position_embedding_type": "relative"},
         {"attn_logit_softcapping": 5.0},
-        {"pruned_heads": PRUNED["decoder"]},
     ],
     ids=name_of,
 )

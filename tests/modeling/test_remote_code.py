@@ -21,7 +21,6 @@ from vanillaformer.hub import remote_code
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.tokenization import train
 
-from .axes import PRUNED
 from .toys import ALL_KINDS, inputs_of, toy, toy_config
 
 MODELS = sorted({model for models in AUTO_CLASSES.values() for model in models}, key=lambda model: model.__name__)
@@ -49,8 +48,7 @@ def folders(tmp_path_factory) -> dict[str, Path]:
     root, found = tmp_path_factory.mktemp("remote"), {}
     for model_class in MODELS:
         kind = kind_of(model_class)
-        pruned = {"pruned_heads": PRUNED[kind]} if model_class is ALL_KINDS[kind][1] and kind in PRUNED else {}
-        model = toy(kind, model_class, **pruned)
+        model = toy(kind, model_class)
         folder = found[model_class.__name__] = root / model_class.__name__
         model.save_pretrained(folder)
         train(TEXTS, algorithm="word", kind="encoder", vocab_size=30).save_pretrained(folder)

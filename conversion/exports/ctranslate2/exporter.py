@@ -57,7 +57,6 @@ RULES = (
         "CTranslate2 has no factors on the sublayers' outputs",
     ),
     Rule("skip_first_norm", lambda config: config.skip_first_norm, "CTranslate2 has a norm in every sublayer"),
-    Rule("pruned_heads", lambda config: bool(config.pruned_heads), "CTranslate2 has as many heads in every layer"),
     Rule(
         "norm_bias",
         lambda config: config.norm == "rms_norm" and config.norm_bias,

@@ -33,7 +33,6 @@ COMMON_RULES = (
         "llama and gpt2 have no factors on the sublayers' outputs",
     ),
     Rule("skip_first_norm", lambda c: c.skip_first_norm, "llama and gpt2 have a norm before every sublayer"),
-    Rule("pruned_heads", lambda c: bool(c.pruned_heads), "llama and gpt2 have as many heads in every layer"),
     only("block_layout", ("sequential",), "llama and gpt2 have"),
     Rule("qk_norm", lambda c: c.qk_norm != "none", "llama and gpt2 have no norm of queries and keys"),
     Rule(

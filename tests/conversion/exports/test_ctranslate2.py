@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from modeling.axes import PRUNED, Value, axes, is_allowed, merged
+from modeling.axes import Value, axes, is_allowed, merged
 from modeling.toys import KINDS, relative_error, sharpen, single_values, tokens, toy, toy_config
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
@@ -421,7 +421,6 @@ REFUSED = [
     ("decoder", {"block_layout": "parallel", "norm_placement": "sandwich"}, "block_layout='parallel'"),
     ("encoder", {"block_layout": "parallel", "norm_placement": "pre"}, "block_layout='parallel'"),
     ("encoder_decoder", {"block_layout": "parallel_shared_norm", "norm_placement": "pre"}, "block_layout="),
-    ("decoder", {"pruned_heads": PRUNED["decoder"]}, f"pruned_heads={PRUNED['decoder']}"),
     ("encoder", {"skip_first_norm": True, "norm_placement": "pre"}, "skip_first_norm=True"),
     ("decoder", {"layer_scale_init_value": 0.1}, "layer_scale_init_value=0.1"),
     ("decoder", {"hidden_act": "linear"}, "hidden_act='linear'"),

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from modeling.axes import PRUNED, rope
+from modeling.axes import rope
 from modeling.toys import relative_error, tokens, toy, toy_config
 from tokenizers import Regex, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -201,7 +201,6 @@ OBSTACLES = {
     "embedding_norm": {"embedding_norm": True},
     "layer_scale_init_value": {"layer_scale_init_value": 0.1},
     "skip_first_norm": {"skip_first_norm": True},
-    "pruned_heads": {"pruned_heads": PRUNED["decoder"]},
     "block_layout": {"block_layout": "parallel"},
     "qk_norm": {"qk_norm": "head"},
     "attn_logit_softcapping": {"attn_logit_softcapping": 3.0},

@@ -104,8 +104,6 @@ def _layers(config: BlockConfig) -> str:
 def _attention(config: BlockConfig) -> str:
     heads, keys = config.num_attention_heads, config.num_key_value_heads or 0
     words = [f"{heads} heads of width {config.head_dim}"]
-    if config.pruned_heads:
-        words[0] += f", {len(config.pruned_heads)} of all layers' heads pruned"
     if keys != heads:
         words.append(f"{keys} key/value head{'s' if keys > 1 else ''}")
     if config.qk_norm != "none":

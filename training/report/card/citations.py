@@ -70,7 +70,6 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
         **used,
         "srivastava2014dropout": config.dropout or config.attention_dropout or config.activation_dropout,
         "fan2020reducing": config.layer_drop,
-        "michel2019sixteen": config.pruned_heads,
         "huang2016deep": config.drop_path_rate,
         "touvron2021going": config.layer_scale_init_value,
         "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
