@@ -9,7 +9,14 @@ from huggingface_hub.dataclasses import strict
 
 from .checkpoint import RemoteCodeMixin, check_version
 from .derived import DERIVED, without_stale_parts
-from .names import CONDITIONAL_NAMES, GENERATION_NAMES, ROPE_NAMES, TRANSFORMERS_NAMES, suggest_field
+from .names import (
+    CONDITIONAL_NAMES,
+    GENERATION_NAMES,
+    ROPE_NAMES,
+    STANDARD_NAMES,
+    TRANSFORMERS_NAMES,
+    unknown_reason,
+)
 from .plans import TENSOR_PARALLEL_PLAN
 from .readers import FIELD_READERS, SIZE_READERS
 from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
@@ -71,8 +78,15 @@ class VanillaConfig(RemoteCodeMixin):
             )
         known = cls.keywords() | set(TRANSFORMERS_NAMES) | {"pruned_heads"}
         for key in given.keys() - known:
-            if (reason := suggest_field(key, sorted(known))) is not None:
+            owners = [other.__name__ for other in model_configs() if key in other.type_fields()]
+            reason = f"it is a field of {' and '.join(owners)}" if owners else unknown_reason(key, sorted(known))
+            if reason is not None:
                 raise ValueError(f"{cls.__name__} has no field {key!r} (value {given[key]!r}): {reason}")
+
+    @classmethod
+    def type_fields(cls) -> set[str]:
+        """Return the fields and keywords of this model type that not every config may have."""
+        return cls.keywords() - BlockConfig.keywords() - STANDARD_NAMES
 
     def _fill_derived(self) -> None:
         for name, derive in self.derived_fields.items():
@@ -220,6 +234,13 @@ class BlockConfig(BlockRules, VanillaConfig):
     def deepnorm_scales(self, cross_attention: bool) -> tuple[float, float]:
         """Return DeepNorm's factor α on the residual stream and its gain β of fresh weights, by depth (table 1)."""
         return (2 * self.num_hidden_layers) ** 0.25, (8 * self.num_hidden_layers) ** -0.25
+
+
+def model_configs() -> list[type[VanillaConfig]]:
+    """Return the configs of the model types, without those that users derive."""
+    package = __name__.rpartition(".")[0]
+    found = [*VanillaConfig.__subclasses__(), *BlockConfig.__subclasses__()]
+    return [config for config in found if config.model_type and config.__module__.rpartition(".")[0] == package]
 
 
 class ConfigView:

@@ -35,14 +35,14 @@ def parser() -> CommandParser:
     )
     direction.add_argument("--from", dest="back", action="store_true", help="Convert a native model to ours")
     direction.add_argument(
-        "--from_state_dict", "--from-state-dict", choices=list(SOURCES), help="Library whose state dict SRC is"
+        "--from_state_dict", "--from-state-dict", choices=list(SOURCES), help="Library that saved SRC, a state dict"
     )
     group.add_argument(
         "--set",
         nargs="+",
         default=[],
         metavar="FIELD=VALUE",
-        help="Configuration fields that the weights of a state dict do not tell",
+        help="Config fields that the state dict does not determine",
     )
     return made
 

@@ -1,8 +1,9 @@
-"""Our models from state dicts of PyTorch's own Transformer, nanoGPT, minGPT and x-transformers."""
+"""Our models from state dicts of PyTorch's own Transformer, nanoGPT and minGPT."""
 
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,12 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 from ..mapping.fields import Values
 from ..mapping.tensors import Tensors
 from ..mapping.weights import present_links, tensors_of, to_our_values, uncovered, write_tensors
-from .torch_and_gpt import Reading, read_mingpt, read_nanogpt, read_torch
-from .x_transformers import read_x_transformers
+from .torch_and_gpt import Reading, read_gpt, read_torch
 
-SOURCES: dict[str, Callable[[Tensors, bool | None, Values], Reading]] = {
+SOURCES: dict[str, Callable[[Tensors, bool], Reading]] = {
     "torch.nn.Transformer": read_torch,
-    "nanogpt": read_nanogpt,
-    "mingpt": read_mingpt,
-    "x-transformers": read_x_transformers,
+    "nanogpt": partial(read_gpt, hidden_act="gelu"),
+    "mingpt": partial(read_gpt, hidden_act="gelu_new"),
 }
 # Keys of a checkpoint under which the weights may be
 NESTED = ("model", "model_state_dict", "state_dict")
@@ -45,26 +44,24 @@ def from_state_dict(
     source: str,
     *,
     prefix: str = "",
-    causal: bool | None = None,
+    causal: bool = False,
     **options: Any,
 ) -> VanillaPreTrainedModel:
     """Return our model with the weights in a state dict, which computes the same.
 
     A `torch.nn.Transformer` becomes a `VanillaEncoderDecoderModel`, an `nn.TransformerEncoder` a `VanillaEncoderModel`
     or, causal, a `VanillaDecoderModel`. They have no embeddings: ours are new tables of `vocab_size` rows, by
-    default one, for a model that is called with `inputs_embeds`. nanoGPT's, minGPT's and x-transformers' language
-    models become a `VanillaDecoderForCausalLM`.
+    default one, for a model that is called with `inputs_embeds`. nanoGPT's and minGPT's models become a
+    `VanillaDecoderForCausalLM`.
 
     Args:
         state_dict: The tensors by name, a checkpoint that holds them (nanoGPT's `ckpt.pt`), or the file of either.
-        source: The kind of model: `torch.nn.Transformer`, `nanogpt`, `mingpt` or `x-transformers`.
+        source: The kind of model: `torch.nn.Transformer`, `nanogpt` or `mingpt`.
         prefix: Prefix of the names; other tensors are left out.
-        causal: Whether a stack is a decoder, if names do not show it: an `nn.TransformerEncoder` (default: no) and
-            x-transformers (default: yes).
+        causal: Whether an `nn.TransformerEncoder` is a decoder.
         **options: Fields of our config that weights do not determine. `num_attention_heads` must be given (nanoGPT's
-            checkpoints tell it); for the others the library's default is taken: `hidden_act`, `norm_eps`, for
-            `torch.nn.Transformer` `norm_placement="post"` (its `norm_first=True` is `"pre"`), and for x-transformers
-            `norm_unit_offset=True` (its `norm_add_unit_offset`, which older versions had not).
+            checkpoints hold it); for the others the library's default is taken: `hidden_act`, `norm_eps`, and for
+            `torch.nn.Transformer` `norm_placement="post"` (its `norm_first=True` is `"pre"`).
 
     Raises:
         ValueError: `source` is unknown, a field is missing or another than the weights tell, a tensor has no
@@ -77,8 +74,8 @@ def from_state_dict(
     state, arguments = unwrapped(state_dict, prefix)
     options = arguments | options
     if options.get("num_attention_heads") is None:
-        raise ValueError(f"num_attention_heads must be given: a state dict of {source} does not tell it")
-    reading = SOURCES[source](state, causal, options)
+        raise ValueError(f"num_attention_heads must be given: a state dict of {source} does not determine it")
+    reading = SOURCES[source](state, causal)
     config = config_of(reading, options, source)
     dtype = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), torch.float32)
     return load_weights(reading, reading.model_class._from_config(config, dtype=dtype), state, source).eval()
@@ -93,12 +90,12 @@ def load_state_dict(path: str | os.PathLike) -> Mapping[str, Any]:
     try:
         if Path(path).suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # unpickling a damaged file raises anything
         raise ValueError(f"{path} cannot be read as tensors: {one_line(error)[:300]}") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{path} must hold tensors by name, got a {type(found).__name__}")
-    return found
+    if not isinstance(loaded, Mapping):
+        raise ValueError(f"{path} must hold tensors by name, got a {type(loaded).__name__}")
+    return loaded
 
 
 def unwrapped(state_dict: Mapping[str, Any], prefix: str = "") -> tuple[Tensors, Values]:
@@ -126,10 +123,8 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
         if name in options and options[name] != value:
             raise ValueError(f"{name}={options[name]!r}, but the {source} state dict has {name}={value!r}")
     config_class: Any = reading.model_class.config_class
-    known = set(config_class.__dataclass_fields__) | {"rope_parameters"}
+    known = config_class.__dataclass_fields__
     fields = {name: value for name, value in (reading.assumed | reading.inferred).items() if name in known}
-    if options.get("position_embedding_type", "rotary") != "rotary":
-        fields = {name: value for name, value in fields.items() if not name.startswith("rope_")}
     try:
         return config_class(**(fields | options))
     except StrictDataclassError as error:
@@ -139,12 +134,7 @@ def config_of(reading: Reading, options: Values, source: str) -> Any:
 def load_weights(
     reading: Reading, ours: VanillaPreTrainedModel, state: Tensors, source: str
 ) -> VanillaPreTrainedModel:
-    """Give our model the weights.
-
-    Raises:
-        ValueError: A tensor of either side is left over.
-    """
-    state = state | reading.added
+    """Give our model the weights; raise ValueError if a tensor of either side is left over."""
     table = present_links(reading.links, tensors_of(ours), state)
     covered = {link.native for link in table}
     if left := [name for name in state if name not in covered and not re.fullmatch(reading.ignored, name)]:

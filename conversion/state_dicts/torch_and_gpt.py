@@ -6,7 +6,7 @@ are that library's default. Each function here reads one kind of state dict.
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -39,7 +39,6 @@ class Reading:
         assumed: Fields that weights do not determine, with the library's default.
         ignored: Pattern of names that are not weights.
         initialized: Pattern of our tensors that it may lack.
-        added: Neutral tensors that it lacks.
     """
 
     model_class: type[VanillaPreTrainedModel]
@@ -48,45 +47,35 @@ class Reading:
     assumed: Values
     ignored: str = "(?!)"
     initialized: str = "(?!)"
-    added: Tensors = field(default_factory=dict)
 
 
 def layers_in(state: Collection[str], prefix: str) -> int:
-    """Return the number of layers with a prefix.
-
-    Raises:
-        ValueError: None is.
-    """
-    found = [re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in state]
-    if not any(found):
+    """Return the number of layers with a prefix; raise ValueError if there are none."""
+    numbers = [re.match(rf"{re.escape(prefix)}(\d+)\.", name) for name in state]
+    if not any(numbers):
         raise ValueError(f"the state dict has no {prefix}0...: is it another model's, or does it need a prefix?")
-    return 1 + max(int(match[1]) for match in found if match)
+    return 1 + max(int(match[1]) for match in numbers if match)
 
 
 def shape_of(state: Tensors, name: str) -> torch.Size:
-    """Return the shape of a tensor.
-
-    Raises:
-        ValueError: It is not there.
-    """
+    """Return the shape of a tensor; raise ValueError if it is missing."""
     if name not in state:
         raise ValueError(f"the state dict has no {name}: is it another model's, or does it need a prefix?")
     return state[name].shape
 
 
-def untransposed(table: Table) -> Table:
-    """Return GPT-2's table for linear layers in place of transposed ones."""
-    return {
-        ours: (native[0], Rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
-        for ours, native in table.items()
-    }
+# GPT-2's tensors where linear layers are not transposed
+GPT: Table = {
+    ours: (native[0], Rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
+    for ours, native in gpt2.STACK.items()
+}
 
 
-def read_gpt(state: Tensors, hidden_act: str) -> Reading:
+def read_gpt(state: Tensors, causal: bool, hidden_act: str) -> Reading:
     """Read a GPT-2 whose layers are `nn.Linear`: `transformer.h.0.attn.c_attn.weight` (3D, D)."""
     vocabulary, width = shape_of(state, "transformer.wte.weight")
     layers = layers_in(state, "transformer.h.")
-    links = expand_table(untransposed(gpt2.STACK), layers, "model.", "transformer.")
+    links = expand_table(GPT, layers, "model.", "transformer.")
     tied = "lm_head.weight" not in state or torch.equal(state["lm_head.weight"], state["transformer.wte.weight"])
     links += [] if "lm_head.weight" not in state else expand_table({"lm_head.weight": "lm_head.weight"})
     inferred = {
@@ -103,14 +92,6 @@ def read_gpt(state: Tensors, hidden_act: str) -> Reading:
     }
     masks = r"transformer\.h\.\d+\.attn\.bias"
     return Reading(VanillaDecoderForCausalLM, links, inferred, {"hidden_act": hidden_act}, ignored=masks)
-
-
-def read_nanogpt(state: Tensors, causal: bool | None, options: Values) -> Reading:
-    return read_gpt(state, "gelu")
-
-
-def read_mingpt(state: Tensors, causal: bool | None, options: Values) -> Reading:
-    return read_gpt(state, "gelu_new")
 
 
 def torch_attention(ours: str, native: str) -> Table:
@@ -155,7 +136,7 @@ TORCH_ASSUMED = NO_TOKENS | {
 EMBEDDINGS = r"(encoder\.|decoder\.)?(embed_tokens|embeddings)\."
 
 
-def read_torch(state: Tensors, causal: bool | None, options: Values) -> Reading:
+def read_torch(state: Tensors, causal: bool) -> Reading:
     """Read an `nn.Transformer`, or an `nn.TransformerEncoder`, which has no names `encoder` and `decoder`."""
     both = any(name.startswith("decoder.") for name in state)
     first = "encoder." if both else ""

@@ -26,7 +26,6 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
-from vanillaformer.configuration.names import FIELD_OWNERS
 from vanillaformer.configuration.readers import FIELD_READERS
 
 from .axes import CONFIGS, names_of, own_fields
@@ -214,7 +213,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"attn_logit_softcapping": 3.0, "attn_implementation": "sdpa"}, "attn_logit_softcapping"),
 ]
 NO_POSITIONS = {"position_embedding_type": "none"} | {
-    name: getattr(BlockConfig, name, None) for name in FIELD_READERS if name not in FIELD_OWNERS
+    name: getattr(BlockConfig, name, None) for name in FIELD_READERS if name in BlockConfig.keywords()
 }
 MISTAKES += [
     (NO_POSITIONS | wrong, next(iter(wrong)))
