@@ -1,17 +1,16 @@
-"""Model cards that people edit: what a person wrote stays when the card is written or pushed again.
+"""Model cards that people edit: metadata, one generated part between two marks, and a person's text around it.
 
-Generated parts are between HTML comments, which the page does not show:
-
-    <!-- vanillaformer:results 0a1b2c3d4e5f -->
-    ## Results
+    <!-- vanillaformer {"place": "runs/a", "hash": "0a1b2c3d4e5f"} generated: write above or below -->
+    ## Limits
     ...
-    <!-- /vanillaformer:results -->
+    <!-- /vanillaformer -->
 
-The number is the hash of the generated text: a part with another hash was edited by a person and is not changed. All
-text outside of parts is a person's. The last comment, the record, has the names of the parts (a missing one was
-deleted) and the hashes of each metadata key, of the text outside and of the card that was last pushed.
+When a card is written or pushed again, the metadata and the part are renewed; the text around the part and metadata
+with other names stay. The record in the first mark has the folder or Hub id that the part names, the hash of the part
+as generated, and the hash of the rest of the card as it was last pushed.
 """
 
+import hashlib
 import itertools
 import json
 import re
@@ -19,83 +18,79 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from vanillaformer.console.reporting import report
 
 from .atomic_files import write_text
-from .card_header import key_hashes, merged_header, text_hash
 from .file_names import CARD
 
 HEADER = re.compile(r"\A\s*---[ \t]*\n(?:(.*?)\n)??---[ \t]*(?:\n|\Z)", re.DOTALL)
-PART = re.compile(r"<!-- vanillaformer:([\w-]+) ([0-9a-f]{12}) -->\n(.*?)\n<!-- /vanillaformer:\1 -->", re.DOTALL)
-RECORD = re.compile(r"\n*<!-- vanillaformer: (\{.*\}) -->\s*\Z")
-MARK = re.compile(r"<!-- /?vanillaformer:([\w-]+)")
-USE = "use"
-"""The part that names the folder or the Hub id."""
+BEGIN, NOTE, END = "<!-- vanillaformer ", " generated: write above or below -->", "<!-- /vanillaformer -->"
+PART = re.compile(rf"{BEGIN}(\{{.*\}}){NOTE}\n((?s:.*?))\n{END}")
+# Cards of earlier versions had a part for each section, and a record at their end
+OLD_PART = re.compile(
+    r"\n*<!-- vanillaformer:([\w-]+) ([0-9a-f]{12}) -->\n(.*?)\n<!-- /vanillaformer:\1 -->", re.DOTALL
+)
+OLD_RECORD = re.compile(r"\n*<!-- vanillaformer: \{.*\} -->\s*\Z")
+RENEWED = ("base_model", "metrics", "model-index")
+"""Metadata of the last training: what it does not state goes."""
 
 
 class Card(NamedTuple):
-    """The YAML text of a card's header, its text, and the record."""
+    """A card: its YAML header, the text before the generated part, the part, the text after it, and the record."""
 
     header: str
-    body: str
+    before: str
+    part: str
+    after: str
     record: dict[str, Any]
 
-
-class Part(NamedTuple):
-    """A generated part: all of it, its name, the hash of the generated text, and its text now."""
-
-    whole: str
-    name: str
-    generated: str
-    text: str
+    @property
+    def words(self) -> set[str]:
+        """The lines that a person wrote around the generated part: all except blank ones and the title."""
+        lines = [line.strip() for line in f"{self.before}\n{self.after}".split("\n") if line.strip()]
+        return set(lines[1:] if lines and lines[0].startswith("# ") else lines)
 
     @property
-    def edited(self) -> bool:
-        """Whether a person changed it."""
-        return text_hash(self.text) != self.generated
+    def is_part_edited(self) -> bool:
+        return bool(self.part) and self.record.get("hash") != text_hash(self.part)
+
+    @property
+    def hash_around(self) -> str:
+        """The hash of everything except the generated part."""
+        return text_hash(f"{self.header}\n{self.before.strip()}\n{self.after.strip()}")
 
 
-def marked(name: str, text: str) -> str:
-    """Return the text of a generated part between its marks; an empty text has none."""
-    if not text.strip():
-        return ""
-    text = _normalize_line_ends(text.strip())
-    text = re.sub(r"<!-- (/?vanillaformer:)", r"<!--\1", text)  # such a mark would end the part
-    return f"<!-- vanillaformer:{name} {text_hash(text)} -->\n{text}\n<!-- /vanillaformer:{name} -->"
+def text_hash(text: str) -> str:
+    """Return a short hash of a text without the white space around it."""
+    return hashlib.sha256(text.strip().encode()).hexdigest()[:12]
 
 
-def generated_card(metadata: str, body: str, place: str) -> str:
-    """Return the text of a card whose parts can be recognized again.
+def generated_card(metadata: str, title: str, text: str, place: str) -> str:
+    """Return the text of a new card.
 
     Args:
         metadata: The header, as YAML.
-        body: The text: parts between marks, and a heading, which people may change.
-        place: The folder or Hub id that the part `use` names, replaced by `card_to_push`.
+        title: The heading, which people may change.
+        text: The generated part.
+        place: The folder or Hub id that the part names, replaced by `card_to_push`.
     """
-    header, body = metadata.strip("\n"), _normalize_line_ends(body).strip("\n")
-    record = {"metadata": key_hashes(header), "parts": list(_parts(body)), "rest": text_hash(_text_outside(body))}
-    return render_card(Card(header, body, record | {"place": place}))
+    part = re.sub(r"<!-- (/?vanillaformer)", r"<!--\1", _normalize_line_ends(text).strip())  # could end the part
+    record = {"place": place, "hash": text_hash(part)}
+    return render_card(Card(metadata.strip("\n"), f"# {' '.join(title.split())}", part, "", record))
 
 
 def merged_card(new_text: str, old_text: str | None) -> str:
-    """Return a new card with a person's edits of the old one, and report them.
+    """Return a new card with a person's words and metadata in the old one.
 
     Args:
-        new_text: The new card, made by `generated_card` and perhaps edited since.
+        new_text: The new card.
         old_text: The card that it replaces, if there is one.
     """
     if old_text is None or not old_text.strip():
         return new_text
-    new, old = parse_card(new_text), parse_card(old_text)
-    edits: list[str] = []
-    header = merged_header(new.header, old.header, old.record.get("metadata", {}), edits)
-    body = _merged_body(new, old, edits)
-    record = dict(new.record or old.record)
-    if "pushed" in old.record:
-        record.setdefault("pushed", old.record["pushed"])
-    if edits:
-        report(f"The model card keeps a person's edits: {', '.join(edits)}.")
-    return render_card(Card(header, body, record))
+    return render_card(_merged(parse_card(new_text), parse_card(old_text)))
 
 
 def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None = None) -> str:
@@ -104,88 +99,82 @@ def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None =
     Args:
         local_text: The card in the folder that is pushed.
         remote_text: The card in the repository, if there is one.
-        repo_id: The Hub id, which replaces the local folder in the part `use`.
+        repo_id: The Hub id, which replaces the local folder in the generated part.
     """
-    local = parse_card(local_text)
-    if repo_id is not None and local.record:
-        local = _with_repo_id(local, repo_id)
-    text, remote = render_card(local), parse_card(remote_text or "")
-    last = local.record.get("pushed")
-    if last is None or not last == remote.record.get("pushed") == _hash(remote):
-        text = merged_card(text, remote_text)  # the local card is not based on the one in the repository
-    card = parse_card(text)
-    return render_card(card._replace(record=card.record | {"pushed": _hash(card)})) if card.record else text
+    card, remote = parse_card(local_text), parse_card(remote_text or "")
+    if repo_id is not None and card.part and not card.is_part_edited:
+        here = card.record.get("place", repo_id)
+        part = card.part.replace(repr(here), repr(repo_id))
+        part = part.replace(f"--model {shlex.quote(here)} ", f"--model {shlex.quote(repo_id)} ")
+        card = card._replace(part=part, record=card.record | {"place": repo_id, "hash": text_hash(part)})
+    if remote.is_part_edited:
+        report("The generated part of the card on the Hub was edited: the edit is only in the repository's history.")
+    if remote_text and card.record.get("pushed") != remote.hash_around:  # somebody wrote there since
+        card = _merged(card, remote)
+    return render_card(card._replace(record=card.record | {"pushed": card.hash_around}))
 
 
 def is_edited(text: str) -> bool:
-    """Tell whether a person has edited a card."""
+    """Tell whether a person has edited the text of a card."""
     card = parse_card(text)
-    parts = _parts(card.body)
-    return not (
-        card.record
-        and key_hashes(card.header) == card.record["metadata"]
-        and text_hash(_text_outside(card.body)) == card.record["rest"]
-        and list(parts) == card.record["parts"]
-        and not any(part.edited for part in parts.values())
-    )
+    return not card.part or card.is_part_edited or bool(card.words)
 
 
-def handwritten_lines(text: str) -> set[str]:
-    """Return the lines of a card's text that a person may have written: all except those of unchanged parts."""
-    body = parse_card(text).body
-    texts = [_text_outside(body), *(part.text for part in _parts(body).values() if part.edited)]
-    return {line.strip() for text in texts for line in text.splitlines() if line.strip()}
+def _merged(new: Card, old: Card) -> Card:
+    """Return a card with the text around the part of the old one, or of the new one if that has all of it and more."""
+    around = new if new.words > old.words else old
+    record = {name: value for name, value in old.record.items() if name == "pushed"} | new.record
+    return Card(_merged_header(new.header, old.header), around.before, new.part, around.after, record)
 
 
-def _merged_body(new: Card, old: Card, edits: list[str]) -> str:
-    """Return the merged text: each part as a person edited it, otherwise as in the new card."""
-    new_parts, old_parts = _parts(new.body), _parts(old.body)
-    chosen = dict(new_parts)
-    for name, part in old_parts.items():
-        if part.edited and (name not in new_parts or part.text != new_parts[name].text):
-            edits.append(f"part {name!r}")
-            chosen[name] = part
-    deleted = set(old.record.get("parts", ())) - set(MARK.findall(old.body))
-    if gone := [name for name in new_parts if name in deleted]:
-        edits.append(f"parts that were deleted ({', '.join(gone)})")
-    body = new.body if _is_newer(new, old, edits) else old.body
-    present = set(MARK.findall(body))
-    if broken := sorted((present & chosen.keys()) - _parts(body).keys()):
-        edits.append(f"parts with incomplete marks ({', '.join(broken)})")
-    for part in _parts(body).values():
-        stays = part.name in chosen and part.name not in gone
-        body = body.replace(part.whole, chosen[part.name].whole) if stays else _remove(body, part)
-    before = None
-    for name in chosen:
-        if name not in present and name not in gone:
-            body = _insert_after(body, chosen[name].whole, before)
-        before = name if name in _parts(body) else before
-    return body
+def _merged_header(new: str, old: str) -> str:
+    new_data, old_data = _parse_header(new) or {}, _parse_header(old)
+    if old_data is None:
+        report("The metadata of the model card is not a YAML mapping, and stays as it is.")
+        return old
+    replaced = {*RENEWED, *new_data, *(["license_name"] if "license" in new_data else [])}
+    data = {**{name: value for name, value in old_data.items() if name not in replaced}, **new_data}
+    tags = [old_data["tags"], new_data["tags"]] if "tags" in old_data and "tags" in new_data else []
+    if all(isinstance(each, list) for each in tags) and tags:
+        added = [tag for tag in tags[0] if tag not in tags[1] and not str(tag).startswith("vanilla")]
+        data["tags"] = [*tags[1], *added]
+    for text, known in ((old, old_data), (new, new_data)):
+        if data == known:
+            return text  # with comments, if there are any
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).strip()
 
 
-def _is_newer(new: Card, old: Card, edits: list[str]) -> bool:
-    """Tell whether the text outside of parts is taken from the new card: a person has edited only that one."""
-    new_text, old_text = _text_outside(new.body), _text_outside(old.body)
-    if text_hash(new_text) == new.record.get("rest") or new_text == old_text:
-        return False
-    if text_hash(old_text) == old.record.get("rest") or set(old_text.splitlines()) <= set(new_text.splitlines()):
-        return True
-    if not set(new_text.splitlines()) <= set(old_text.splitlines()):
-        edits.append("the text outside of generated parts, which differs in both cards")
-    return False
+def _parse_header(header: str) -> dict[str, Any] | None:
+    """Return the metadata of a header; None if it is not a YAML mapping."""
+    try:
+        data = yaml.safe_load(header) if header.strip() else {}
+    except yaml.YAMLError:
+        return None
+    return data if isinstance(data, dict) else None
 
 
-def _insert_after(body: str, text: str, before: str | None) -> str:
-    """Put a part after the one named `before`, or at the end."""
-    found = _parts(body).get(before or "")
+def parse_card(text: str) -> Card:
+    """Return the parts of a card; without marks all of its text is a person's."""
+    text = _normalize_line_ends(text.removeprefix("\ufeff"))
+    match = HEADER.match(text)
+    header, body = (match[1] or "", text[match.end() :]) if match else ("", text)
+    body = OLD_PART.sub(lambda old: "" if text_hash(old[3]) == old[2] else f"\n\n{old[3]}", OLD_RECORD.sub("", body))
+    found = PART.search(body)
     if found is None:
-        return f"{body.rstrip()}\n\n{text}".lstrip()
-    return body.replace(found.whole, f"{found.whole}\n\n{text}")
+        return Card(header, body, "", "", {})
+    try:
+        record = json.loads(found[1])
+    except ValueError:  # a person has damaged it
+        record = {}
+    return Card(header, body[: found.start()], found[2], body[found.end() :], record)
 
 
-def _remove(body: str, part: Part) -> str:
-    start, _, end = body.partition(part.whole)
-    return f"{start.rstrip()}\n\n{end.lstrip()}".strip()
+def render_card(card: Card) -> str:
+    """Return the text of a card."""
+    record = json.dumps(card.record).replace(">", "\\u003e")  # it could end the comment
+    part = f"{BEGIN}{record}{NOTE}\n{card.part}\n{END}" if card.part else ""
+    body = "\n\n".join(filter(None, (card.before.strip("\n"), part, card.after.strip("\n"))))
+    return (f"---\n{card.header}\n---\n\n" if card.header else "") + body + "\n"
 
 
 def _normalize_line_ends(text: str) -> str:
@@ -193,57 +182,7 @@ def _normalize_line_ends(text: str) -> str:
     return re.sub(r"\r\n?", "\n", text)
 
 
-def parse_card(text: str) -> Card:
-    text = _normalize_line_ends(text.removeprefix("\ufeff"))
-    match = HEADER.match(text)
-    header, body = (match[1] or "", text[match.end() :]) if match else ("", text)
-    found = RECORD.search(body)
-    record = _parse_record(found[1]) if found else {}
-    return Card(header, (body[: found.start()] if found and record else body).strip("\n"), record)
-
-
-def _parse_record(text: str) -> dict[str, Any]:
-    """Return the record; an empty one if a person has damaged it."""
-    try:
-        record = json.loads(text)
-    except ValueError:
-        return {}
-    kinds = {"metadata": dict, "parts": list, "rest": str, "place": str}
-    return record if all(isinstance(record.get(name), kind) for name, kind in kinds.items()) else {}
-
-
-def render_card(card: Card) -> str:
-    record = json.dumps(card.record).replace(">", "\\u003e")  # it could end the comment
-    end = f"\n\n<!-- vanillaformer: {record} -->\n" if card.record else "\n"
-    return (f"---\n{card.header}\n---\n\n" if card.header else "") + card.body + end
-
-
-def _parts(body: str) -> dict[str, Part]:
-    """Return the parts by name."""
-    return {match[1]: Part(match[0], *match.groups()) for match in PART.finditer(body)}
-
-
-def _with_repo_id(card: Card, repo_id: str) -> Card:
-    """Replace the folder by the Hub id in the part on loading the model, unless a person edited it."""
-    here, part, body = card.record["place"], _parts(card.body).get(USE), card.body
-    if part is not None and not part.edited:
-        option = "--model {} "
-        text = part.text.replace(repr(here), repr(repo_id))
-        text = text.replace(option.format(shlex.quote(here)), option.format(shlex.quote(repo_id)))
-        body = body.replace(part.whole, marked(USE, text))
-    return card._replace(body=body, record=card.record | {"place": repo_id})
-
-
-def _text_outside(body: str) -> str:
-    """Return the lines outside of parts."""
-    return "\n".join(line for line in PART.sub("", body).split("\n") if line.strip())
-
-
-def _hash(card: Card) -> str:
-    return text_hash(f"{card.header}\n{card.body}")
-
-
-def read_card(path: Path, where: str) -> str:
+def read_card(path: Path, source: str) -> str:
     """Return the text of a card.
 
     Raises:
@@ -252,7 +191,7 @@ def read_card(path: Path, where: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"the {CARD} {where} is not UTF-8 text: {error}") from error
+        raise ValueError(f"the {CARD} {source} is not UTF-8 text: {error}") from error
 
 
 def write_card(path: Path, text: str) -> None:
@@ -263,7 +202,9 @@ def write_card(path: Path, text: str) -> None:
     old = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     if path.is_symlink() or old == text:
         return
-    if handwritten_lines(old) - handwritten_lines(text):
+    card = parse_card(old)
+    written = card.words | ({line.strip() for line in card.part.split("\n")} if card.is_part_edited else set())
+    if written - {line.strip() for line in text.split("\n")}:
         keep_edited_card(path.parent)
     write_text(path, text)
 

@@ -130,7 +130,7 @@ def test_a_failed_push_at_the_end_loses_nothing(client, server, tmp_path):
     assert server.hub.files("ann/late")["model.safetensors"] == (folder / "model.safetensors").read_bytes()
     card = server.hub.files("ann/late")["README.md"].decode()
     assert "'ann/late'" in card
-    server.hub.put("ann/late", {"README.md": card.replace("\n## ", "\nA person's words.\n\n## ", 1).encode()})
+    server.hub.put("ann/late", {"README.md": card.replace("\n# ", "\nA person's words.\n\n# ", 1).encode()})
     client.ok("push", folder, "ann/late")
     assert "A person's words." in server.hub.files("ann/late")["README.md"].decode()
 

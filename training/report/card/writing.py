@@ -2,14 +2,14 @@
 
 import math
 import re
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCardData
+from jinja2 import Template
 
 from vanillaformer.data.tasks import TASKS
-from vanillaformer.hub.card_merging import generated_card, marked
+from vanillaformer.hub.card_merging import generated_card
 
 from ...metrics.scores import SCORES, label
 from .facts import CardFacts
@@ -32,14 +32,9 @@ LICENSES = frozenset(
 
 def model_card(facts: CardFacts) -> str:
     """Return the text of a model's card, with the marks by which `merged_card` knows what was generated."""
-
-    def part(name: str, caller: Callable[[], str]) -> str:
-        text = marked(name, caller())
-        return f"\n\n{text}" if text else ""
-
-    data, template = metadata(facts), (files(__package__) / TEMPLATE).read_text(encoding="utf-8")
-    card = ModelCard.from_template(data, template_str=template, part=part, **card_variables(facts))
-    return generated_card(data.to_yaml(), card.text, facts.place)
+    template = (files(__package__) / TEMPLATE).read_text(encoding="utf-8")
+    text = Template(template).render(**card_variables(facts))
+    return generated_card(metadata(facts).to_yaml(), facts.name, text, facts.place)
 
 
 def metadata(facts: CardFacts) -> ModelCardData:

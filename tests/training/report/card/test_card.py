@@ -1,6 +1,5 @@
 """The text and the metadata of a model card."""
 
-import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -79,8 +78,8 @@ def facts(**changes: Any) -> CardFacts:
     return replace(known, **changes)
 
 
-def part(card: str, name: str) -> str:
-    return re.search(rf"<!-- vanillaformer:{name} .*?-->\n(.*?)\n<!-- /", card, re.DOTALL)[1]
+def section(card: str, title: str) -> str:
+    return card.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 # -------------------------------------------------------------------------------------------------------- metadata
@@ -179,11 +178,11 @@ def test_text() -> None:
 def test_the_template_asks_for_nothing_that_is_not_there() -> None:
     """Jinja writes nothing for a name that it does not know."""
     asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
-    assert asked - {"notes"} == {*card_variables(facts()), "card_data", "part"}  # the template sets notes itself
+    assert asked - {"notes"} == {*card_variables(facts())}  # the template sets notes itself
 
 
 def test_limits() -> None:
-    text = part(model_card(facts()), "limits")
+    text = section(model_card(facts()), "Limits")
     for sentence in (
         "from 1,000 training rows (12.5 k tokens)",
         "rows of at most 16 tokens; more than 256 are an error.",
@@ -193,11 +192,11 @@ def test_limits() -> None:
     ):
         assert sentence in text, sentence
     rotary = facts(config=preset("bert-tiny", **TINY, position_embedding_type="rotary"))
-    assert "longer ones were not tested" in part(model_card(rotary), "limits")
+    assert "longer ones were not tested" in section(model_card(rotary), "Limits")
     untested = facts(metrics={"eval_loss": 1.0})
-    assert "and there were no test data." in part(model_card(untested), "limits")
+    assert "and there were no test data." in section(model_card(untested), "Limits")
     streamed = facts(data={}, rows={"validation": 10}, epochs=None)
-    assert "a stream of data" in part(model_card(streamed), "limits")
+    assert "a stream of data" in section(model_card(streamed), "Limits")
 
 
 def test_started_from(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ def test_facts_that_were_not_had() -> None:
 
 
 def test_run_that_went_on() -> None:
-    training = part(model_card(facts(resumed="checkpoint-7")), "training")
+    training = section(model_card(facts(resumed="checkpoint-7")), "Training")
     assert "(since checkpoint-7, from which it resumed)" in training
     assert "tokens per second" not in training
 
@@ -253,8 +252,8 @@ def test_loading_code_is_python(task: str) -> None:
 
 
 def test_use_without_the_saved_code() -> None:
-    assert part(model_card(facts()), "use").count("```python") == 2
-    assert part(model_card(facts(has_code=False)), "use").count("```python") == 1
+    assert section(model_card(facts()), "How to use it").count("```python") == 2
+    assert section(model_card(facts(has_code=False)), "How to use it").count("```python") == 1
 
 
 # ---------------------------------------------------------------------------------------------------- architecture
