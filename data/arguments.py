@@ -7,7 +7,7 @@ from typing import Literal, cast
 from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
 from vanillaformer.console.reporting import report
 
-from .opening import ReadOptions, format_of
+from .formats import ReadOptions, format_of
 from .tasks import TASKS, TaskName
 
 COLUMNS: dict[TaskName, tuple[str, ...]] = {name: task.columns for name, task in TASKS.items()}

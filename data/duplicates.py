@@ -13,7 +13,8 @@ from datasets import Dataset, DatasetDict
 
 from vanillaformer.console.reporting import report
 
-from .rows import DataStats, arrow_column, select_rows
+from .arrow_files import arrow_column, select_rows
+from .rows import DataStats
 
 SHARES = 16
 """Parts in which texts are compared."""

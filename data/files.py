@@ -1,29 +1,48 @@
-"""The user's data files: which they are, and their rows as a `Dataset` that lies on disk."""
+"""The user's data files: which they are, and their rows as a `Dataset` that lies on disk or as a stream."""
 
 import glob
 import hashlib
-import inspect
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import datasets
 import pyarrow as pa
-from datasets import Dataset, concatenate_datasets
+import pyarrow.parquet as pq
+from datasets import Dataset, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
 from datasets.utils import tqdm
 
 from vanillaformer.console.reporting import report
 
-from . import dialogue, opening, readers
+from . import dialogue, formats
 from .arrow_files import arrow_file
-from .opening import FILE, Paths, ReadOptions, format_of
-from .readers import FORMATS, READERS, features_of, read_batches, read_tables
+from .formats import (
+    FILE,
+    FORMATS,
+    LINES,
+    PROBLEM,
+    READERS,
+    ROW,
+    Columns,
+    Paths,
+    ReadOptions,
+    Row,
+    check_columns,
+    format_of,
+    open_file,
+    parallel_rows,
+)
 
-CODE: tuple[Any, ...] = (opening, dialogue, readers, *READERS.values())
-READING = sorted({inspect.getfile(code) for code in CODE})
+T = TypeVar("T")
+MAX_BATCH_ROWS, MAX_BATCH_CHARACTERS = 1_000, 1 << 22
+"""Rows of a table, and the characters from which on no row is added to it."""
+READING = [Path(__file__), *(Path(str(module.__file__)) for module in (formats, dialogue))]
 """The modules that decide what rows are read from a file."""
 REPORTED_ROWS = 1_000_000
 """Rows of a file after which a line is printed where there are no progress bars."""
@@ -37,7 +56,13 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
     Raises:
         ValueError: Naming the option and the file: it is missing, empty, named twice, or its extension is unknown.
     """
-    paths = [path for name in names for path in _matches(option, name)]
+    paths: list[Path] = []
+    for name in names:
+        matches = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
+        if not (found := [path for path in matches if path.is_file()]):
+            other = ", nor one that matches" if glob.has_magic(name) else ""
+            raise ValueError(f"--{option} {name!r}: there is no such file{other}")
+        paths += found
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
             raise ValueError(f"--{option}: {path} is named {count} times")
@@ -58,23 +83,20 @@ def named(files: Sequence[Paths]) -> str:
     return str(files[0][0]) + (f" and {more} more file{'s' if more > 1 else ''}" if more else "")
 
 
-def load_files(files: Sequence[Paths], columns: Mapping[str, str], options: ReadOptions) -> Dataset:
-    """Return the rows of files, one after the other, with the columns that `readers` adds.
+def load_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Dataset:
+    """Return the rows of files, one after the other, with the columns that `read_tables` adds.
 
-    Where there are several files the column `FILE` names each row's.
-
-    Args:
-        files: Files, or pairs of parallel text files.
-        columns: The columns needed, by the option that names each: {"source_column": "en"}.
-        options: How text files are read.
-
-    Raises:
-        ValueError: Naming the file, the line where possible, and why it cannot be read.
+    Where there are several files the column `FILE` names each row's. Raises as `read_tables` does.
     """
     parts = []
     for paths in files:
-        schema, read = features_of(paths, columns).arrow_schema, partial(_tables, paths, columns, options)
-        parts.append(arrow_file(f"rows-{_key(paths, columns, options)}", schema, read))
+        asked = repr((datasets.__version__, columns, options, [format_of(path) for path in paths]))
+        key = hashlib.blake2b(asked.encode(), digest_size=16)
+        for path in (*READING, *paths):
+            with path.open("rb") as file:
+                key.update(hashlib.file_digest(file, "blake2b").digest())
+        tables = partial(_with_progress, paths, columns, options)
+        parts.append(arrow_file(f"rows-{key.hexdigest()}", features_of(paths, columns).arrow_schema, tables))
     if len(parts) == 1:
         return parts[0]
     parts = [part.add_column(FILE, [str(paths[0])] * len(part)) for paths, part in zip(files, parts)]
@@ -84,52 +106,25 @@ def load_files(files: Sequence[Paths], columns: Mapping[str, str], options: Read
         raise ValueError(f"{named(files)} do not have the same types of columns: {error}") from error
 
 
-def stream_files(files: Sequence[Paths], columns: Mapping[str, str], options: ReadOptions) -> Stream:
+def stream_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -> Stream:
     """Return the same rows as a stream; its shuffling reads the files in any order."""
-    known = features_of(files[0], columns) if format_of(files[0][0]) == ".parquet" else None
-    several = len(files) > 1
-    if known is not None and several:
-        known[FILE] = datasets.Value("string")
-    keywords = {"files": list(files), "columns": dict(columns), "options": options, "several": several}
-    return Stream.from_generator(_stream_rows, features=known, gen_kwargs=keywords)
+    features: Features | None = None  # texts need no casts
+    if format_of(files[0][0]) == ".parquet":
+        features = Features(features_of(files[0], columns) | ({FILE: Value("string")} if len(files) > 1 else {}))
+    keywords = {"files": list(files), "columns": dict(columns), "options": options, "several": len(files) > 1}
+    return Stream.from_generator(_stream_rows, features=features, gen_kwargs=keywords)
 
 
 def _stream_rows(
-    files: list[Paths], columns: Mapping[str, str], options: ReadOptions, several: bool
+    files: list[Paths], columns: Columns, options: ReadOptions, several: bool
 ) -> Iterator[dict[str, Any]]:
     for paths in files:
         more = {FILE: str(paths[0])} if several else {}
-        if format_of(paths[0]) == ".parquet":
-            for table in read_tables(paths, columns, options):
-                yield from (row | more for row in table.to_pylist())
-        else:
-            for batch in read_batches(paths, columns, options):
-                yield from (dict(zip(batch, cells)) | more for cells in zip(*batch.values()))
+        for table in read_tables(paths, columns, options):
+            yield from (row | more for row in table.to_pylist())
 
 
-def _matches(option: str, name: str) -> list[Path]:
-    if Path(name).is_file():
-        return [Path(name)]
-    matches = [path for path in map(Path, sorted(glob.glob(name, recursive=True))) if path.is_file()]
-    if not matches:
-        raise ValueError(
-            f"--{option} {name!r}: there is no such file{', nor one that matches' * glob.has_magic(name)}"
-        )
-    return matches
-
-
-def _key(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> str:
-    """Return a hash of what the rows depend on."""
-    code = [Path(module).read_bytes() for module in READING]
-    asked = repr((datasets.__version__, columns, options, [format_of(path) for path in paths]))
-    digest = hashlib.blake2b(b"".join([*code, asked.encode()]), digest_size=16)
-    for path in paths:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
-
-
-def _tables(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> Iterator[pa.Table]:
+def _with_progress(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
     """Yield the rows of a file, and say how far it is read."""
     count = 0
     with tqdm(unit=" rows", desc=f"Reading {paths[0].name}") as bar:
@@ -139,3 +134,92 @@ def _tables(paths: Paths, columns: Mapping[str, str], options: ReadOptions) -> I
             if bar.disable and count // REPORTED_ROWS < (count + len(table)) // REPORTED_ROWS:
                 report(f"{paths[0]}: {count + len(table):,} rows read.")
             count += len(table)
+
+
+def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
+    """Yield the rows of a file, or of two parallel ones, in tables of bounded size.
+
+    Raises:
+        ValueError: Naming the file, the line where possible, and why it cannot be read.
+    """
+    schema, number = features_of(paths, columns).arrow_schema, 1
+    with _named_errors(paths):
+        if format_of(paths[0]) == ".parquet":
+            parts = _parquet_columns(paths[0], schema.names[:-3])
+        else:
+            read = parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
+            rows = read(paths, columns, options)
+            parts = _text_columns(rows, len(schema) - 3)
+        for *cells, lines, problems in parts:
+            numbers = range(number, number := number + len(lines))
+            arrays = [
+                pa.array(values, field.type) if isinstance(values, Sequence) else values.cast(field.type)
+                for values, field in zip([*cells, numbers, lines, problems], schema)
+            ]
+            yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def features_of(paths: Paths, columns: Columns) -> Features:
+    """Return the features of the tables of a file: texts, or what a .parquet file says."""
+    features: dict[str, Any] = dict.fromkeys(columns.values(), Value("string"))
+    if format_of(paths[0]) == ".parquet":
+        with _named_errors(paths):
+            schema = pq.read_schema(paths[0])
+        types = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
+        found = Features.from_arrow_schema(pa.schema(list(zip(schema.names, types)), metadata=schema.metadata))
+        inner = [name for name in found.flatten() if name not in found]
+        check_columns(str(paths[0]), [*schema.names, *inner], columns)
+        outer = [name if name in found else name.split(".", 1)[0] for name in columns.values()]
+        features = {name: found[name] for name in outer}
+    return Features({**features, ROW: Value("int64"), LINES: Value("int64"), PROBLEM: Value("string")})
+
+
+@contextmanager
+def _named_errors(paths: Paths) -> Iterator[None]:
+    """Turn errors in the bytes of files into a ValueError that names the file."""
+    names = " or ".join(map(str, paths))
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        bad = next((f"{path} is not UTF-8: line {line}" for path in paths if (line := _bad_line(path))), names)
+        raise ValueError(f"{bad}: {error.reason}") from error
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        raise ValueError(f"{names} cannot be read as {paths[0].suffix}: {error}") from error
+
+
+def _bad_line(path: Path) -> int | None:
+    """Return the number of the first line that is not UTF-8."""
+    with open_file(path, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return number
+    return None
+
+
+def batched(items: Iterable[T], characters: Callable[[T], int], size: float = inf) -> Iterator[list[T]]:
+    """Yield lists of items: of at most `size` and `MAX_BATCH_ROWS`, and of about `MAX_BATCH_CHARACTERS`."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += characters(item)
+        if len(batch) >= min(size, MAX_BATCH_ROWS) or total >= MAX_BATCH_CHARACTERS:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+def _text_columns(rows: Iterator[Row], width: int) -> Iterator[list[Any]]:
+    """Yield the columns of batches of rows: those of the cells, their lines and their problems."""
+    for batch in batched(rows, lambda row: sum(len(cell) for cell in row[0] or () if cell)):
+        cells, lines, problems = zip(*batch)
+        yield [*zip(*(values or [None] * width for values in cells)), lines, problems]
+
+
+def _parquet_columns(path: Path, names: list[str]) -> Iterator[list[Any]]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(MAX_BATCH_ROWS, columns=names):
+            yield [*(batch.column(name) for name in names), [1] * len(batch), [None] * len(batch)]

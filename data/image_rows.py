@@ -19,8 +19,8 @@ from vanillaformer.console.reporting import report
 
 from . import images
 from .arrow_files import arrow_file
+from .formats import FILE, PROBLEM, ROW
 from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
-from .opening import FILE, PROBLEM, ROW
 
 NAME = "name"
 """Column of the name of an image's file, empty where it has none."""

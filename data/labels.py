@@ -10,7 +10,8 @@ from datasets import ClassLabel, DatasetDict
 
 from vanillaformer.console.reporting import report
 
-from .rows import SplitRows, distinct_cells
+from .arrow_files import distinct_cells
+from .rows import SplitRows
 
 LISTED = 12
 """Classes that are named in a list."""

@@ -1,16 +1,17 @@
 """Loading the data of a task: the same columns and splits from any source."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 
 from vanillaformer.console.progress import stage
 
 from .arguments import COLUMNS, SPLITS, DataArguments
-from .image_rows import NAME
-from .labels import encode_labels, label_names
-from .rows import ORDER, DataStats, load_rows
-from .sources import find_sources
+from .image_rows import NAME, usual_size
+from .labels import encode_labels, label_names, with_labels
+from .rows import ORDER, DataStats, SplitRows, by_column, in_order, task_rows, text_columns
+from .sources import Source, find_sources
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -53,16 +54,16 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         raise ValueError(f"task={task!r}: choose from {', '.join(COLUMNS)}")
     data_args.check()
     sources, stream = find_sources(data_args, task), None
-    if not data_args.streaming:
-        parts = load_rows(sources, data_args, task)
-    else:
+    if data_args.streaming:
         parts, stream = open_streams(sources, data_args, task)
+    else:
+        parts = _checked_rows(sources, data_args, task)
     if "label" in COLUMNS[task]:
         parts = encode_labels(parts)
+    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ()), ORDER]
+    found = {split: [name for name in columns if name in part.rows.column_names] for split, part in parts.items()}
+    splits = DatasetDict({split: part.rows.select_columns(found[split]) for split, part in parts.items()})
     stats = {split: dict(part.stats) for split, part in parts.items()}
-    columns = [*COLUMNS[task], *((NAME,) if TASKS[task].reads_images else ())]
-    order = {split: [ORDER] if ORDER in part.rows.column_names else [] for split, part in parts.items()}
-    splits = DatasetDict({split: part.rows.select_columns(columns + order[split]) for split, part in parts.items()})
     if stream is None:
         splits, leaks = divide(splits, task, data_args)
         stats = {split: {**stats.get(split, {}), **leaks.get(split, {})} for split in splits}
@@ -70,3 +71,40 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
         stream.names = label_names(splits) if "label" in COLUMNS[task] else None
         stream.buffer, stream.seed = data_args.streaming_buffer, order_seed
     return TaskData(DatasetDict({split: splits[split] for split in SPLITS if split in splits}), stream, stats)
+
+
+def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str] = ()) -> Dataset:
+    """Return the rows of `data_args.train_file`, to score a trained model on, in the task's columns.
+
+    Args:
+        data_args: Where the rows are; images must have a size.
+        task: The task.
+        names: The names of the model's classes, if it has any, in the order of their ids.
+
+    Raises:
+        ValueError: Naming the file, column, row or option at fault.
+    """
+    part = _checked_rows(find_sources(data_args, task), data_args, task)["train"]
+    if "label" in COLUMNS[task]:
+        part = with_labels(part, names)
+    return part.rows.select_columns(list(COLUMNS[task]))
+
+
+def _checked_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
+    """Return the usable rows of each split in the task's columns; set the size of images if there is none."""
+    parts = {}
+    for split, source in sources.items():
+        part = SplitRows(split, source.name, source.rows, data_args.bad_rows == "skip", source.images)
+        parts[split] = text_columns(part, {**source.columns, **source.more_columns})
+    columns = sources["train"].columns
+    if TASKS[task].reads_images and data_args.image_size is None:
+        data_args.image_size = usual_size(parts["train"].rows, columns["image_column"], parts["train"].images)
+    if data_args.split_column is not None:
+        parts = by_column(parts["train"], data_args.split_column)
+    if data_args.order_column is not None:
+        parts["train"] = in_order(parts["train"], data_args.order_column)
+    size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
+    for split, part in parts.items():
+        part.images = replace(part.images, size=size, workers=workers)
+        parts[split] = task_rows(part, columns, task)
+    return parts

@@ -1,25 +1,21 @@
 """Rows of each split, checked on the way to the task's columns: the first bad row is an error, or all are skipped."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Features, Image, Value, concatenate_datasets
-from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.console.reporting import report
 
-from .arguments import COLUMNS, SPLITS, DataArguments
-from .arrow_files import arrow_file
-from .image_rows import ImageOptions, decoded, usual_size
-from .json_files import needed_cells
-from .opening import FILE, LINES, PROBLEM, ROW, check_columns
+from .arguments import COLUMNS, SPLITS
+from .arrow_files import arrow_column, distinct_cells, select_rows
+from .formats import FILE, LINES, PROBLEM, ROW, check_columns, needed_cells
+from .image_rows import ImageOptions, decoded
 from .order import order_keys, order_word
-from .sources import Source
 from .tasks import TASKS, TaskName
 
 READ = "__read__"
@@ -104,34 +100,6 @@ class SplitRows:
         return f"row {row.get(ROW, index + 1)}" + (f" of {row[FILE]}" if FILE in row else "")
 
 
-def load_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
-    """Return the usable rows of each split in the task's columns.
-
-    Raises:
-        ValueError: Naming the source, the row or the column at fault.
-    """
-    skip_bad, image_args = data_args.bad_rows == "skip", cast(Any, data_args)
-    parts = {
-        split: text_columns(
-            SplitRows(split, source.name, source.rows, skip_bad, source.images), source.columns | source.more_columns
-        )
-        for split, source in sources.items()
-    }
-    if TASKS[task].reads_images and data_args.image_size is None:
-        data_args.image_size = usual_size(parts["train"].rows, image_args.image_column, parts["train"].images)
-    if data_args.split_column is not None:
-        parts = by_column(parts["train"], data_args.split_column)
-    if data_args.order_column is not None:
-        parts["train"] = in_order(parts["train"], data_args.order_column)
-    size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
-    return {
-        split: task_rows(
-            replace(part, images=replace(part.images, size=size, workers=workers)), sources["train"].columns, task
-        )
-        for split, part in parts.items()
-    }
-
-
 def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
     """Return the rows that can be read, with the needed columns, as texts or labels.
 
@@ -152,7 +120,12 @@ def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
         features = {name: feature for name, feature in rows.features.items() if name not in old}
         features |= dict.fromkeys([*others.values(), PROBLEM], Value("string"))
         options = {"remove_columns": old, "features": Features(features), "desc": "Reading texts"}
-        rows = rows.map(_text_cells, fn_kwargs={"columns": others}, **options)
+
+        def text_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+            cells, problem = needed_cells(row, others)
+            return {**cells, PROBLEM: row.get(PROBLEM) or problem}
+
+        rows = rows.map(text_cells, **options)
     return readable_rows(split.with_rows(rows))
 
 
@@ -287,52 +260,6 @@ def _is_plain(option: str, feature: Any) -> bool:
         return True
     is_text = getattr(feature, "dtype", None) in ("string", "large_string")
     return is_text or (isinstance(feature, Value | ClassLabel) and option not in TEXT_OPTIONS)
-
-
-def _text_cells(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    cells, problem = needed_cells(row, columns)
-    return {**cells, PROBLEM: row.get(PROBLEM) or problem}
-
-
-def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
-    """Return the rows of the given numbers in a file of their own, where they are in order and lie in files.
-
-    `Dataset.select` would hold the numbers in memory, and copy each row on its own whenever rows are read.
-    """
-    if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
-        return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())
-    ordered = bool((numbers[1:] > numbers[:-1]).all())
-    if not ordered or not rows.cache_files or rows._indices is not None:
-        return rows.select(numbers)
-    if len(numbers) == 1 + numbers[-1] - numbers[0]:
-        return rows.select(range(numbers[0], numbers[-1] + 1))
-
-    def parts() -> Iterable[pa.RecordBatch]:
-        start = 0
-        for batch in rows.data.table.to_batches():
-            here = numbers[slice(*np.searchsorted(numbers, [start, start + len(batch)]))]
-            if len(here):
-                yield batch.take(pa.array(here - start))
-            start += len(batch)
-
-    key = hashlib.blake2b(numbers.astype(np.int64).tobytes(), key=rows._fingerprint.encode(), digest_size=16)
-    return arrow_file(f"rows-{key.hexdigest()}", rows.features.arrow_schema, parts)
-
-
-def arrow_column(rows: Dataset, column: str) -> pa.ChunkedArray:
-    """Return a column of chosen rows: at once, where `datasets` makes a table of each row first."""
-    cells = rows.data.column(column)
-    return cells if rows._indices is None else cells.take(rows._indices.column(0))
-
-
-def distinct_cells(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:
-    """Return the distinct cells of a column in the order of their first rows, and the number of each row's cell."""
-    cells = arrow_column(rows, column)
-    if pa.types.is_string(cells.type):
-        cells = cells.cast(pa.large_string())  # distinct texts may have more than 2 GiB
-    chunks = cells.dictionary_encode(null_encoding="encode").chunks  # which share a dictionary
-    numbers = [np.array([], dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)]
-    return (chunks[0].dictionary.to_pylist() if chunks else []), np.concatenate(numbers)
 
 
 def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:

@@ -11,9 +11,8 @@ from datasets import IterableDataset as Stream
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .embedded import embedded_corpus
 from .files import find_files, load_files, named, stream_files
+from .formats import READERS, ROW, Columns, Paths, format_of
 from .image_rows import ImageOptions, folder_rows, undecoded
-from .opening import ROW, Paths, format_of
-from .readers import READERS
 from .tasks import TASKS, TaskName
 
 
@@ -31,8 +30,8 @@ class Source:
 
     name: str
     rows: Dataset | Stream
-    columns: dict[str, str]
-    more_columns: dict[str, str]
+    columns: Columns
+    more_columns: Columns
     images: ImageOptions = field(default_factory=ImageOptions)
 
 
@@ -43,92 +42,84 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
         ValueError: Naming the file, the data set or the option at fault.
     """
     if data_args.is_embedded:
-        return _embedded(data_args, task)
-    return _hub(data_args, task) if data_args.train_file is None else _local(data_args, task)
+        corpus = embedded_corpus(data_args, task)
+        columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}
+        return {split: Source(corpus.name, rows, columns, {}) for split, rows in corpus.load().items()}
+    if data_args.turns_column is not None:
+        columns = {"turns_column": data_args.turns_column}
+    else:
+        columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
+        if len(set(columns.values())) < len(columns):
+            raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
+    more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
+    more = {name: column for name, column in more.items() if column is not None}
+    if data_args.train_file is not None:
+        return _local(data_args, task, columns, more)
+    return _hub(data_args.dataset, data_args.dataset_config, columns, more, streaming=data_args.streaming)
 
 
-def _embedded(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
-    columns = {f"{column}_column": column for column in COLUMNS[task]}
-    corpus = embedded_corpus(data_args, task)
-    return {split: Source(corpus.name, rows, columns, {}) for split, rows in corpus.load().items()}
-
-
-def _hub(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
-    where = " ".join(filter(None, ("--dataset", data_args.dataset, data_args.dataset_config)))
+def _hub(
+    name: str, config: str | None, columns: Columns, more_columns: Columns, *, streaming: bool
+) -> dict[str, Source]:
+    where = " ".join(filter(None, ("--dataset", name, config)))
     try:
-        dataset = load_dataset(data_args.dataset, data_args.dataset_config, streaming=data_args.streaming)
+        dataset = load_dataset(name, config, streaming=streaming)
     except Exception as error:  # network, missing data set, missing configuration ...
         raise ValueError(f"{where} cannot be loaded: {error}") from error
     listed = ", ".join(dataset)
     names = {split: name for split, names in SPLITS.items() for name in names if name in dataset}
-    if data_args.split_column is not None:
+    if "split_column" in more_columns:
         if len(dataset) > 1:
-            raise ValueError(f"--split_column {data_args.split_column}: {where} has splits already: {listed}")
+            raise ValueError(f"--split_column {more_columns['split_column']}: {where} has splits already: {listed}")
         names = {"train": listed}
     if "train" not in names:
         raise ValueError(f"{where} has no split 'train'; its splits are: {listed}")
-    columns, more = task_columns(data_args, task), _more_columns(data_args)
     sources = {}
     for split, name in names.items():
         rows = undecoded(dataset[name])
         if isinstance(rows, Dataset):
             rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
-        sources[split] = Source(f"{where}, split {name}", rows, columns, more if split == "train" else {})
+        more = more_columns if split == "train" else {}
+        sources[split] = Source(f"{where}, split {name}", rows, columns, more)
     return sources
 
 
-def _local(data_args: DataArguments, task: TaskName) -> dict[str, Source]:
-    columns, more = task_columns(data_args, task), _more_columns(data_args)
-    read, splits = stream_files if data_args.streaming else load_files, _files(data_args, task)
-    options = data_args.read_options()
-    sources = {
-        split: Source(
-            *(named(files), undecoded(read(files, columns | more, options)), columns, more),
-            ImageOptions(folder=files[0][0].parent),
-        )
-        for split, files in splits.items()
-    }
-    for split in SPLITS:
-        if folder := _image_folder(data_args, split, task):
-            rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
-            sources[split] = Source(str(folder), rows, columns, {})
-    return sources
-
-
-def _image_folder(data_args: DataArguments, split: str, task: TaskName) -> Path | None:
-    """Return the folder of images of a split, if it has one."""
-    names = getattr(data_args, f"{split}_file") or []
-    if not (TASKS[task].reads_images and any(Path(name).is_dir() for name in names)):
-        return None
-    if len(names) > 1:
-        raise ValueError(f"--{split}_file {' '.join(names)}: give one folder, or files")
-    for name in ("streaming", "split_column", "order_column"):
-        if getattr(data_args, name):
-            raise ValueError(f"--{name} needs files, not the folder --{split}_file {names[0]}")
-    return Path(names[0])
-
-
-def _files(data_args: DataArguments, task: TaskName) -> dict[str, list[Paths]]:
-    """Return the files of each split, or its pairs of parallel ones, all of which exist and fit the task."""
+def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_columns: Columns) -> dict[str, Source]:
+    """Return the sources of local files and folders of images, all of which exist and fit the task."""
     files: dict[str, list[Paths]] = {}
+    folders: dict[str, Path] = {}
     for split in SPLITS:  # look at every file before reading any
         names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
-        if names is None or _image_folder(data_args, split, task):
-            continue
-        given = {f"{split}_file": names, f"{split}_target_file": targets}
-        sides = [
-            find_files(option, side, parallel=targets is not None)
-            for option, side in given.items()
-            if side is not None
-        ]
-        others = (set(READERS) | {".parquet"}) - {".txt"}
-        _check_text_files(split, [[format_of(path) not in others for path in side] for side in sides], task)
-        files[split] = list(zip(*sides))
-    return files
+        if TASKS[task].reads_images and any(Path(name).is_dir() for name in names or ()):
+            if len(names) > 1:
+                raise ValueError(f"--{split}_file {' '.join(names)}: give one folder, or files")
+            for name in ("streaming", "split_column", "order_column"):
+                if getattr(data_args, name):
+                    raise ValueError(f"--{name} needs files, not the folder --{split}_file {names[0]}")
+            folders[split] = Path(names[0])
+        elif names is not None:
+            given = {f"{split}_file": names} | ({} if targets is None else {f"{split}_target_file": targets})
+            sides = [find_files(option, side, parallel=targets is not None) for option, side in given.items()]
+            _check_text_files(split, sides, task)
+            files[split] = list(zip(*sides))
+    read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
+    sources = {}
+    for split, paths in files.items():
+        rows, images = (
+            undecoded(read(paths, {**columns, **more_columns}, options)),
+            ImageOptions(folder=paths[0][0].parent),
+        )
+        sources[split] = Source(named(paths), rows, columns, more_columns, images)
+    for split, folder in folders.items():
+        rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
+        sources[split] = Source(str(folder), rows, columns, {})
+    return sources
 
 
-def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskName) -> None:
+def _check_text_files(split: str, sides: Sequence[Sequence[Path]], task: TaskName) -> None:
     """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
+    others = (set(READERS) | {".parquet"}) - {".txt"}
+    is_text = [[format_of(path) not in others for path in side] for side in sides]
     if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
         raise ValueError(
             f"--{split}_target_file is for translation from .txt files, or others of plain text such as .en"
@@ -143,18 +134,3 @@ def _check_text_files(split: str, is_text: Sequence[Sequence[bool]], task: TaskN
             )
         if "label" in COLUMNS[task] or TASKS[task].reads_images:
             raise ValueError(f"--{split}_file is a .txt file, which has no columns: use .csv, .jsonl or .parquet")
-
-
-def task_columns(data_args: DataArguments, task: TaskName) -> dict[str, str]:
-    """Return the names of the task's columns in the data, by the option that sets each."""
-    if data_args.turns_column is not None:
-        return {"turns_column": data_args.turns_column}
-    columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
-    if len(set(columns.values())) < len(columns):
-        raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
-    return columns
-
-
-def _more_columns(data_args: DataArguments) -> dict[str, str]:
-    more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
-    return {name: column for name, column in more.items() if column is not None}

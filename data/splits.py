@@ -11,8 +11,9 @@ from datasets import Dataset, DatasetDict
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments
+from .arrow_files import arrow_column, distinct_cells, select_rows
 from .duplicates import text_numbers, without_leaks
-from .rows import ORDER, DataStats, arrow_column, distinct_cells, select_rows
+from .rows import ORDER, DataStats
 from .tasks import TASKS, TaskName
 
 NEAR = 0.2

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from math import inf
 from typing import Any
 
@@ -16,12 +15,13 @@ from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments
+from .arrow_files import select_rows
 from .duplicates import LeakCounter, text_keys, without_leaks
+from .files import batched
+from .formats import FILE, LINES, PROBLEM, ROW, Columns, check_columns, column_names, needed_cells
 from .image_rows import LOOKED_AT, ImageOptions, image_cell, usual_size
-from .json_files import column_names, needed_cells
 from .labels import with_labels
-from .opening import FILE, LINES, PROBLEM, ROW, BatchSize, check_columns
-from .rows import BAD, READ, SplitRows, readable_rows, select_rows, usable_rows
+from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
 from .sources import Source
 from .tasks import TASKS, TaskName
 
@@ -83,7 +83,7 @@ class TextStream:
     split: str
     name: str
     source: Stream
-    columns: dict[str, str]
+    columns: Columns
     task: TaskName
     skip_bad: bool = False
     images: ImageOptions = field(default_factory=ImageOptions)
@@ -105,21 +105,18 @@ class TextStream:
             raise ValueError(f"{self.name} has no rows")
         check_columns(self.name, list(dict.fromkeys(column_names(first))), self.columns)
 
-    def batches(self, epoch: int = 0) -> Iterator[SplitRows]:
-        """Yield the usable rows of an epoch in batches, which are read and tokenized together.
+    def batches(self, epoch: int = 0, size: float = inf) -> Iterator[SplitRows]:
+        """Yield the usable rows of an epoch in batches of at most `size`, which are read and tokenized together.
 
         Raises:
             ValueError: Naming the first row that cannot be used.
         """
-        source, size, bad, number = self.source, BatchSize(), 0, 0
+        source, bad, number = self.source, 0, 0
         if self.buffer:
             source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
             source.set_epoch(epoch)
-        numbered = enumerate(source, start=1)
-        while chunk := list(islice(numbered, size.rows)):
-            table = self._table(chunk)
-            size.adapt(len(chunk), table.rows.data.nbytes)
-            batch = usable_rows(readable_rows(table), self.task)
+        for chunk in batched(enumerate(source, start=1), lambda row: _size(row[1]), size):
+            batch = usable_rows(readable_rows(self._table(chunk)), self.task)
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
             bad, number = bad + batch.stats.get(BAD, 0), chunk[-1][0]
@@ -142,7 +139,7 @@ class TextStream:
         """
         parts: list[Dataset] = []
         missing = inf if size is None else size
-        for batch in self.batches():
+        for batch in self.batches(size=missing):
             parts.append(batch.rows.select(range(int(min(len(batch.rows), missing)))))
             missing -= len(parts[-1])
             if not missing:
@@ -183,6 +180,14 @@ class TextStream:
         schema = Features({name: features[name] for name in table}).arrow_schema
         rows = Dataset(pa.table(table, schema=schema), fingerprint=generate_random_fingerprint())
         return SplitRows(self.split, self.name, rows, self.skip_bad, self.images, reported=self.reported)
+
+
+def _size(cell: Any) -> int:
+    """Return the characters and bytes of a cell, or of the cells in it."""
+    if isinstance(cell, str | bytes):
+        return len(cell)
+    inner = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
+    return sum(map(_size, inner))
 
 
 def open_streams(

@@ -12,16 +12,14 @@ import torch
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 
-from vanillaformer.data.arguments import COLUMNS, DATA_ARGUMENTS
-from vanillaformer.data.labels import with_labels
+from vanillaformer.data.arguments import DATA_ARGUMENTS
+from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.collators import EpochCollator
 from vanillaformer.data.preprocessing.encoding import set_truncation_side
 from vanillaformer.data.preprocessing.images import ImageCollator
 from vanillaformer.data.preprocessing.language_model import language_model_collator, language_model_rows
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS, classification_rows, translation_rows
-from vanillaformer.data.rows import load_rows
-from vanillaformer.data.sources import find_sources
 from vanillaformer.data.splits import cap
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.training.run_folder.files import RECORD
@@ -84,10 +82,10 @@ def held_out_rows(
     if task not in ROWS:
         raise ValueError(f"{type(model).__name__} is scored on no rows here")
     data, training = recorded_settings(folder)
-    names = {field.name for field in fields(DATA_ARGUMENTS[task])}
-    if unknown := sorted({*(options or {})} - names):
-        raise ValueError(f"--rows_set {unknown[0]}: the settings are {', '.join(sorted(names))}")
-    settings = {name: data[name] for name in data.keys() & names} | dict(options or {})
+    known = {field.name for field in fields(DATA_ARGUMENTS[task])}
+    if unknown := sorted({*(options or {})} - known):
+        raise ValueError(f"--rows_set {unknown[0]}: the settings are {', '.join(sorted(known))}")
+    settings = {name: data[name] for name in data.keys() & known} | dict(options or {})
     data_args: Any = DATA_ARGUMENTS[task](train_file=[file], **settings)
     if target_file is not None:
         data_args.train_target_file = [target_file]
@@ -95,8 +93,13 @@ def held_out_rows(
     for name in LENGTHS if limit is not None else ():
         if hasattr(data_args, name):
             setattr(data_args, name, min(getattr(data_args, name), limit))
+    if hasattr(data_args, "choose_sampling"):
+        data_args.choose_sampling(task)
+    if TASKS[task].reads_images:
+        data_args.image_size = tokenizers[0].size["height"]
+    names = [model.config.id2label[label] for label in range(model.config.num_labels)]
     try:
-        texts = texts_of(data_args, task, model, tokenizers)
+        texts = DatasetDict({SPLIT: load_held_out(data_args, task, names)})
     except ValueError as error:
         message = str(error).replace("--train_file", "--rows").replace("--train_target_file", "--rows_target")
         raise ValueError(message) from error
@@ -120,18 +123,6 @@ def recorded_settings(folder: Path) -> tuple[Settings, Settings]:
     data = settings.get("data", {}) | {option: value for option, value, _ in chosen}
     found = {name: data[name] for name in READING & data.keys() if data[name] not in (None, BY_DATA)}
     return found, settings.get("training", {})
-
-
-def texts_of(data_args: Any, task: TaskName, model: Any, tokenizers: tuple[Any, ...]) -> DatasetDict:
-    """Return the rows of the file in the task's columns, with the model's labels and size of images."""
-    if hasattr(data_args, "choose_sampling"):
-        data_args.choose_sampling(task)
-    if TASKS[task].reads_images:
-        data_args.image_size = tokenizers[0].size["height"]
-    part = load_rows(find_sources(data_args, task), data_args, task)["train"]
-    if "label" in COLUMNS[task]:
-        part = with_labels(part, [model.config.id2label[label] for label in range(model.config.num_labels)])
-    return DatasetDict({SPLIT: part.rows.select_columns(list(COLUMNS[task]))})
 
 
 def pairs(texts: DatasetDict, model: Any, tokenizers: tuple[Any, ...], data_args: Any, training: Settings) -> Rows:

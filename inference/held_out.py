@@ -15,9 +15,7 @@ from vanillaformer.data.arguments import (
     LanguageModelDataArguments,
     TranslationDataArguments,
 )
-from vanillaformer.data.labels import with_labels
-from vanillaformer.data.rows import load_rows
-from vanillaformer.data.sources import find_sources
+from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.functions import corpus_perplexity
 from vanillaformer.training.metrics.scores import SCORES, functions_of
@@ -85,10 +83,9 @@ class HeldOutRows:
                 f"--{named} {data[unknown[0]]}: {self.loaded.architecture} reads {', '.join(COLUMNS[task])}"
             )
         data_args = arguments(**data)
-        part = load_rows(find_sources(data_args, task), data_args, task)["train"]
-        if task == "classification":
-            part = with_labels(part, list(self.loaded.model.config.id2label.values()))
-        rows = part.rows.select(range(min(most or len(part.rows), len(part.rows))))
+        names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
+        rows = load_held_out(data_args, task, names)
+        rows = rows.select(range(min(most or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
 
     def compare(self, export: str) -> str:

@@ -11,9 +11,10 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
 
+from ..arrow_files import arrow_column
 from ..duplicates import hashes
 from ..labels import LISTED, classes_in_words, short_name
-from ..rows import DataStats, arrow_column
+from ..rows import DataStats
 from .batching import row_lengths, row_order, token_batches
 from .blocks import value_chunks
 from .tokenizing import TokenizedSplits

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from vanillaformer.data import opening
+from vanillaformer.data import files
 from vanillaformer.data.files import load_files, stream_files
-from vanillaformer.data.opening import LINES, PROBLEM, ROW, ReadOptions
+from vanillaformer.data.formats import LINES, PROBLEM, ROW, ReadOptions
 
 SIGNS = 'ab",;\t \r\n\x00\x0b\x1c\x85\u2028\ufeffé𝄞'
 COLUMNS = {"text_column": "text", "label_column": "label"}
@@ -28,8 +28,8 @@ hostile = settings(
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch):
     """Rows lie on both sides of the ends of batches."""
-    monkeypatch.setattr(opening, "LARGEST_BATCH", 3)
-    monkeypatch.setattr(opening, "BATCH_CHARACTERS", 40)
+    monkeypatch.setattr(files, "MAX_BATCH_ROWS", 3)
+    monkeypatch.setattr(files, "MAX_BATCH_CHARACTERS", 40)
 
 
 def attempt(load, *arguments):

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from vanillaformer.data import readers
+from vanillaformer.data import formats
 from vanillaformer.data.arguments import LanguageModelDataArguments
+from vanillaformer.data.files import load_files
+from vanillaformer.data.formats import ReadOptions
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.opening import ReadOptions
 
 POEM = "Two roads diverged\nin a yellow wood,\n\nAnd sorry I could not\n"
 
 
 def texts(path: Path, sample_by: str) -> list[str]:
-    batches = readers.read_batches((path,), {"text_column": "text"}, ReadOptions(sample_by=sample_by))
-    return [text for batch in batches for text in batch["text"]]
+    return list(load_files([(path,)], {"text_column": "text"}, ReadOptions(sample_by=sample_by))["text"])
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_stream_sees_them_too(tmp_path: Path) -> None:
     data = load_data(arguments, "causal").splits
     assert "".join([*data["validation"]["text"], *data["train"]["text"]]) == text
     assert len(data["validation"]) == 2
-    assert [len(text) for text in data["validation"]["text"]] == pytest.approx([readers.PASSAGE] * 2, abs=30)
+    assert [len(text) for text in data["validation"]["text"]] == pytest.approx([formats.PASSAGE] * 2, abs=30)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -76,8 +76,8 @@ def test_passages_are_whole_lines_and_lose_nothing(end: str, tmp_path: Path, mon
 
 
 def test_a_document_too_large_for_memory_has_parts(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(readers, "PART", 100)
-    monkeypatch.setattr(readers, "LARGEST_DOCUMENT", 400)
+    monkeypatch.setattr(formats, "PART", 100)
+    monkeypatch.setattr(formats, "MAX_DOCUMENT", 400)
     (tmp_path / "a.txt").write_text(POEM * 6)
     assert texts(tmp_path / "a.txt", "document") == [POEM * 6]
     (tmp_path / "a.txt").write_text(POEM * 60)

@@ -8,7 +8,7 @@ from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.console.limits import BUDGETS
-from vanillaformer.data import opening, sources
+from vanillaformer.data import files, sources
 from vanillaformer.data.arguments import (
     COLUMNS,
     DATA_ARGUMENTS,
@@ -43,7 +43,7 @@ def stream_rows(stream, epoch=0):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(opening, "LARGEST_BATCH", 7)
+    monkeypatch.setattr(files, "MAX_BATCH_ROWS", 7)
 
 
 def labeled(tmp_path, name="a.jsonl", labels=("b", "a"), count=40):

@@ -1,0 +1,317 @@
+"""The rows of text files of every format, read by Python's `csv` and `json`, in the columns asked for.
+
+The builders of `datasets` guess the types of cells, and do not say which row is damaged.
+"""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import IO, Any, Literal, cast
+
+from .dialogue import dialogue_text
+
+ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
+"""Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
+and of why it cannot be read."""
+
+MAX_CELL = 1 << 26
+"""Characters of a cell; a longer one has a quotation mark that was never closed."""
+FIRST_ROWS = 1_000
+"""Rows of a JSON file among which at least one must have each column."""
+PASSAGE, PART, MAX_DOCUMENT = 1 << 11, 1 << 20, 1 << 24
+"""Characters of a passage, of a part of a very large document, and of the largest undivided document."""
+
+Paths = tuple[Path, ...]
+"""A file, or a text file and the file of its translations."""
+Columns = Mapping[str, str]
+"""The needed columns, by the option that names each: {"source_column": "en"}."""
+Row = tuple[Sequence[Any] | None, int, str | None]
+"""The needed cells of a row, the lines that it takes in its file, and why it cannot be read."""
+Quoting = Literal["minimal", "none"]
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """How text files are read.
+
+    Attributes:
+        separator: The character between the cells of .csv and .tsv files; None is a comma, in .tsv files a tab.
+        quoting: minimal: cells may be in quotation marks; none: quotation marks are text. None is minimal, for .tsv
+            files none.
+        sample_by: The unit of text in .txt files: line, paragraph, passage or document.
+    """
+
+    separator: str | None = None
+    quoting: Quoting | None = None
+    sample_by: str = "line"
+
+
+def format_of(path: Path) -> str:
+    """Return a file's extension without the .gz of a compressed one."""
+    return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
+
+
+def open_file(path: Path, mode: str, **text: str) -> IO[Any]:
+    """Open a file, compressed or not."""
+    return cast(Any, gzip.open if path.suffix.lower() == ".gz" else open)(path, mode, **text)
+
+
+def _open_text(path: Path, newline: str = "\n") -> IO[str]:
+    """Open a text file, compressed or not, without its byte order mark."""
+    return open_file(path, "rt", encoding="utf-8-sig", newline=newline)
+
+
+def check_columns(where: str, found: Sequence[str], columns: Columns, hint: str = "") -> None:
+    """Raise ValueError, naming the option to set, when a needed column is missing or there twice."""
+    for option, name in columns.items():
+        if name not in found:
+            listed = ", ".join(found)
+            raise ValueError(f"{where} has no column {name!r} (--{option}); its columns are: {listed}{hint}")
+        if found.count(name) > 1:
+            raise ValueError(f"{where} has {found.count(name)} columns {name!r} (--{option}): rename all but one")
+
+
+def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    """Yield the rows of a file whose first row names its columns; empty lines are skipped.
+
+    Raises:
+        ValueError: A column is missing, or a quotation mark that is not closed spans several lines.
+    """
+    (path,) = paths
+    if "turns_column" in columns:
+        raise ValueError(f"{path}: --turns_column needs lists, which are in .jsonl, .json and .parquet files")
+    separator = options.separator or ("\t" if format_of(path) == ".tsv" else ",")
+    quoted = (options.quoting or ("none" if format_of(path) == ".tsv" else "minimal")) == "minimal"
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
+    header: list[str] | None = None
+    number = 0
+    with _open_text(path, newline="") as lines:
+        dialect: dict[str, Any] = {"delimiter": separator, "strict": True}
+        reader = csv.reader(lines, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, **dialect)
+        while True:
+            first = reader.line_num + 1
+            try:
+                cells = next(reader, None)
+            except csv.Error as error:
+                quotes = f"a quotation mark is not closed or not doubled ({error})"
+                quotes += "; --csv_quoting none takes marks as text"
+                if header is None:
+                    raise ValueError(f"{path}, line {reader.line_num}: {quotes}") from error
+                number += 1
+                if reader.line_num > first:  # it is not known which of these lines are rows
+                    name = f"{path}, row {number}, lines {first} to {reader.line_num}"
+                    raise ValueError(f"{name}: {quotes}") from error
+                yield None, 1, f"line {first}: {quotes}"
+                continue
+            if cells is None:
+                break
+            if not cells:
+                continue
+            if header is None:
+                header, positions = cells, _positions(path, cells, columns, separator)
+                continue
+            number += 1
+            if len(cells) == len(header):
+                yield [cells[position] for position in positions], reader.line_num - first + 1, None
+            else:
+                counts = f"it has {len(cells)} cells and the header {len(header)}"
+                yield None, 1, f"{counts}, with {separator!r} between cells"
+    if header is None:
+        raise ValueError(f"{path} has no rows")
+
+
+def _positions(path: Path, header: list[str], columns: Columns, separator: str) -> list[int]:
+    """Return the position of each needed column."""
+    others = [character for character in ",;\t|" if character != separator and character in header[0]]
+    hint = f"; or is it --csv_separator {others[0]!r}?" if others and len(header) == 1 else ""
+    check_columns(str(path), header, columns, hint)
+    return [header.index(name) for name in dict.fromkeys(columns.values())]
+
+
+def _read_json(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    """Yield the rows of a file that holds a list of objects, a single one, or one per line."""
+    (path,) = paths
+    with _open_text(path) as lines:
+        if format_of(path) == ".jsonl":
+            yield from _json_rows(path, columns, _parsed_lines(lines))
+            return
+        text = lines.read()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        if not isinstance(next(_parsed_lines(text.split("\n")), (None, ""))[0], dict):
+            raise ValueError(f"{path} is not JSON ({error})") from error
+        parsed = _parsed_lines(text.split("\n"))
+    else:
+        parsed = ((row, "it is not a JSON object") for row in (content if isinstance(content, list) else [content]))
+    yield from _json_rows(path, columns, parsed)
+
+
+def _parsed_lines(lines: Iterable[str]) -> Iterator[tuple[Any, str]]:
+    """Yield the value of each line that is not blank, and its problem if that is not an object."""
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield json.loads(line), f"line {number} is not a JSON object"
+        except (ValueError, RecursionError) as error:
+            yield None, f"line {number} is not JSON ({getattr(error, 'msg', error)})"
+
+
+def _json_rows(path: Path, columns: Columns, parsed: Iterator[tuple[Any, str]]) -> Iterator[Row]:
+    first = list(islice(parsed, FIRST_ROWS))
+    if objects := [content for content, _ in first if isinstance(content, dict)]:
+        names = dict.fromkeys(name for content in objects for name in column_names(content))
+        check_columns(str(path), list(names), columns)
+    for content, problem in chain(first, parsed):
+        if isinstance(content, dict):
+            cells, found = needed_cells(content, columns)
+            yield list(cells.values()), 1, found
+        else:
+            yield None, 1, problem
+
+
+def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    (path,) = paths
+    check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
+    with _open_text(path) as lines:
+        for text in TEXTS[options.sample_by](lines):
+            yield [text], 1, None
+
+
+def parallel_rows(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    """Yield the pairs of lines of two text files."""
+    source, target = paths
+    check_columns(f"{source} (a text file)", list(columns.values())[:2], columns)
+    with _open_text(source) as sources, _open_text(target) as targets:
+        sides = _lines(sources), _lines(targets)
+        for number, pair in enumerate(zip_longest(*sides)):
+            if None in pair:
+                counts = [number + (line is not None) + sum(1 for _ in rest) for line, rest in zip(pair, sides)]
+                raise ValueError(f"{source} has {counts[0]} lines and {target} has {counts[1]}: they must be parallel")
+            yield pair, 1, None
+
+
+def _lines(file: Iterable[str]) -> Iterator[str]:
+    """Yield lines without their ends, which are LF or CR LF; nothing else separates lines."""
+    for line in file:
+        yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")
+
+
+def _paragraphs(file: Iterable[str]) -> Iterator[str]:
+    """Yield the texts between empty lines."""
+    buffer: list[str] = []
+    for line in chain(_lines(file), [""]):
+        if line:
+            buffer.append(line)
+        elif buffer:
+            yield "\n".join(buffer)
+            buffer = []
+
+
+def _passages(file: Iterable[str], size: int = PASSAGE) -> Iterator[str]:
+    """Yield consecutive lines, with their line breaks, of about `size` characters together."""
+    buffer: list[str] = []
+    length = 0
+    for line in file:
+        line = f"{line[:-2]}\n" if line.endswith("\r\n") else line
+        for start in range(0, len(line), size):
+            buffer.append(line[start : start + size])
+            length += len(buffer[-1])
+            if length >= size:
+                yield "".join(buffer)
+                buffer, length = [], 0
+    if buffer:
+        yield "".join(buffer)
+
+
+def _document(file: Iterable[str]) -> Iterator[str]:
+    """Yield a file as one text, or a very large one in parts whose tokens fit into memory."""
+    parts = _passages(file, PART)
+    first = list(islice(parts, MAX_DOCUMENT // PART + 1))
+    yield from ["".join(first)] if len(first) * PART <= MAX_DOCUMENT else chain(first, parts)
+
+
+def needed_cells(row: Mapping[str, Any], columns: Columns) -> tuple[dict[str, Any], str | None]:
+    """Return the needed cells of a row, which may be in structs, as text, and what is wrong with the first bad one."""
+    cells: dict[str, Any] = {}
+    problem = None
+    for option, name in columns.items():
+        if isinstance(cell := row.get(name), str) and cell.isascii() and option != "turns_column":
+            cells[name] = cell  # as most are; the rest takes three times as long
+            continue
+        try:
+            cells[name] = _as_text(option, _cell(row, name))
+        except TypeError as error:
+            cells[name], problem = None, problem or str(error)
+    return cells, problem
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    """Return a cell of a row; `translation.en` reaches into a struct."""
+    if name in row or "." not in name:
+        return row.get(name)
+    outer, inner = name.split(".", 1)
+    struct = row.get(outer)
+    return _cell(struct, inner) if isinstance(struct, Mapping) else None
+
+
+def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the names of the cells of a row, those in structs too."""
+    names = [f"{prefix}{name}" for name in row]
+    return names + [
+        each for name, cell in row.items() if isinstance(cell, dict) for each in column_names(cell, f"{prefix}{name}.")
+    ]
+
+
+def _as_text(option: str, cell: Any) -> Any:
+    """Return a cell as text: of turns, that of the dialogue.
+
+    Raises:
+        TypeError: For a cell of a type that the column does not take.
+    """
+    if option == "turns_column":
+        turns: list[Any] = cell if isinstance(cell, list) else [None]
+        turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
+        if not all(isinstance(turn, str) for turn in turns):
+            needed = "lists of strings or of messages with content"
+            raise TypeError(f"--turns_column must name {needed}, not {str(cell)[:60]!r}")
+        return dialogue_text([_unicode("turn", turn) for turn in turns])
+    if cell is None:
+        return None
+    column = option.removesuffix("_column")
+    if isinstance(cell, str):
+        return _unicode(column, cell)
+    if column in ("source", "target", "text"):
+        raise TypeError(f"the {column} is not text")
+    if column == "label" and not isinstance(cell, int):
+        raise TypeError(f"{str(cell)[:60]} is not a label (a name or an integer is)")
+    return str(cell)
+
+
+def _unicode(column: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
+        raise TypeError(f"the {column} is not Unicode ({error.reason})") from None
+    return text
+
+
+READERS: dict[str, Callable[[Paths, Columns, ReadOptions], Iterator[Row]]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".json": _read_json,
+    ".jsonl": _read_json,
+    ".txt": _read_text,
+}
+TEXTS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
+    "line": _lines,
+    "paragraph": _paragraphs,
+    "passage": _passages,
+    "document": _document,
+}
+FORMATS = (*READERS, ".parquet", *(f"{name}.gz" for name in READERS))
