@@ -22,6 +22,11 @@ FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sa
 CLASSIFIERS = "Classifiers"
 
 
+def option(words: str, group: str, default: Any = None) -> Any:
+    """Return a field with its help text, in a group of the help page."""
+    return field(default=default, metadata={"help": words, "group": group})
+
+
 @dataclass
 class GenerateArguments:
     """Which model to use, on what, and how."""
@@ -31,93 +36,40 @@ class GenerateArguments:
     model_name_or_path: str = field(metadata={"help": "Model (folder or Hub id)", "aliases": ["--model"]})
     revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub"})
     text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
-    input_file: str | None = field(
-        default=None, metadata={"help": "File whose lines are the texts (UTF-8)", "group": FILES}
-    )
+    input_file: str | None = option("File whose lines are the texts (UTF-8)", FILES)
     image: list[str] = field(
         default_factory=list, metadata={"help": "Images to classify: files, or folders of them", "group": FILES}
     )
-    output_format: Literal["plain", "jsonl"] = field(
-        default="plain", metadata={"help": "Format of the output for images", "group": FILES}
+    output_format: Literal["plain", "jsonl"] = option("Format of the output for images", FILES, "plain")
+    output_file: str | None = option("File to write to (default: standard output)", FILES)
+    batch_size: int = option("Texts per batch", MACHINE, 32)
+    num_beams: int | None = option("Beam search: number of beams, 1 for greedy search (default: the model's)", SEARCH)
+    do_sample: bool = option("Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP, False)
+    temperature: float | None = option("Temperature: above 1 more varied, below 1 less", SAMPLING_GROUP)
+    top_k: int | None = option("Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
+    top_p: float | None = option("Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
+    max_new_tokens: int | None = option("Maximum length of an output in tokens (default: the model's)", SEARCH)
+    seed: int = option("Seed of the sampling", SAMPLING_GROUP, 42)
+    device: str | None = option("Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
+    bf16: bool = option("Compute in bfloat16", MACHINE, False)
+    engine: str | None = option(
+        "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export", MACHINE
     )
-    output_file: str | None = field(
-        default=None, metadata={"help": "File to write to (default: standard output)", "group": FILES}
+    length_penalty: float | None = option("Beam search: exponent of the length; above 0 for longer output", SEARCH)
+    early_stopping: bool | None = option("Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
+    refinement_steps: int | None = option("Mask-predict: number of passes over an output", SEARCH)
+    length_scale: float | None = option("Mask-predict: factor on the predicted length", SEARCH)
+    repetition_penalty: float | None = option("Penalty of tokens that occurred already; above 1", SEARCH)
+    reject_below: float | None = option("Probability below which a label is replaced by (uncertain)", CLASSIFIERS)
+    chat: bool = option(
+        "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "
+        "dialogue, /quit ends it. Samples unless --num_beams is given",
+        CHAT,
+        False,
     )
-    batch_size: int = field(default=32, metadata={"help": "Texts per batch", "group": MACHINE})
-    num_beams: int | None = field(
-        default=None,
-        metadata={"help": "Beam search: number of beams, 1 for greedy search (default: the model's)", "group": SEARCH},
-    )
-    do_sample: bool = field(
-        default=False,
-        metadata={"help": "Sample tokens; implied by --temperature, --top_k and --top_p", "group": SAMPLING_GROUP},
-    )
-    temperature: float | None = field(
-        default=None, metadata={"help": "Temperature: above 1 more varied, below 1 less", "group": SAMPLING_GROUP}
-    )
-    top_k: int | None = field(
-        default=None,
-        metadata={"help": "Number of most likely tokens to draw from; 0 for all", "group": SAMPLING_GROUP},
-    )
-    top_p: float | None = field(
-        default=None,
-        metadata={"help": "Total probability of the most likely tokens to draw from", "group": SAMPLING_GROUP},
-    )
-    max_new_tokens: int | None = field(
-        default=None,
-        metadata={"help": "Maximum length of an output in tokens (default: the model's)", "group": SEARCH},
-    )
-    seed: int = field(default=42, metadata={"help": "Seed of the sampling", "group": SAMPLING_GROUP})
-    device: str | None = field(
-        default=None, metadata={"help": "Device: cpu, cuda, ... (default: a GPU if there is one)", "group": MACHINE}
-    )
-    bf16: bool = field(default=False, metadata={"help": "Compute in bfloat16", "group": MACHINE})
-    engine: str | None = field(
-        default=None,
-        metadata={
-            "help": "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export",
-            "group": MACHINE,
-        },
-    )
-    length_penalty: float | None = field(
-        default=None,
-        metadata={"help": "Beam search: exponent of the length; above 0 for longer output", "group": SEARCH},
-    )
-    early_stopping: bool | None = field(
-        default=None,
-        metadata={"help": "Beam search: stop as soon as --num_beams outputs are complete", "group": SEARCH},
-    )
-    refinement_steps: int | None = field(
-        default=None, metadata={"help": "Mask-predict: number of passes over an output", "group": SEARCH}
-    )
-    length_scale: float | None = field(
-        default=None, metadata={"help": "Mask-predict: factor on the predicted length", "group": SEARCH}
-    )
-    repetition_penalty: float | None = field(
-        default=None, metadata={"help": "Penalty of tokens that occurred already; above 1", "group": SEARCH}
-    )
-    reject_below: float | None = field(
-        default=None,
-        metadata={"help": "Probability below which a label is replaced by (uncertain)", "group": CLASSIFIERS},
-    )
-    chat: bool = field(
-        default=False,
-        metadata={
-            "help": "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "
-            "dialogue, /quit ends it. Samples unless --num_beams is given",
-            "group": CHAT,
-        },
-    )
-    max_history: int | None = field(
-        default=None, metadata={"help": "Maximum number of turns seen (default: all that fit)", "group": CHAT}
-    )
-    candidates: int = field(
-        default=1, metadata={"help": "Number of replies that --rerank_model chooses from", "group": CHAT}
-    )
-    rerank_model: str | None = field(
-        default=None,
-        metadata={"help": "Model trained with --reverse_turns that chooses the reply (MMI)", "group": CHAT},
-    )
+    max_history: int | None = option("Maximum number of turns seen (default: all that fit)", CHAT)
+    candidates: int = option("Number of replies that --rerank_model chooses from", CHAT, 1)
+    rerank_model: str | None = option("Model trained with --reverse_turns that chooses the reply (MMI)", CHAT)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
@@ -138,7 +90,6 @@ def check_arguments(arguments: GenerateArguments) -> None:
     check_limits(arguments, LIMITS)
     check_text("--text", arguments.text)
     check_output(arguments.output_file, arguments.input_file)
-    check_images(arguments)
     if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")
     if (arguments.candidates > 1) != (arguments.rerank_model is not None):
@@ -146,13 +97,8 @@ def check_arguments(arguments: GenerateArguments) -> None:
             f"--candidates {arguments.candidates} and --rerank_model {arguments.rerank_model}: one needs the other"
         )
 
-
-def check_images(arguments: GenerateArguments) -> None:
-    """Raise ValueError for options that do not go together with images, or only with them."""
-    if not arguments.image:
-        if arguments.output_format != "plain":
-            raise ValueError(f"--output_format {arguments.output_format} is for --image")
-        return
+    if not arguments.image and arguments.output_format != "plain":
+        raise ValueError(f"--output_format {arguments.output_format} is for --image")
     given = [name for name in ("text", "input_file", "chat", *arguments.options()) if getattr(arguments, name)]
-    if given:
+    if arguments.image and given:
         raise ValueError(f"--image and --{given[0]}: images are classified, give one of them")

@@ -1,5 +1,6 @@
 """Talking with a language model of dialogues: the history, the reply, and the choice among several of them."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,7 +77,8 @@ class Chat:
                 eos_token_id=ends,
                 pad_token_id=self.separator if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id,
             )
-        return [_until(ids, ends) for ids in output[:, len(prompt) :].tolist()]
+        replies = output[:, len(prompt) :].tolist()
+        return [list(itertools.takewhile(lambda token: token not in ends, ids)) for ids in replies]
 
     def prompt(self) -> list[int]:
         """Return `<s> turn [SEP] ... turn [SEP]`: the latest turns that fit, of a single one that does not its end."""
@@ -123,8 +125,3 @@ def _latest(turns: list[list[int]], room: int | None) -> list[int]:
             break
         kept = [*turn, *kept]
     return kept
-
-
-def _until(ids: list[int], ends: list[int]) -> list[int]:
-    """Return the tokens before the first of those that end a reply."""
-    return ids[: next((place for place, token in enumerate(ids) if token in ends), len(ids))]

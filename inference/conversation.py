@@ -8,19 +8,14 @@ from transformers import PreTrainedModel
 
 from .arguments import GenerateArguments
 from .chat import Chat
-from .generation import read_texts
 from .tasks import continue_prompts, load
-from .text_files import at_terminal, hint, output_stream, prompted, standard_input
+from .text_files import at_terminal, hint, output_stream, prompted, read_texts, standard_input
 
 RESET, QUIT = "/reset", "/quit"
 
 
 def open_chat(generate_args: GenerateArguments) -> Chat:
-    """Return a dialogue with the model.
-
-    Raises:
-        ValueError: A model is not a causal language model of dialogues, or the two have different tokens.
-    """
+    """Return a dialogue with the model; raise ValueError unless it, and the reranker, are language models of it."""
     loaded, function, _ = load(generate_args)
     path, judge_path = generate_args.model_name_or_path, generate_args.rerank_model
     if function is not continue_prompts or not isinstance(loaded.model, PreTrainedModel):
@@ -54,7 +49,8 @@ def replies(chat: Chat, turns: Iterable[str]) -> Iterator[str]:
 
 def converse(generate_args: GenerateArguments) -> None:
     """Answer turn by turn, to what a person types or to the lines given."""
-    given = read_texts(generate_args) if generate_args.text or generate_args.input_file else None
+    is_given = bool(generate_args.text or generate_args.input_file)
+    given = read_texts(generate_args.text, generate_args.input_file) if is_given else None
     chat = open_chat(generate_args)
     turns: Iterable[str] = given or standard_input()
     if given is None and at_terminal():

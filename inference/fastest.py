@@ -21,14 +21,11 @@ COMPARED = 8
 """Texts whose results are compared with those of torch."""
 
 
-def fastest(
-    loaded: Loaded, folder: Path, function: Callable[..., list[str]], texts: Sequence[str], **options: Any
-) -> Loaded:
+def fastest(loaded: Loaded, function: Callable[..., list[str]], texts: Sequence[str], **options: Any) -> Loaded:
     """Return a model on the engine, or as it is with the reason on the standard error stream.
 
     Args:
         loaded: The model, on torch.
-        folder: Its folder.
         function: What is done with it.
         texts: The texts to work on; the first are tried on both.
         **options: For the function.
@@ -36,9 +33,9 @@ def fastest(
     if not isinstance(loaded.model, PreTrainedModel):
         return loaded  # an export
     try:
-        check(loaded.model, options)
+        check_model(loaded.model, options)
         faster = copy.copy(loaded)
-        faster.model = on_engine(loaded.model, folder)
+        faster.model = on_engine(loaded.model, Path(str(loaded.model.name_or_path)))
         sample = [text for text in texts if text.strip()][:COMPARED]
         if function(faster, sample, **options) != function(loaded, sample, **options):
             raise ValueError("its output is not that of torch")
@@ -49,7 +46,7 @@ def fastest(
     return faster
 
 
-def check(model: PreTrainedModel, options: dict[str, Any]) -> None:
+def check_model(model: PreTrainedModel, options: dict[str, Any]) -> None:
     """Raise ValueError where torch is faster, or where the outputs of the two cannot be the same."""
     saved = getattr(model, "generation_config", None)
     settings = {name: getattr(saved, name, None) for name in ("do_sample", "num_beams", "early_stopping")}
@@ -63,12 +60,7 @@ def check(model: PreTrainedModel, options: dict[str, Any]) -> None:
 
 
 def on_engine(model: PreTrainedModel, folder: Path) -> Any:
-    """Return a model on the engine, from the cache if it was there before.
-
-    Raises:
-        ValueError: It cannot be exported.
-        ImportError: The engine is not installed.
-    """
+    """Return a model on the engine, exported if the cache does not hold it."""
     from vanillaformer.conversion.exports import EngineModel, export, load_engine  # which takes a moment
 
     cached = CACHE / f"{ENGINE}-{fingerprint(folder)}"

@@ -12,33 +12,28 @@ from tqdm.auto import tqdm
 from vanillaformer.console.progress import stage
 from vanillaformer.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.data.tasks import TASKS
-from vanillaformer.hub.file_names import EXPORT, IMAGE_PROCESSOR
+from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor
-from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.training.machine import inference_dtype
+from vanillaformer.hub.loading import open_config, saved_folder
 
 from .arguments import GenerateArguments
-from .tasks import UNCERTAIN, check_engine, open_export, show_no_bars, usable_device
+from .tasks import UNCERTAIN, model_on_device, open_engine, show_no_bars
 from .text_files import hint, output_stream
 
 TASK = TASKS["image_classification"]
 
 
 def find_images(names: list[str]) -> list[Path]:
-    """Return the images that names of files and folders stand for.
-
-    Raises:
-        ValueError: A name is neither, or a folder has no images in it.
-    """
+    """Return the images that names of files and folders stand for; raise ValueError where there are none."""
     paths: list[Path] = []
     for name in names:
         path = Path(name)
         if not path.exists():
             raise ValueError(f"--image {name} does not exist: it must be a file or a folder")
-        found = list(image_files(path)) if path.is_dir() else [path]
-        if not found:
+        files = list(image_files(path)) if path.is_dir() else [path]
+        if not files:
             raise ValueError(f"--image {name}: there are no images in it ({', '.join(ENDINGS)})")
-        paths += found
+        paths += files
     return paths
 
 
@@ -51,8 +46,7 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
     path = arguments.model_name_or_path
     show_no_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
-    is_export = (folder / EXPORT).is_file()
-    engine = open_export(arguments, folder) if is_export else None
+    engine = open_engine(arguments, folder)
     architecture = engine.architecture if engine else next(iter(open_config(folder).architectures or []), "none")
     if not architecture.endswith(TASK.architectures):
         raise ValueError(f"--image: --model {path} does not classify images, its architecture is {architecture}")
@@ -63,11 +57,7 @@ def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
         from vanillaformer.conversion.exports import ImageEngineModel
 
         return ImageEngineModel(engine), processor
-    check_engine(arguments)
-    device = usable_device(arguments.device)
-    dtype = inference_dtype(device.type, arguments.bf16)
-    model = open_model(TASK.auto_class, folder, f"--model {path}", dtype=dtype)
-    return model.to(device).eval(), processor
+    return model_on_device(TASK.auto_class, folder, arguments), processor
 
 
 def image_probabilities(model: Any, processor: Any, images: list[Any]) -> torch.Tensor:

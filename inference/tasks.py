@@ -43,7 +43,7 @@ class Loaded:
     target_tokenizer: PreTrainedTokenizerBase
     architecture: str
     report: Callable[[str], None] = hint
-    """Says what was cut."""
+    """Prints what was cut."""
 
     def __post_init__(self) -> None:
         fills = task_of(self.architecture, "")[1] is fill_masks
@@ -77,12 +77,9 @@ def translate(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
 def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
     """Return prompts with what the model makes follow them, `NEW_TOKENS` by default, and no more than it reads."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
-    given = getattr(loaded.model, "engine", loaded.model).generation_config
-    lengths = [
-        options.get("max_new_tokens"),
-        *(getattr(given, name, None) for name in ("max_length", "max_new_tokens")),
-    ]
-    if lengths == [None] * 3:
+    saved = getattr(loaded.model, "engine", loaded.model).generation_config
+    lengths = [getattr(saved, name, None) for name in ("max_length", "max_new_tokens")]
+    if lengths == [None, None] and options.get("max_new_tokens") is None:
         length = inputs["input_ids"].shape[1] + NEW_TOKENS
         options = {"max_length": min(length, readable_length(loaded.model.config) or length)} | options
     output = loaded.model.generate(**inputs, **options)
@@ -132,21 +129,64 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
 
     Raises:
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
+        ImportError: The engine of an exported model is not installed.
     """
-    path = arguments.model_name_or_path
+    path, where = arguments.model_name_or_path, f"--model {arguments.model_name_or_path}"
     show_no_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
-    if (folder / EXPORT).is_file():
-        return load_export(arguments, folder)
-    check_engine(arguments)
-    config = open_config(folder)
-    architecture = next(iter(config.architectures or []), "none")
+    engine = open_engine(arguments, folder)
+    config = engine.config if engine else open_config(folder)
+    architecture = engine.architecture if engine else next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)
+    if engine and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(f"{where} was exported without a tokenizer")
     check_options(arguments, config, architecture, function, generates)
-    device = usable_device(arguments.device)
-    model = open_model(auto_class, folder, f"--model {path}", dtype=inference_dtype(device.type, arguments.bf16))
-    tokenizers = open_tokenizers(folder, config, f"--model {path}")
-    return Loaded(model.to(device).eval(), *tokenizers, architecture), function, generates
+    if engine:
+        from vanillaformer.conversion.exports import EngineModel
+
+        model, checked = EngineModel(engine, seed=arguments.seed), None
+    else:
+        model, checked = model_on_device(auto_class, folder, arguments), config
+    return Loaded(model, *open_tokenizers(folder, checked, where), architecture), function, generates
+
+
+def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
+    """Return the engine of an exported model; `None` for a model that torch runs.
+
+    Raises:
+        ValueError: The model is not for the engine or in the precision that is asked for.
+        ImportError: The engine is not installed.
+    """
+    asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
+    if not (folder / EXPORT).is_file():
+        if arguments.engine not in (None, TORCH, AUTO):
+            raise ValueError(f"{asked} is not a folder made by vanillaformer export")
+        return None
+    from vanillaformer.conversion.exports import exporter_of, load_engine, read_record  # no part of torch
+
+    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
+    if arguments.engine not in (None, AUTO, runtime):
+        raise ValueError(f"{asked} was exported for {runtime}")
+    if arguments.bf16:
+        raise ValueError("--bf16: an exported model has the precision that it was exported with")
+    return load_engine(folder, arguments.device or "cpu")
+
+
+def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
+    """Return the model of a folder on the device of `--device`, by default a GPU if there is one.
+
+    Raises:
+        ValueError: The device cannot be used, or the model cannot be loaded.
+    """
+    device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"--device {device} cannot be used here: {reason}") from error
+    dtype = inference_dtype(torch.device(device).type, arguments.bf16)
+    model = open_model(model_class, folder, f"--model {arguments.model_name_or_path}", dtype=dtype)
+    return model.to(device).eval()
 
 
 def show_no_bars() -> None:
@@ -178,77 +218,14 @@ def check_options(
         raise ValueError(f"{names}: {architecture} generates nothing")
     decodings = {config.decoding} if isinstance(config, VanillaEncoderDecoderConfig) else set()
     for decoding, choice in DECODING_CHOICES.items():
-        given = [name for name in choice.options if getattr(arguments, name) is not None]
-        if given and decoding not in decodings:
-            raise ValueError(
-                f"--{given[0]} {getattr(arguments, given[0])}: only models with decoding={decoding} have it"
-            )
+        for name in choice.options if decoding not in decodings else ():
+            if (value := getattr(arguments, name)) is not None:
+                raise ValueError(f"--{name} {value}: only models with decoding={decoding} have it")
     if arguments.reject_below is not None and function is not classify:
         raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
     new, limit = arguments.max_new_tokens, readable_length(config)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt
         raise ValueError(f"--max_new_tokens {new}: the model handles no more than {limit} tokens")
-
-
-def usable_device(name: str | None) -> torch.device:
-    """Return the device of this name, by default a GPU if there is one.
-
-    Raises:
-        ValueError: There is no such device here.
-    """
-    chosen = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        torch.zeros(1, device=chosen).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ValueError(f"--device {chosen} cannot be used here: {reason}") from error
-    return torch.device(chosen)
-
-
-def check_engine(arguments: GenerateArguments) -> None:
-    """Raise ValueError for an engine that runs no model that was not exported for it."""
-    if arguments.engine not in (None, TORCH, AUTO):
-        raise ValueError(
-            f"--engine {arguments.engine}: --model {arguments.model_name_or_path} is not a folder made by "
-            "vanillaformer export"
-        )
-
-
-def open_export(arguments: GenerateArguments, folder: Path) -> Any:
-    """Return the engine of an exported model.
-
-    Raises:
-        ValueError: It was made for another engine, or has another precision.
-        ImportError: The engine is not installed.
-    """
-    from vanillaformer.conversion.exports import exporter_of, load_engine, read_record  # no part of torch
-
-    runtime = exporter_of(read_record(folder)["engine"]).info.runtime
-    if arguments.engine not in (None, AUTO, runtime):
-        raise ValueError(
-            f"--engine {arguments.engine}: --model {arguments.model_name_or_path} was exported for {runtime}"
-        )
-    if arguments.bf16:
-        raise ValueError("--bf16: an exported model has the precision that it was exported with")
-    return load_engine(folder, arguments.device or "cpu")
-
-
-def load_export(arguments: GenerateArguments, folder: Path) -> tuple[Loaded, Callable[..., list[str]], bool]:
-    """Return the same for an exported model.
-
-    Raises:
-        ValueError: As `open_export`; or it reads images or has no tokenizer, or an option does not fit.
-        ImportError: The engine is not installed.
-    """
-    from vanillaformer.conversion.exports import EngineModel
-
-    path, engine = arguments.model_name_or_path, open_export(arguments, folder)
-    _, function, generates = task_of(engine.architecture, path)
-    if not (folder / "tokenizer_config.json").is_file():
-        raise ValueError(f"--model {path} was exported without a tokenizer")
-    check_options(arguments, engine.config, engine.architecture, function, generates)
-    model = EngineModel(engine, seed=arguments.seed)
-    return Loaded(model, *open_tokenizers(folder, where=f"--model {path}"), engine.architecture), function, generates
 
 
 def run(

@@ -12,13 +12,11 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 STANDARD_INPUT = "standard input"
 
 
-def read_lines(stream: Iterable[bytes], where: str) -> Iterator[str]:
+def read_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
     """Yield the lines of a UTF-8 stream, separated by line feeds only: other separators may occur within a sentence.
 
-    A byte order mark at the start and the carriage return of a Windows line end are not part of the text.
-
-    Raises:
-        ValueError: A line is not UTF-8; the message names it.
+    A byte order mark at the start and the carriage return of a Windows line end are not part of the text. ValueError
+    names a line that is not UTF-8.
     """
     for number, line in enumerate(stream, start=1):
         data = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
@@ -26,19 +24,31 @@ def read_lines(stream: Iterable[bytes], where: str) -> Iterator[str]:
             yield data.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
-            raise ValueError(f"{where}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
+            raise ValueError(f"{source}, line {number}: byte 0x{byte:02x} is not UTF-8") from error
 
 
-def file_lines(path: Path, option: str) -> list[str]:
-    """Return the lines of a file.
+def read_texts(texts: list[str], file: str | None) -> list[str]:
+    """Return the texts to work on: those given, the lines of a file, or standard input.
 
     Raises:
-        ValueError: It does not exist or is not UTF-8.
+        ValueError: There are none, or all are blank, or the file does not exist.
     """
-    if not path.is_file():
-        raise ValueError(f"{option} {path} does not exist or is not a file")
-    with path.open("rb") as stream:
-        return list(read_lines(stream, f"{option} {path}"))
+    source = "--text"
+    if file is not None:
+        source = f"--input_file {file}"
+        if texts:
+            raise ValueError(f"give --text or {source}, not both")
+        if not Path(file).is_file():
+            raise ValueError(f"{source} does not exist or is not a file")
+        with open(file, "rb") as stream:
+            texts = list(read_lines(stream, source))
+    elif not texts:
+        if at_terminal():
+            hint("Type texts, one per line; Ctrl-D on an empty line ends the input.")
+        texts, source = list(standard_input()), STANDARD_INPUT
+    if not any(text.strip() for text in texts):
+        raise ValueError(f"{source} has no text in it")
+    return texts
 
 
 def standard_input() -> Iterator[str]:
@@ -47,15 +57,15 @@ def standard_input() -> Iterator[str]:
     return read_lines(stream or io.BytesIO(sys.stdin.read().encode()), STANDARD_INPUT)
 
 
-def check_text(where: str, texts: Iterable[str]) -> None:
+def check_text(option: str, texts: Iterable[str]) -> None:
     """Raise ValueError for a text with bytes that were not UTF-8, which Python reads as lone surrogates."""
     for text in texts:
         if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ValueError(f"{where} {text!r} is not UTF-8")
+            raise ValueError(f"{option} {text!r} is not UTF-8")
 
 
 def at_terminal() -> bool:
-    """Tell whether a person types the input."""
+    """Return whether a person types the input."""
     return sys.stdin.isatty()
 
 
