@@ -10,7 +10,6 @@ Examples:
   vanillaformer explore runs/image_classification --image photo.png --output_dir look
   vanillaformer explore runs/translation --text 'May 6, 2031' --rows test.csv
   vanillaformer explore runs/translation --serve
-  vanillaformer explore user/dates-en-de --space dates-en-de
 """
 
 import argparse
@@ -25,11 +24,10 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
 from vanillaformer.exploration.ablation import Replacement
-from vanillaformer.exploration.browser.server import HOST, PORT, serve
-from vanillaformer.exploration.browser.space import write_space
 from vanillaformer.exploration.examples import Example, image_example, text_example
 from vanillaformer.exploration.figures import FIGURES, chosen, draw_all
 from vanillaformer.exploration.page import write_page
+from vanillaformer.exploration.server import HOST, PORT, serve
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.images import load_classifier
@@ -50,8 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     action = files.add_mutually_exclusive_group(required=True)
     action.add_argument("--text", help="Draw figures of this text")
     action.add_argument("--image", type=Path, help="Draw figures of this image (file)")
-    action.add_argument("--serve", action="store_true", help="Serve a page in the browser that asks the model")
-    action.add_argument("--space", type=Path, metavar="FOLDER", help="Write that page as a Space of the Hub")
+    action.add_argument("--serve", action="store_true", help="Open a browser demo")
     files.add_argument("--target", help="Output that an encoder-decoder reads (default: its own)")
     names = ", ".join(figure.name for figure in FIGURES)
     files.add_argument("--figures", nargs="+", help=f"Some of {names} (default: all that apply)")
@@ -135,9 +132,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_options(args)
     if args.serve:
         serve(options_of(args), args.host, args.port)
-    elif args.space:
-        names = write_space(options_of(args), args.space)
-        report(f"{args.space} is a Space, with {', '.join(names)}; its README.md says how to put it on the Hub.")
     else:
         write_figures(args)
 

@@ -18,10 +18,8 @@ from gradio_client import Client, handle_file
 from transformers import ViTImageProcessorPil
 
 from vanillaformer import VanillaEncoderForSequenceClassification
-from vanillaformer.exploration.browser import page
-from vanillaformer.exploration.browser.server import LARGEST_BODY
-from vanillaformer.exploration.browser.space import write_space
-from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.exploration import browser
+from vanillaformer.exploration.server import MAX_BYTES
 from vanillaformer.scripts import explore, generate
 from vanillaformer.tokenization import train
 
@@ -80,35 +78,28 @@ def models(tmp_path_factory):
     return root
 
 
-@pytest.fixture(scope="module")
-def space(models, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("spaces") / "space"
-    explore.main([str(models / "translator"), "--space", str(folder)])
-    return folder
-
-
 SERVE = """
-import contextlib, runpy, sys, threading
-from vanillaformer.exploration.browser.server import build_app, listen, private_gradio, server_of
+import contextlib, sys, threading
+from vanillaformer.exploration.server import build_app, listen, private_gradio, serve, server_of
 from vanillaformer.inference.arguments import GenerateArguments
 
 with contextlib.ExitStack() as stack:
-    for model in sys.argv[1:]:
+    for model in sys.argv[2:]:
         folder, listener = stack.enter_context(private_gradio()), listen("127.0.0.1", 0)
         app = build_app(GenerateArguments(model, device="cpu"), folder, "127.0.0.1")
         threading.Thread(target=server_of(app).run, kwargs={"sockets": [listener]}, daemon=True).start()
         print(listener.getsockname()[1], flush=True)
-    runpy.run_path("app.py", run_name="__main__")
+    serve(GenerateArguments(sys.argv[1], device="cpu"), port=0)
 """
 
 
 @pytest.fixture(scope="module")
-def server(space, models):
-    """A process without network that runs the Space, with its copy of the package, and beside it the other pages."""
-    others = [str(models / name) for name in SAVERS if name != "translator"]
-    environment = os.environ | {"PORT": "0", "HF_HUB_OFFLINE": "1"}
+def server(models):
+    """A process without network that serves the translator as the program does, and beside it the other pages."""
+    names = ["translator", *(name for name in SAVERS if name != "translator")]
+    command = [sys.executable, "-c", SERVE, *(str(models / name) for name in names)]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-c", SERVE, *others], cwd=space, env=environment, **streams)
+    process = subprocess.Popen(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, **streams)
     yield process
     process.kill()
     process.communicate()
@@ -217,7 +208,7 @@ def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
 
 
 def test_an_unexpected_error_is_told_on_the_server(capfd) -> None:
-    assert page.alert(RuntimeError("planted")) == f"<p role='alert'>{page.FAILED}</p>"
+    assert browser.alert(RuntimeError("planted")) == f"<p role='alert'>{browser.FAILED}</p>"
     assert "RuntimeError: planted" in capfd.readouterr().err
 
 
@@ -239,7 +230,7 @@ def test_nothing_but_the_page_is_served(ports, models) -> None:
         ):
             assert status(port, path) in (403, 404), path
     assert status(texts, "/gradio_api/upload", "POST", b"") == 404
-    assert status(texts, "/gradio_api/queue/join", "POST", b" " * (LARGEST_BODY + 1)) == 413
+    assert status(texts, "/gradio_api/queue/join", "POST", b" " * (MAX_BYTES + 1)) == 413
     file = {"path": "http://127.0.0.1/x.png", "meta": {"_type": "gradio.FileData"}}
     assert status(images, "/gradio_api/queue/join", "POST", json.dumps({"data": [file]}).encode()) == 400
     assert status(texts, "/", host="evil.example") == 400
@@ -254,72 +245,52 @@ def test_a_port_that_is_taken_and_a_missing_library_are_named(ports, models, mon
         explore.main([*words, "0"])
 
 
-def test_a_space_has_what_the_hub_reads(space) -> None:
-    header = (space / "README.md").read_text(encoding="utf-8").split("---\n")[1]
-    for words in ("title: translator", "sdk: gradio", "sdk_version: 6.", "python_version: '3.11'", "app_file: app.py"):
-        assert words in header
-    needed = (space / "requirements.txt").read_text()
-    assert re.search(r"^gradio==", needed, re.M)
-    assert "vanillaformer" not in needed  # it is beside the app
-
-
-def test_a_space_of_a_model_on_the_hub_names_it(models, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("vanillaformer.hub.loading.fetched", lambda *_: models / "classifier")
-    arguments = GenerateArguments("user/classifier", revision="v1", device="cpu")
-    assert "models/" not in write_space(arguments, tmp_path / "space")
-    app = (tmp_path / "space" / "app.py").read_text()
-    assert "MODEL = 'user/classifier'\nREVISION = 'v1'\n" in app
-    assert "models:\n- user/classifier\n" in (tmp_path / "space" / "README.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="exists already"):
-        write_space(arguments, tmp_path / "space")
-
-
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_path, capsys) -> None:
     words = ["--model", str(models / "translator"), "--text", TEXT]
     expected, short = generated(capsys, *words), generated(capsys, *words, "--max_new_tokens", "3")
     assert expected != short
-    with chromium(tmp_path) as browser:
-        browser.open(f"http://127.0.0.1:{ports['translator']}/")
-        browser.one(".examples button").click()
-        browser.wait(lambda: browser.one("textarea").value() == "another line")
-        browser.one("textarea").clear()
-        browser.one("textarea").type(TEXT + KEYS["enter"])
-        browser.wait(lambda: browser.one(".answer textarea").value() == expected)
-        browser.one(".figures img[alt^='Logit lens: ']")
-        browser.one("input[type=radio][value=attention]").type(KEYS["space"])
-        browser.one(".figures img[alt^='Attention: ']")
-        assert browser.run("return [...document.images].every(each => each.naturalWidth > 0)")
-        browser.one(".options button").click()
-        browser.wait(lambda: browser.all(OPTION)[1:])[0].type("3" + KEYS["enter"])
-        browser.wait(lambda: browser.one(".answer textarea").value() == short)
-        browser.one("textarea").clear()
-        browser.one("textarea").type("line " * 40 + KEYS["enter"])
-        browser.wait(lambda: "Cut to 32 tokens" in browser.one(".message p").text)
-        assert browser.one(".answer textarea").value() != ""
-        browser.resize(390, 800)
+    with chromium(tmp_path) as window:
+        window.open(f"http://127.0.0.1:{ports['translator']}/")
+        window.one(".examples button").click()
+        window.wait(lambda: window.one("textarea").value() == "another line")
+        window.one("textarea").clear()
+        window.one("textarea").type(TEXT + KEYS["enter"])
+        window.wait(lambda: window.one(".answer textarea").value() == expected)
+        window.one(".figures img[alt^='Logit lens: ']")
+        window.one("input[type=radio][value=attention]").type(KEYS["space"])
+        window.one(".figures img[alt^='Attention: ']")
+        assert window.run("return [...document.images].every(each => each.naturalWidth > 0)")
+        window.one(".options button").click()
+        window.wait(lambda: window.all(OPTION)[1:])[0].type("3" + KEYS["enter"])
+        window.wait(lambda: window.one(".answer textarea").value() == short)
+        window.one("textarea").clear()
+        window.one("textarea").type("line " * 40 + KEYS["enter"])
+        window.wait(lambda: "Cut to 32 tokens" in window.one(".message p").text)
+        assert window.one(".answer textarea").value() != ""
+        window.resize(390, 800)
         fits = "const figure = document.querySelector('.figures figure'); return figure.scrollWidth <= {}"
-        browser.wait(lambda: browser.run(fits.format("figure.clientWidth && figure.clientWidth < 390")))
-        browser.one("textarea").clear()
-        browser.one("textarea").type(" " + KEYS["enter"])
-        assert "Type a text first" in browser.one("[role=alert]").text
-        assert browser.one(".answer textarea").value() == ""
-        browser.wait(lambda: not browser.all(".figures img"))
+        window.wait(lambda: window.run(fits.format("figure.clientWidth && figure.clientWidth < 390")))
+        window.one("textarea").clear()
+        window.one("textarea").type(" " + KEYS["enter"])
+        assert "Type a text first" in window.one("[role=alert]").text
+        assert window.one(".answer textarea").value() == ""
+        window.wait(lambda: not window.all(".figures img"))
         others = "return performance.getEntries().map(each => each.name).filter(each => /^[a-z]+:/.test(each))"
-        addresses = {re.match(r"[a-z]+:/*([^/]*)", name).group(1) for name in browser.run(others)}
+        addresses = {re.match(r"[a-z]+:/*([^/]*)", name).group(1) for name in window.run(others)}
         assert addresses == {f"127.0.0.1:{ports['translator']}"}
 
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_long_names_of_classes_are_whole_on_a_small_screen(ports, tmp_path) -> None:
-    with chromium(tmp_path) as browser:
-        browser.resize(390, 800)
-        browser.open(f"http://127.0.0.1:{ports['classifier']}/")
-        browser.one("textarea").type(TEXT + KEYS["enter"])
-        browser.one(".figures img")
+    with chromium(tmp_path) as window:
+        window.resize(390, 800)
+        window.open(f"http://127.0.0.1:{ports['classifier']}/")
+        window.one("textarea").type(TEXT + KEYS["enter"])
+        window.one(".figures img")
         parts = "[...document.querySelectorAll('.classes, .classes *')]"
-        assert "a_name_" in browser.run(f"return {parts}.map(each => each.innerText).join()")
-        assert browser.run(f"return Math.max(...{parts}.map(each => each.scrollWidth))") <= 390
+        assert "a_name_" in window.run(f"return {parts}.map(each => each.innerText).join()")
+        assert window.run(f"return Math.max(...{parts}.map(each => each.scrollWidth))") <= 390
 
 
 def test_an_interrupted_server_ends_quietly(server, ports) -> None:
