@@ -1,7 +1,7 @@
 """What the Hub's refusals mean to whoever asked, in one line that holds no token."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,33 +45,24 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
         raise HubError(reason) from None
 
 
-def damaged_file(folder: Path, patterns: Sequence[str]) -> tuple[str, Path] | None:
-    """Return the first file of these patterns that is not what the Hub gave, and where it lies; `None` if all are.
+def damage(folder: Path) -> str:
+    """Return the end of a message on a folder that cannot be loaded: which cached file is not what the Hub gave.
 
-    The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git: huggingface_hub
-    itself compares only sizes. A cache without links (Windows) does not record what should be there.
+    The cache names a file by its ETag, which is a large file's SHA-256 and a small one's name in git; huggingface_hub
+    itself compares sizes only. A cache without links (Windows) does not record what should be there.
     """
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
-        if path.is_symlink() and path.is_file():
-            stored = path.resolve()
-            digest = DIGESTS.get(len(stored.name))
-            if digest is not None and stored.name != digest(stored):
-                return path.relative_to(folder).as_posix(), stored
-    return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _git_name(path: Path) -> str:
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git does
-
-
-# By the length of the name
-DIGESTS: dict[int, Callable[[Path], str]] = {64: _sha256, 40: _git_name}
+    for path in sorted(path for path in folder.rglob("*") if path.is_symlink() and path.is_file()):
+        stored, digest = path.resolve(), ""
+        with stored.open("rb") as file:
+            if len(stored.name) == 64:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            elif len(stored.name) == 40:
+                content = file.read()
+                digest = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()  # as git does
+        if digest not in ("", stored.name):
+            name = path.relative_to(folder).as_posix()
+            return f"; {name} is damaged, it is not what the Hub has: delete {stored} to fetch it again"
+    return ""
 
 
 def describe_hub_error(error: BaseException, repo: str, revision: str | None = None) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from transformers import AutoImageProcessor
 
+from .errors import damage
 from .weights import one_line
 
 LARGEST_SIDE = 4_096
@@ -25,7 +26,9 @@ def open_image_processor(folder: Path, where: str = "the model") -> Any:
         processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
         sides = [side for side in dict(processor.size).values() if side is not None]
     except Exception as error:  # whatever a stranger's file makes transformers stumble over
-        raise ValueError(f"{where}: the image processor cannot be loaded: {one_line(error)}") from error
+        raise ValueError(
+            f"{where}: the image processor cannot be loaded: {one_line(error)}{damage(folder)}"
+        ) from error
     if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
         raise ValueError(f"{where}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
     return processor

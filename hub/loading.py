@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from vanillaformer.configuration.rules import INNER_WIDTHS, LAYER_COUNTS, MODEL_WIDTHS, check_limits
 
 from .engines import EXPORTED_FILES
-from .errors import HubError, damaged_file, hub_errors
+from .errors import HubError, damage, hub_errors
 from .file_names import ADAPTER, CARRIED, CODE, CONFIG, EXPORT, GENERATION, INDEX, NEEDED, UNSAFE, WEIGHTS
 from .generation_settings import check_settings
 from .weights import FLOATS, Stored, check_weights, no_weights, one_line, read_headers, read_json
@@ -50,7 +50,9 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
     try:
         check_folder(folder)
     except ValueError as error:
-        raise ValueError(f"{option} {source}{f' at {revision}' if revision else ''} {error}") from error
+        raise ValueError(
+            f"{option} {source}{f' at {revision}' if revision else ''} {error}{damage(folder)}"
+        ) from error
     return folder
 
 
@@ -59,7 +61,7 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
 
     Raises:
         HubError: The Hub does not give it.
-        ValueError: There are no weights, or a file is not what the Hub has.
+        ValueError: There are no weights.
     """
     try:
         with hub_errors(repo, revision):
@@ -74,11 +76,6 @@ def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Pat
         raise HubError(f"{option} {repo} is not a directory, nor can it be read from the Hub: {error}") from None
     if not found and (folder / "config.json").is_file():
         raise ValueError(f"{option} {repo} {no_weights(names)}")
-    if damaged := damaged_file(folder, wanted):
-        name, stored = damaged
-        raise ValueError(
-            f"{option} {repo}: {name} is damaged, it is not what the Hub has; delete {stored} to fetch it anew"
-        )
     return folder
 
 
@@ -184,4 +181,4 @@ def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> An
     try:
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
     except Exception as error:  # whatever a stranger's files make transformers stumble over
-        raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}") from error
+        raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}{damage(Path(folder))}") from error

@@ -10,6 +10,8 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, load_pair
 
+from .errors import damage
+
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 OFFSET_POSITIONS = (
@@ -37,8 +39,11 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where:
                 f"{where}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
                 f"{LARGEST_GROWTH:,} are allowed"
             )
-    with tokenizer_errors(f"{where}: the tokenizer cannot be loaded"):
-        source, target = load_pair(folder, trust_remote_code=False)
+    try:
+        with tokenizer_errors(f"{where}: the tokenizer cannot be loaded"):
+            source, target = load_pair(folder, trust_remote_code=False)
+    except ValueError as error:
+        raise ValueError(f"{error}{damage(folder)}") from error
     if config is not None:
         check_tokenizers(config, source, target, where)
         for tokenizer in (source, target):  # a classifier's may be shorter
