@@ -17,8 +17,7 @@ from vanillaformer.data.arguments import (
 )
 from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.tasks import TaskName
-from vanillaformer.training.metrics.functions import corpus_perplexity
-from vanillaformer.training.metrics.scores import SCORES, functions_of
+from vanillaformer.training.metrics.scores import SCORES, compute_scores, corpus_perplexity
 
 from .arguments import GenerateArguments
 from .tasks import Loaded, class_probabilities, classify, continue_prompts, load, run, translate
@@ -113,7 +112,7 @@ class HeldOutRows:
 
 def translation_scores(loaded: Loaded, rows: Rows) -> Scores:
     texts = list(run(loaded, translate, rows["source"], BATCH))
-    return {name: score(texts, rows["target"]) for name, score in functions_of("texts", "texts").items()}
+    return compute_scores("texts", "texts", texts, rows["target"])
 
 
 def class_scores(loaded: Loaded, rows: Rows) -> Scores:
@@ -121,7 +120,7 @@ def class_scores(loaded: Loaded, rows: Rows) -> Scores:
         return class_probabilities(loaded, texts).argmax(dim=-1).tolist()
 
     chosen = list(run(loaded, classes, rows["text"], BATCH))
-    return {name: score(chosen, rows["label"]) for name, score in functions_of("classes", "ids").items()}
+    return compute_scores("classes", "ids", chosen, rows["label"])
 
 
 def token_scores(loaded: Loaded, rows: Rows) -> Scores:

@@ -37,10 +37,10 @@ from .report.calibration import accepted_in_words, calibrate
 from .report.card.examples import card_example, terminal_example
 from .report.card.run_card import training_facts
 from .report.class_report import report_classes
-from .report.outcome import add_trained_baselines, describe_outcome
+from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
 from .report.predictions import PREFIXES, score_and_predict
 from .report.samples import print_samples
-from .report.wide import add_wide_part, fit_wide_part
+from .report.summary import add_trained_baselines, summarize_run
 from .run_folder.checkpoints import spent_of_budget
 from .run_folder.files import locked
 from .run_folder.run import Run, open_folder, recover, replace
@@ -261,7 +261,7 @@ def train_and_save(
     with optional("Scores and predictions", run.failed):
         score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
     run.details |= {"rows": sizes}
-    describe_outcome(run, task, trainer, rows, tokenizers, data=data, history=history, data_args=args.data_args)
+    summarize_run(run, task, trainer, rows, tokenizers, data=data, history=history, data_args=args.data_args)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)
@@ -288,7 +288,7 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         if not run.longer:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
-    machine = fit_wide_part(trainer)
+    svm = fit_ngram_svm(trainer)
     begun = time.monotonic()
     trainer.teachers = train_teachers(run, trainer)
     for_teachers = time.monotonic() - begun
@@ -298,13 +298,13 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s{teachers}.")
     trainer.save_model()  # first of all: nothing that follows can cost it
     trainer.save_state()
-    if machine is not None:
-        with optional("The wide part", run.failed):
-            add_wide_part(run, trainer, machine, rows.get("validation"))
+    if svm is not None:
+        with optional("The n-gram logits", run.failed):
+            add_ngram_logits(run, trainer, svm, rows.get("validation"))
     if trainer.args.calibrate:
         with optional("The calibration", run.failed):
             calibrate(run, trainer, rows.get("validation"))
-    if {"wide", "calibration"} & run.details.keys():  # which change weights
+    if {"ngram_logits", "calibration"} & run.details.keys():  # which change weights
         trainer.save_model()
     found = {"train_loss": result.training_loss, "train_runtime": seconds}
     if run.metrics and trainer.state.global_step == trainer._initial_global_step:  # nothing was left to train
@@ -345,7 +345,7 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
         accepted = accepted_in_words(run.details["calibration"])
         report(f"Validation, labels accepted by probability: {accepted} (generate --reject_below)")
     print_samples(run.folder)
-    for sentence in run.details.get("verdict", ()):
+    for sentence in run.details.get("diagnosis") or run.details.get("verdict", ()):
         report(sentence)
     folder, option = shlex.quote(str(run.folder)), TASKS[task].input_option
     if option:

@@ -21,7 +21,7 @@ from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
-from vanillaformer.training.report import outcome, predictions
+from vanillaformer.training.report import predictions, summary
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 
@@ -202,7 +202,7 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
         raise MemoryError("too many classes")
 
     monkeypatch.setattr(predictions, "confusion_picture", fail)
-    monkeypatch.setattr(outcome, "loss_curve", fail)
+    monkeypatch.setattr(summary, "loss_curve", fail)
     assert train("classification", tmp_path, "--max_steps", "1", "--eval_steps", "1").finished
     printed = capfd.readouterr()
     for name in ("confusion_matrix.png", "loss_curve.png"):
@@ -216,9 +216,9 @@ AFTER_TRAINING = {
     "The calibration": (runs, "calibrate"),
     "Scores and predictions": (runs, "score_and_predict"),
     "predictions_test.jsonl": (predictions, "write_lines"),
-    "Scores of training rows": (outcome, "training_scores"),
-    "Baselines": (outcome, "baseline_scores"),
-    "The verdict": (outcome, "verdict"),
+    "Scores of training rows": (summary, "training_scores"),
+    "Baselines": (summary, "baseline_scores"),
+    "The diagnosis": (summary, "diagnose"),
     "README.md": (finishing, "run_facts"),
 }
 

@@ -56,9 +56,9 @@ def test_says_how_it_went(job: str, trained) -> None:
         assert scores.keys() <= record["metrics"].keys()
     assert details["training_rows"]["rows"] > 0
     assert details["training_rows"]["loss"] > 0
-    assert details["verdict"]
+    assert details["diagnosis"]
     card = (folder / "README.md").read_text(encoding="utf-8")
-    assert f"How it went: {' '.join(details['verdict'])}\n" in card
+    assert f"How it went: {' '.join(details['diagnosis'])}\n" in card
     assert f"of the baseline ({TRIVIAL[job][0].name}) |" in card
 
 
@@ -72,9 +72,9 @@ def test_compares_with_the_linear_machine(tmp_path: Path, capsys) -> None:
     start = lines.index(f"Test, linear classifier: {words}")
     assert lines[start - 1].startswith("Test, majority class: loss ")
     assert lines[start - 2].startswith("Test: loss ")
-    verdict = lines.index(run.details["verdict"][0])
-    assert start < verdict < next(number for number, text in enumerate(lines) if text.startswith("Try it: "))
-    assert any("Below the linear classifier" in sentence for sentence in run.details["verdict"])
+    diagnosis = lines.index(run.details["diagnosis"][0])
+    assert start < diagnosis < next(number for number, text in enumerate(lines) if text.startswith("Try it: "))
+    assert any("Below the linear classifier" in sentence for sentence in run.details["diagnosis"])
     assert "accuracy of the baseline (linear classifier) |" in (run.folder / "README.md").read_text()
     # The option changes nothing in the run, so that a finished one stays finished
     assert train("classification", tmp_path / "run", *options[1:]).finished

@@ -1,26 +1,24 @@
-"""Metrics that need no network: scores as functions and as `evaluate` metrics, and the functions a Trainer calls."""
+"""Metrics that need no network: scores, and the functions that a Trainer calls."""
+
+from typing import Any
 
 from .compute import (
     ComputeMetrics,
+    TextSizes,
     classification_metrics,
     language_model_metrics,
-    metrics,
     pretraining_metrics,
     pretraining_scores,
     token_scores,
     translation_metrics,
 )
-from .functions import perplexity, sacrebleu_signatures
-from .modules import Metric
-from .text_sizes import TextSizes
+from .scores import perplexity, sacrebleu_signatures
 
 __all__ = [
     "ComputeMetrics",
-    "Metric",
     "TextSizes",
     "classification_metrics",
     "language_model_metrics",
-    "metrics",
     "perplexity",
     "pretraining_metrics",
     "pretraining_scores",
@@ -28,3 +26,11 @@ __all__ = [
     "token_scores",
     "translation_metrics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Metric":  # only here: no training needs `evaluate`
+        from .modules import Metric
+
+        return Metric
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,33 +4,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import evaluate
 import numpy as np
 import torch
+from tokenizers import decoders, pre_tokenizers
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .functions import accuracy, perplexity
-from .modules import Metric
-from .scores import Inputs, functions_of
-from .text_sizes import TextSizes
+from .scores import accuracy, compute_scores, perplexity
 
+UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level alphabet has them: from 256 on
 ComputeMetrics = Callable[..., dict[str, float]]
-
-
-def metrics(
-    task: TaskName, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False
-) -> evaluate.CombinedEvaluations:
-    """Return a task's scores as one `evaluate` metric: `.compute(predictions=..., references=...)`.
-
-    translation (texts): bleu, chrf, ter, exact_match, in percent. classification (ids): accuracy, f1.
-    """
-    kinds: dict[Prediction, Inputs] = {"texts": "texts", "classes": "ids"}
-    names = [name for kind in TASKS[task].predicts if kind in kinds for name in functions_of(kind, kinds[kind])]
-    options = {"bleu": {"tokenize": bleu_tokenize, "lowercase": bleu_lowercase}}
-    return evaluate.combine([Metric(name, **options.get(name, {})) for name in names])
 
 
 def translation_metrics(
@@ -44,17 +28,19 @@ def translation_metrics(
     the function is given as `references`, in the order of the predictions, as `TranslationTrainer` gives it the raw
     targets; without any, with the decoded labels, which may be cut, normalized or lack characters.
     """
-    suite = metrics("translation", bleu_tokenize=bleu_tokenize, bleu_lowercase=bleu_lowercase)
+    options = {"tokenize": bleu_tokenize, "lowercase": bleu_lowercase}
 
     def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
         outputs = np.asarray(_first(prediction.predictions))
-        generated = _without_ignored(outputs, tokenizer)
         if references is None:
-            labels = _without_ignored(prediction.label_ids, tokenizer)
-            references = tokenizer.batch_decode(labels, skip_special_tokens=True)
-        texts = tokenizer.batch_decode(generated, skip_special_tokens=True)
+            references = decoded(prediction.label_ids)
         lengths = _generated_lengths(outputs, tokenizer)
-        return {**suite.compute(predictions=texts, references=references), "gen_len": float(lengths.mean())}
+        scores = compute_scores("texts", "texts", decoded(outputs), references, bleu=options)
+        return {**scores, "gen_len": float(lengths.mean())}
+
+    def decoded(ids: Any) -> Any:
+        real = np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)
+        return tokenizer.batch_decode(real, skip_special_tokens=True)
 
     return compute_metrics
 
@@ -73,11 +59,10 @@ def _generated_lengths(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> n
 
 def classification_metrics() -> ComputeMetrics:
     """Return `compute_metrics` for a classifier: accuracy and f1 (macro), from logits (N, classes)."""
-    suite = metrics("classification")
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         chosen = _first(prediction.predictions).argmax(axis=-1)
-        return suite.compute(predictions=chosen, references=prediction.label_ids)
+        return compute_scores("classes", "ids", chosen, prediction.label_ids)
 
     return compute_metrics
 
@@ -103,11 +88,8 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
         if not tokens:
             return {}
         return {
-            **{name: score([total], [tokens]) for name, score in functions_of("tokens", "losses").items()},
-            **{
-                name: score(predicted[counted], labels[counted])
-                for name, score in functions_of("tokens", "ids").items()
-            },
+            **compute_scores("tokens", "losses", [total], [tokens]),
+            **compute_scores("tokens", "ids", predicted[counted], labels[counted]),
             **({} if sizes is None else _per_text(float(total), *sizes(labels, counted))),
         }
 
@@ -174,5 +156,73 @@ def _first(outputs: Any) -> Any:
     return outputs[0] if isinstance(outputs, tuple) else outputs
 
 
-def _without_ignored(ids: Any, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    return np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)
+class TextSizes:
+    """Counts characters and UTF-8 bytes of tokens; special tokens have none.
+
+    A byte-level tokenizer's tokens are bytes, so the counts are exact wherever a row was cut, through a character
+    too: a character belongs to the token with its first byte. The tokens of other tokenizers are decoded, text by text
+    (special tokens part texts): counted is what is decoded, in which characters that the tokenizer dropped are missing
+    and an unknown token, being special, stands for nothing.
+
+    Args:
+        tokenizer: The tokenizer.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer, self.special = tokenizer, np.array(sorted(set(tokenizer.all_special_ids)), dtype=np.int64)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        bytewise = backend is not None and isinstance(backend.decoder, decoders.ByteLevel)
+        self.table = _byte_table(tokenizer) if bytewise else None
+
+    def __call__(self, labels: Any, counted: Any) -> tuple[int, int]:
+        """Return the characters and bytes of the tokens that are counted.
+
+        Args:
+            labels: Rows of token ids (N, T), -100 at positions without a label.
+            counted: Which of them the model predicted (N, T); the others are known to it.
+        """
+        if self.table is not None:
+            characters, size = self.table[labels[counted]].sum(axis=0)
+            return int(characters), int(size)
+        sizes = np.zeros(2, dtype=np.int64)
+        for ids, predicted in zip(labels, counted):
+            real = ids != IGNORE_INDEX
+            sizes += self._row(ids[real], predicted[real])
+        return int(sizes[0]), int(sizes[1])
+
+    def _row(self, ids: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+        """Return the sizes of one row, text by text."""
+        borders = np.flatnonzero(np.isin(ids, self.special))
+        sizes = np.zeros(2, dtype=np.int64)
+        for text, is_predicted in zip(np.split(ids, borders), np.split(predicted, borders)):
+            # Not only the size of the predicted tokens: decoders treat the first token of a text differently
+            known = 0 if is_predicted.all() else self._size(text[~is_predicted])
+            sizes += self._size(text) - known
+        return sizes
+
+    def _size(self, ids: np.ndarray) -> np.ndarray:
+        text = str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        return np.array([len(text), len(text.encode(errors="replace"))])
+
+
+def _byte_table(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
+    """Return the characters and bytes of every token of a byte-level tokenizer."""
+    table = np.zeros((len(tokenizer), 2), dtype=np.int64)
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    added = tokenizer.get_added_vocab()
+    special = set(tokenizer.all_special_ids)
+    for token, number in tokenizer.get_vocab().items():
+        if number in special:
+            continue
+        if token in added or not alphabet.issuperset(token):
+            table[number] = len(token), len(token.encode())
+        else:
+            table[number] = sum(not _continues(symbol) for symbol in token), len(token)
+    return table
+
+
+def _continues(symbol: str) -> bool:
+    """Tell whether the byte that a symbol of the byte-level alphabet stands for is 10xxxxxx, inside a character."""
+    code = ord(symbol)
+    byte = UNPRINTABLE[code - 256] if code >= 256 else code
+    return 0x80 <= byte <= 0xBF

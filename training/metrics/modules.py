@@ -1,4 +1,4 @@
-"""Scores as `evaluate` metrics that are part of this package: `evaluate.load` would ask the network for them."""
+"""Scores as `evaluate` metrics that need no network; training calls the functions themselves."""
 
 from typing import Any
 
@@ -8,13 +8,12 @@ import evaluate
 from .scores import ENTRIES, SCORES, Inputs
 
 TEXT, ID, LOSS = (datasets.Value(kind) for kind in ("string", "int64", "float64"))
-FEATURES: dict[Inputs, list[datasets.Features]] = {
-    "texts": [
-        datasets.Features({"predictions": TEXT, "references": each}) for each in (TEXT, datasets.Sequence(TEXT))
-    ],
-    "ids": [datasets.Features({"predictions": ID, "references": ID})],
-    "losses": [datasets.Features({"predictions": LOSS, "references": ID})],
+COLUMNS: dict[Inputs, list[tuple[Any, Any]]] = {
+    "texts": [(TEXT, TEXT), (TEXT, datasets.Sequence(TEXT))],
+    "ids": [(ID, ID)],
+    "losses": [(LOSS, ID)],
 }
+"""Types of predictions and references."""
 
 
 class Metric(evaluate.Metric):
@@ -36,7 +35,11 @@ class Metric(evaluate.Metric):
         super().__init__(keep_in_memory=True)
 
     def _info(self) -> evaluate.MetricInfo:
-        text, features = str(self.function.__doc__), FEATURES[self.score.inputs]
+        text = str(self.function.__doc__)
+        features = [
+            datasets.Features({"predictions": predicted, "references": wanted})
+            for predicted, wanted in COLUMNS[self.score.inputs]
+        ]
         return evaluate.MetricInfo(
             description=text, citation="", inputs_description=text, features=features if features[1:] else features[0]
         )

@@ -1,4 +1,7 @@
-"""The scores of held-out data: their names, what they compare, which direction is better, and their papers."""
+"""The scores of held-out data: functions of predictions and references, and a table that describes each.
+
+A new score is one function and one entry of `ENTRIES`.
+"""
 
 import difflib
 import math
@@ -7,11 +10,98 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, get_args
 
+from sacrebleu.metrics import BLEU, CHRF, TER
+from sklearn.metrics import accuracy_score, f1_score
+
 from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
-from .functions import accuracy, bleu, chrf, corpus_perplexity, exact_match, f1, ter
-
 Inputs = Literal["texts", "ids", "losses"]
+BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
+References = Sequence[str] | Sequence[Sequence[str]]
+"""One reference for each prediction, or the same number of them for each."""
+
+
+def bleu(
+    predictions: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
+) -> float:
+    """Corpus BLEU in percent, by sacrebleu (Post, 2018).
+
+    Args:
+        predictions: The texts.
+        references: What they should be.
+        tokenize: sacrebleu's tokenization: 13a, intl, zh, char or none.
+        lowercase: Ignore case. With tokenize="none", on tokenized texts, this is the tokenized lower-cased BLEU that
+            many papers give.
+    """
+    scorer = bleu_scorer(tokenize, lowercase)
+    return scorer.corpus_score(predictions, by_position(references)).score
+
+
+def chrf(predictions: Sequence[str], references: References) -> float:
+    """Corpus chrF2 in percent, by sacrebleu (Popović, 2015)."""
+    return CHRF().corpus_score(predictions, by_position(references)).score
+
+
+def ter(predictions: Sequence[str], references: References) -> float:
+    """Corpus TER in percent, by sacrebleu (Snover et al., 2006): edits per reference word, the fewer the better.
+
+    Words are separated by white space and compared without case, as sacrebleu does.
+    """
+    return TER().corpus_score(predictions, by_position(references)).score
+
+
+def exact_match(predictions: Sequence[str], references: References) -> float:
+    """How many predictions are, letter for letter, (one of) their references, in percent."""
+    wanted = ([each] if isinstance(each, str) else each for each in references)
+    return 100 * sum(text in each for text, each in zip(predictions, wanted)) / len(predictions)
+
+
+def bleu_scorer(tokenize: str, lowercase: bool) -> BLEU:
+    """Return sacrebleu's BLEU; raise ValueError for a tokenization that it does not have."""
+    if tokenize not in BLEU_TOKENIZERS:
+        raise ValueError(f"bleu_tokenize={tokenize!r}: choose from {', '.join(BLEU_TOKENIZERS)}")
+    return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")  # no advice to detokenize
+
+
+def sacrebleu_signatures(bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> dict[str, str]:
+    """Return what sacrebleu asks to be cited with its scores: version, tokenization, case, smoothing."""
+    signatures = {}
+    scorers = {"bleu": bleu_scorer(bleu_tokenize, bleu_lowercase), "chrf": CHRF(), "ter": TER()}
+    for name, scorer in scorers.items():
+        scorer.corpus_score(["a"], [["a"]])  # the signature names the number of references, known after a score
+        signatures[name] = str(scorer.get_signature())
+    return signatures
+
+
+def by_position(references: References) -> list[list[str]]:
+    """Return references as sacrebleu takes them: all first ones, all second ones, ..."""
+    lists = [[each] if isinstance(each, str) else list(each) for each in references]
+    if len({len(each) for each in lists}) > 1:
+        raise ValueError("references: every prediction must have the same number of them")
+    return [list(position) for position in zip(*lists)]
+
+
+def accuracy(predictions: Any, references: Any) -> float:
+    """The share of predictions that equal their references, between 0 and 1."""
+    return float(accuracy_score(references, predictions))
+
+
+def f1(predictions: Any, references: Any) -> float:
+    """The mean of the classes' F1 scores (macro-F1), between 0 and 1, by scikit-learn."""
+    return float(f1_score(references, predictions, average="macro", zero_division=0))
+
+
+def corpus_perplexity(predictions: Sequence[float], references: Sequence[int]) -> float:
+    """exp(sum of losses / number of tokens); predictions: summed losses, references: the tokens each sum is over."""
+    return perplexity(math.fsum(predictions) / sum(references))
+
+
+def perplexity(loss: float) -> float:
+    """Return exp(loss), infinity where that is too large for a float."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -65,57 +155,38 @@ class Score:
 ENTRIES = (
     Score("loss", "loss", get_args(Prediction), False, "loss {:.4f}", per_token=True),
     Score(
-        *("exact_match", "exact match (%)", ("texts",), True, "exact match {:.1f} %"),
-        function=exact_match,
-        on_hub=True,
-        drawn=True,
+        "exact_match", "exact match (%)", ("texts",), True, "exact match {:.1f} %",
+        function=exact_match, on_hub=True, drawn=True,
     ),
     Score(
-        *("bleu", "BLEU", ("texts",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call")),
-        function=bleu,
-        on_hub=True,
-        resolution=0.5,
-        drawn=True,
+        "bleu", "BLEU", ("texts",), True, "BLEU {:.1f}", ("papineni2002bleu", "post2018call"),
+        function=bleu, on_hub=True, resolution=0.5, drawn=True,
     ),
     Score(
-        *("chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",)),
-        function=chrf,
-        on_hub=True,
-        resolution=0.5,
+        "chrf", "chrF", ("texts",), True, "chrF {:.1f}", ("popovic2015chrf",),
+        function=chrf, on_hub=True, resolution=0.5,
     ),
     Score(
-        *("ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",)),
-        function=ter,
-        on_hub=True,
-        resolution=0.5,
+        "ter", "TER (lower is better)", ("texts",), False, "TER {:.1f}", ("snover2006study",),
+        function=ter, on_hub=True, resolution=0.5,
     ),
     Score("gen_len", "tokens of an output, mean", ("texts",), None),
     Score(
-        *("perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}"),
-        function=corpus_perplexity,
-        inputs="losses",
-        on_hub=True,
-        per_token=True,
+        "perplexity", "perplexity per token", ("tokens",), False, "perplexity {:.2f}",
+        function=corpus_perplexity, inputs="losses", on_hub=True, per_token=True,
     ),
     Score("perplexity_per_character", "perplexity per character", ("next_tokens",), False),
     Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
     Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
     Score(
-        *("accuracy", "accuracy", ("tokens", "classes"), True, "accuracy {:.1%}"),
-        function=accuracy,
-        inputs="ids",
-        on_hub=True,
-        drawn=True,
-        per_token=True,
+        "accuracy", "accuracy", ("tokens", "classes"), True, "accuracy {:.1%}",
+        function=accuracy, inputs="ids", on_hub=True, drawn=True, per_token=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
     Score(
-        *("f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}"),
-        function=f1,
-        inputs="ids",
-        on_hub=True,
+        "f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}", function=f1, inputs="ids", on_hub=True
     ),
-)
+)  # fmt: skip
 SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}
 """All scores by name, in the order in which they are printed."""
 
@@ -130,10 +201,15 @@ def scores_of(task: TaskName) -> list[Score]:
     return [score for score in ENTRIES if not set(TASKS[task].predicts).isdisjoint(score.compares)]
 
 
-def functions_of(kind: Prediction, inputs: Inputs) -> dict[str, Callable[..., float]]:
-    """Return the functions by name of the scores of a kind of predictions that are computed from these inputs."""
-    found = (score for score in ENTRIES if kind in score.compares and score.inputs == inputs)
-    return {score.name: score.function for score in found if score.function}
+def compute_scores(
+    kind: Prediction, inputs: Inputs, predictions: Any, references: Any, **options: Mapping[str, Any]
+) -> dict[str, float]:
+    """Return the scores of a kind of predictions that are computed from these inputs; `options` are by score."""
+    return {
+        score.name: score.function(predictions, references, **options.get(score.name, {}))
+        for score in ENTRIES
+        if score.function and kind in score.compares and score.inputs == inputs
+    }
 
 
 def ranking_names(task: TaskName) -> list[str]:
@@ -142,11 +218,7 @@ def ranking_names(task: TaskName) -> list[str]:
 
 
 def ranking_score(name: str, task: TaskName) -> Score:
-    """Return the score that `--metric_for_best_model` names.
-
-    Args:
-        name: Its name, with or without `eval_` before it.
-        task: What the model does.
+    """Return the score that `--metric_for_best_model` names, with or without `eval_` before it.
 
     Raises:
         ValueError: Models of the task have no such score.

@@ -21,8 +21,7 @@ from vanillaformer.data.tasks import TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..metrics.compute import ComputeMetrics
-from ..metrics.functions import bleu, chrf
-from ..metrics.scores import functions_of
+from ..metrics.scores import bleu, chrf, compute_scores
 from .image_baselines import linear_on_pixels, mean_image, nearest_mean
 
 Scores = dict[str, float]
@@ -86,14 +85,14 @@ def baseline_scores(
         held_out: Tokenized splits by the prefix of their scores (`eval`, `test`).
         failed: Gets the names of those that are left out.
     """
-    found = {}
+    scores = {}
     for baseline in baselines:
         with optional(f"The baseline ({baseline.name})", failed):
             score = baseline.fit(data)
-            found[baseline.name] = {
+            scores[baseline.name] = {
                 f"{prefix}_{name}": value for prefix, rows in held_out.items() for name, value in score(rows).items()
             }
-    return found
+    return scores
 
 
 def majority_class(data: BaselineData) -> Scorer:
@@ -105,19 +104,20 @@ def majority_class(data: BaselineData) -> Scorer:
     def score(rows: Dataset) -> Scores:
         references = _column(rows, "labels")
         predictions = np.full_like(references, most)
-        return {"loss": float(losses[references].mean()), **_class_scores(predictions, references)}
+        scores = compute_scores("classes", "ids", predictions, references)
+        return {"loss": float(losses[references].mean()), **scores}
 
     return score
 
 
-def linear_machine(data: BaselineData) -> Scorer:
+def linear_svm(data: BaselineData) -> Scorer:
     """Train `linear_classifier` on the training rows."""
     with stage("Training the linear classifier"):
         model = linear_classifier(list(data.texts["text"]), _column(data.texts, "label"))
 
     def score(rows: Dataset) -> Scores:
         labels = "labels" if "labels" in rows.column_names else "label"  # of rows that are not tokenized
-        return _class_scores(model.predict(list(rows["text"])), _column(rows, labels))
+        return compute_scores("classes", "ids", model.predict(list(rows["text"])), _column(rows, labels))
 
     return score
 
@@ -131,7 +131,7 @@ def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: 
         texts: The training texts (N).
         labels: Their classes (N).
         ngrams: Longest sequence of words that is a feature (of characters, one more); it has to occur in two texts.
-        c: C of the machine: smaller regularizes more.
+        c: C of the support vector machine: smaller regularizes more.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer  # only here: most runs need neither
     from sklearn.svm import LinearSVC
@@ -141,10 +141,6 @@ def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: 
     kind: dict[str, Any] = {"ngram_range": (1, ngrams + unspaced), "analyzer": "char" if unspaced else "word"}
     features = TfidfVectorizer(min_df=2, sublinear_tf=True, **kind)
     return make_pipeline(features, LinearSVC(C=c, random_state=0)).fit(texts, labels)
-
-
-def _class_scores(predictions: Any, references: Any) -> Scores:
-    return {name: score(predictions, references) for name, score in functions_of("classes", "ids").items()}
 
 
 def unigram(data: BaselineData) -> Scorer:
@@ -166,20 +162,16 @@ def unigram(data: BaselineData) -> Scorer:
             counted[:, 0] = False  # nothing predicts the first token
         predicted = np.where(counted, most, IGNORE_INDEX)
         predictions: tuple[Any, ...] = predicted, np.where(counted, losses[np.where(counted, labels, 0)], 0.0)
-        found = _token_scores(data, predictions, labels, pairs)
-        if "perplexity" in found:
-            found["loss"] = math.log(found["perplexity"]) + (0.0 if pairs is None else math.log(2))
-        return found
+        references: Any = labels
+        if pairs is not None:  # of segments, which are all taken for neighbors
+            predictions, references = (*predictions, np.zeros_like(pairs)), (labels, pairs)
+        assert data.compute_metrics is not None
+        scores = data.compute_metrics(EvalPrediction(predictions=predictions, label_ids=references))
+        if "perplexity" in scores:
+            scores["loss"] = math.log(scores["perplexity"]) + (0.0 if pairs is None else math.log(2))
+        return scores
 
     return score
-
-
-def _token_scores(data: BaselineData, predictions: tuple[Any, ...], labels: Any, pairs: Any) -> Scores:
-    """Return the scores of token predictions; pairs of segments are all taken for neighbors."""
-    assert data.compute_metrics is not None
-    if pairs is not None:
-        predictions, labels = (*predictions, np.zeros_like(pairs)), (labels, pairs)
-    return data.compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
 
 
 def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -240,7 +232,7 @@ LINEAR = Baseline(
     "linear classifier",
     "a linear support vector machine on the TF-IDF of words and pairs of words (of characters, where words are not "
     "separated by spaces), trained on the same texts",
-    linear_machine,
+    linear_svm,
 )
 NEAREST_MEAN = Baseline(
     "nearest mean image", "the class whose mean training image is the nearest, pixel by pixel", nearest_mean

@@ -75,7 +75,7 @@ def output_layer(model: Any) -> nn.Linear | None:
 
 
 def scale_logits(model: Any, layer: nn.Linear, factor: float) -> None:
-    """Have a classifier give its logits times a factor: those of its output layer and of its wide part."""
+    """Multiply a classifier's logits by a factor: those of its output layer and of its n-grams."""
     wide = getattr(model, "wide", None)
     with torch.no_grad():
         for parameter in (*layer.parameters(), *(wide.parameters() if isinstance(wide, nn.Module) else ())):

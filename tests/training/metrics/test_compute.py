@@ -9,6 +9,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from transformers import EvalPrediction
 
 from vanillaformer.training import metrics as m
+from vanillaformer.training.metrics.scores import bleu, compute_scores
 
 TEXTS = ["the cat sat on the mat .", "a dog , a bone and a house !", "zwei Katzen"]
 WANTED = ["the cat sat on a mat .", "a dog , a bone and a house !", "zwei Hunde"]
@@ -21,7 +22,7 @@ def _offline(monkeypatch):
 
 
 def test_translation_scores_are_sacrebleus():
-    scores = m.metrics("translation").compute(predictions=TEXTS, references=WANTED)
+    scores = compute_scores("texts", "texts", TEXTS, WANTED)
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
     assert scores["chrf"] == pytest.approx(sacrebleu.corpus_chrf(TEXTS, [WANTED]).score)
     assert scores["exact_match"] == pytest.approx(100 / 3)
@@ -31,7 +32,7 @@ def test_translation_scores_are_sacrebleus():
 
 def test_several_references():
     references = [[wanted, text] for wanted, text in zip(WANTED, TEXTS)]
-    scores = m.metrics("translation").compute(predictions=TEXTS, references=references)
+    scores = compute_scores("texts", "texts", TEXTS, references)
     assert scores["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED, TEXTS]).score)
     assert scores["exact_match"] == 100
     with pytest.raises(ValueError, match="same number"):
@@ -44,23 +45,22 @@ def test_bleu_tokenization():
         sacrebleu.corpus_bleu(chinese, [wanted], tokenize="zh").score
     )
     with pytest.raises(ValueError, match=r"bleu_tokenize='japanese'.*13a"):
-        m.metrics("translation", bleu_tokenize="japanese").compute(predictions=chinese, references=wanted)
+        bleu(chinese, wanted, tokenize="japanese")
 
 
 def test_modules_can_be_filled_in_batches():
-    bleu = m.Metric("bleu")
+    metric = m.Metric("bleu")
     for text, wanted in zip(TEXTS, WANTED):
-        bleu.add_batch(predictions=[text], references=[wanted])
-    assert bleu.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
+        metric.add_batch(predictions=[text], references=[wanted])
+    assert metric.compute()["bleu"] == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED]).score)
 
 
 def test_tokenized_lower_cased_bleu():
     texts = [text.title() for text in TEXTS]
-    suite = m.metrics("translation", bleu_tokenize="none", bleu_lowercase=True)
-    score = suite.compute(predictions=texts, references=WANTED)["bleu"]
+    score = bleu(texts, WANTED, tokenize="none", lowercase=True)
     assert score == pytest.approx(sacrebleu.corpus_bleu(texts, [WANTED], tokenize="none", lowercase=True).score)
     assert score == pytest.approx(sacrebleu.corpus_bleu(TEXTS, [WANTED], tokenize="none", force=True).score)
-    assert score > m.metrics("translation").compute(predictions=texts, references=WANTED)["bleu"] + 10
+    assert score > bleu(texts, WANTED) + 10
 
 
 def test_signatures_name_version_and_tokenization():

@@ -59,7 +59,7 @@ def test_majority_class() -> None:
     }
 
 
-def test_linear_machine_learns_words() -> None:
+def test_linear_svm_learns_words() -> None:
     texts, labels = ["good film", "bad film", "good book", "bad book"] * 3, [1, 0, 1, 0] * 3
     held_out = labelled(["a good one", "a bad one", "bad bad"], [1, 0, 1], "labels")
     scores = LINEAR.fit(data(labelled(texts, labels)))(held_out)
@@ -68,7 +68,7 @@ def test_linear_machine_learns_words() -> None:
 
 
 @pytest.mark.parametrize("letters", ["的一是不了人我在有他这中大来上", "กขคงจชซญดตถทธน", "កខគឃងចឆជឈញ"])
-def test_linear_machine_learns_characters_where_no_spaces_separate_words(letters: str) -> None:
+def test_linear_svm_learns_characters_where_no_spaces_separate_words(letters: str) -> None:
     rng = random.Random(0)
     neutral, words = letters[:-4], (letters[-4:-2], letters[-2:])
 

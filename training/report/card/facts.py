@@ -43,7 +43,7 @@ class CardFacts:
         baselines: Scores of baselines by their names, named as those of the model.
         classes: Precision, recall, F1 and rows of each class of a classifier, from the last split that is scored.
         calibration: Temperature and reliability of a classifier, from `calibrate`.
-        verdict: Sentences on how the training went.
+        diagnosis: Sentences on how the training went.
         signatures: sacrebleu's signatures by score.
         steps: Optimizer steps.
         epochs: Passes over the data.
@@ -73,7 +73,7 @@ class CardFacts:
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     calibration: Mapping[str, Any] = field(default_factory=dict)
-    verdict: tuple[str, ...] = ()
+    diagnosis: tuple[str, ...] = ()
     signatures: Mapping[str, str] = field(default_factory=dict)
     steps: int = 0
     epochs: float | None = None

@@ -104,7 +104,7 @@ def run_facts(
         baselines=run.details.get("baselines", {}),
         classes=run.details.get("classes", {}),
         calibration=run.details.get("calibration", {}),
-        verdict=tuple(run.details.get("verdict", ())),
+        diagnosis=tuple(run.details.get("diagnosis") or run.details.get("verdict", ())),
         signatures=run.details.get("signatures", {}),
         steps=run.details["steps"],
         epochs=None if "sampled rows" in run.details.get("data", {}).get("train", {}) else trained["epochs"],

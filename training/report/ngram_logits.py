@@ -1,8 +1,9 @@
-"""The wide part of a classifier: a linear classifier on n-grams, fitted on the training texts and added to its logits.
+"""A linear classifier on n-grams, fitted on the training texts and added to a classifier's logits.
 
-A linear classifier and a Transformer err at different texts, so that their sum is better where texts are few. Each is
-trained on its own, and the validation data decides how much each counts (stacking, Wolpert 1992): trained together,
-the one that fits the training texts first leaves the other nothing to learn.
+It is the wide part of Wide & Deep (Cheng et al. 2016), and the stack the deep one. The two err at different texts, so
+that their sum is better where texts are few. Each is trained by itself, and the validation data decides how much each
+counts (stacking, Wolpert 1992): trained together, the one that fits the training texts first leaves the other nothing
+to learn.
 """
 
 from collections.abc import Callable
@@ -24,11 +25,11 @@ from .predictions import labels_and_predictions
 
 COLUMNS = ("input_ids", "attention_mask", "labels")
 ROWS_AT_ONCE = 256
-MOST_TOKENS = 50_000_000
+MAX_TOKENS = 50_000_000
 """Training tokens that are read; more texts hardly change a linear classifier."""
 
 
-class LinearMachine(NamedTuple):
+class LinearSvm(NamedTuple):
     """Linear support vector machines, one for each class against the others.
 
     Attributes:
@@ -42,13 +43,10 @@ class LinearMachine(NamedTuple):
     rows: int
 
 
-def fit_wide_part(trainer: RunTrainer) -> LinearMachine | None:
-    """Fit the linear classifier for a model's wide part on the training rows; None if the model has no such part.
+def fit_ngram_svm(trainer: RunTrainer) -> LinearSvm | None:
+    """Fit the linear classifier for a model's n-gram logits on the training rows; None if the model has none.
 
-    The part itself is zero while the model is trained.
-
-    Args:
-        trainer: The trainer, before training.
+    The model's own table is zero while the model is trained.
     """
     wide = getattr(trainer.model, "wide", None)
     if not isinstance(wide, WideLogits):
@@ -57,25 +55,20 @@ def fit_wide_part(trainer: RunTrainer) -> LinearMachine | None:
     dataset: Any = trainer.train_dataset
     rows = getattr(dataset, "first_rows", dataset)
     length = sum(map(len, rows[:ROWS_AT_ONCE]["input_ids"])) / min(len(rows), ROWS_AT_ONCE)
-    rows = rows.select(range(min(len(rows), max(1, int(MOST_TOKENS / length)))))
-    ngrams, labels = ngrams_of(wide, rows, _padded(trainer))
-    return linear_machine(ngrams, labels, trainer.model.config.num_labels)
+    rows = rows.select(range(min(len(rows), max(1, int(MAX_TOKENS / length)))))
+    ngrams, labels = ngrams_of(wide, rows, trainer.data_collator)
+    return linear_svm(ngrams, labels, trainer.model.config.num_labels)
 
 
-def _padded(trainer: RunTrainer) -> Callable[[Any], Any]:
-    """Return the collator that makes a row of each text, also where training packs them."""
-    collator: Any = trainer.data_collator
-    return getattr(collator, "padded", collator)
-
-
-def ngrams_of(wide: WideLogits, rows: Dataset, collator: Callable[[Any], Any]) -> tuple[csr_matrix, np.ndarray]:
+def ngrams_of(wide: WideLogits, rows: Dataset, collator: Any) -> tuple[csr_matrix, np.ndarray]:
     """Return the n-grams of tokenized texts as `WideLogits` weighs them (N, R), and the labels (N)."""
+    collate: Callable[[Any], Any] = getattr(collator, "padded", collator)  # a row of each text, even if packed
     rows = rows.select_columns([name for name in COLUMNS if name in rows.column_names])
     indices, counts, labels = [], [], []
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        batch = collator(rows.select(range(start, min(start + ROWS_AT_ONCE, len(rows)))).to_list())
-        found, first = wide.distinct_ngrams(batch["input_ids"], batch.get("attention_mask"))
-        indices.append(found[first].numpy())
+        batch = collate(rows.select(range(start, min(start + ROWS_AT_ONCE, len(rows)))).to_list())
+        ngrams, first = wide.distinct_ngrams(batch["input_ids"], batch.get("attention_mask"))
+        indices.append(ngrams[first].numpy())
         counts.append(first.sum(dim=1).numpy())
         labels.append(batch["labels"].numpy())
     sizes = np.concatenate(counts)
@@ -85,7 +78,7 @@ def ngrams_of(wide: WideLogits, rows: Dataset, collator: Callable[[Any], Any]) -
     return matrix, np.concatenate(labels)
 
 
-def linear_machine(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearMachine | None:
+def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSvm | None:
     """Fit linear support vector machines on n-grams, the rare ones with more weight (inverse document frequency).
 
     Args:
@@ -100,22 +93,22 @@ def linear_machine(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> Line
     occurrences = np.bincount(ngrams.indices, minlength=ngrams.shape[1])
     rarity = np.log((1 + len(labels)) / (1 + occurrences)) + 1
     rarity /= np.sqrt((occurrences * rarity**2).sum() / occurrences.sum())
-    machine = LinearSVC(random_state=0).fit(ngrams @ diags(rarity), labels)
-    weights, bias = machine.coef_, machine.intercept_
+    svm = LinearSVC(random_state=0).fit(ngrams @ diags(rarity), labels)
+    weights, bias = svm.coef_, svm.intercept_
     if len(weights) == 1:
         weights, bias = np.concatenate([-weights, weights]) / 2, np.concatenate([-bias, bias]) / 2
     table, biases = np.zeros((ngrams.shape[1], classes)), np.full(classes, bias.min() - 1)
-    table[:, machine.classes_], biases[machine.classes_] = weights.T * rarity[:, None], bias
-    return LinearMachine(table, biases, len(labels))
+    table[:, svm.classes_], biases[svm.classes_] = weights.T * rarity[:, None], bias
+    return LinearSvm(table, biases, len(labels))
 
 
-def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: Dataset | None) -> None:
+def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Dataset | None) -> None:
     """Add a linear classifier to a model's logits, with the scales that suit validation data, and note the effect.
 
     Args:
         run: The run, whose details get the accuracies of the two and of their sum.
         trainer: The trainer, after training.
-        machine: The linear classifier.
+        svm: The linear classifier.
         rows: The tokenized validation rows, if there are any.
     """
     model: Any = trainer.model
@@ -127,23 +120,19 @@ def add_wide_part(run: Run, trainer: RunTrainer, machine: LinearMachine, rows: D
     assert layer is not None
     output = trainer.predict(rows, metric_key_prefix="eval")  # type: ignore[arg-type]
     labels, deep = (torch.as_tensor(each) for each in labels_and_predictions(output))
-    ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), _padded(trainer))
-    parts = [deep.double(), torch.as_tensor(ngrams @ machine.table + machine.bias)]
+    ngrams, _ = ngrams_of(model.wide, rows.select(evaluation_order(rows)), trainer.data_collator)
+    parts = [deep.double(), torch.as_tensor(ngrams @ svm.table + svm.bias)]
     scales = fit_scales(parts, labels)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(scales[0])
-        layer.bias.add_(torch.as_tensor(machine.bias).to(layer.bias) * scales[1])
+        layer.bias.add_(torch.as_tensor(svm.bias).to(layer.bias) * scales[1])
         table = model.wide.ngram_logits.weight
-        table.copy_(torch.as_tensor(machine.table).to(table) * scales[1])
-    found = [accuracy(part, labels) for part in (*parts, scales[0] * parts[0] + scales[1] * parts[1])]
-    run.details["wide"] = {"rows": machine.rows, "scales": scales, **dict(zip(("stack", "machine", "both"), found))}
+        table.copy_(torch.as_tensor(svm.table).to(table) * scales[1])
+    logits = {"stack": parts[0], "svm": parts[1], "both": scales[0] * parts[0] + scales[1] * parts[1]}
+    right = {name: (each.argmax(dim=1) == labels).double().mean().item() for name, each in logits.items()}
+    run.details["ngram_logits"] = {"rows": svm.rows, "scales": scales, **right}
     report(
         f"A linear classifier on n-grams of up to {model.wide.max_ngram} tokens is added to the logits. Validation "
-        f"accuracy: {found[0]:.1%} without it, {found[1]:.1%} of it alone, {found[2]:.1%} together."
+        f"accuracy: {right['stack']:.1%} without it, {right['svm']:.1%} of it only, {right['both']:.1%} together."
     )
-
-
-def accuracy(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """Return the share of the largest logits (N, C) that are at the labels (N)."""
-    return (logits.argmax(dim=1) == labels).double().mean().item()

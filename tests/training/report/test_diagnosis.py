@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vanillaformer.training.metrics.scores import SCORES
-from vanillaformer.training.report.verdict import Outcome, verdict, with_option
+from vanillaformer.training.report.diagnosis import RunSummary, diagnose, with_option
 
 COMMAND = "vanillaformer train-classifier --train_file 'my rows.csv' --max_steps 1000"
 REGULAR = {"dropout": 0.3, "label_smoothing_factor": 0.1, "token_dropout": 0.1, "r_drop": 1.0, "pretrained": True}
@@ -22,7 +22,7 @@ def history(losses: list[float], **scores: list[float]) -> list[dict[str, Any]]:
     return [{"step": 50, "loss": 9.9}, *log, {"step": 100 * len(losses), "train_runtime": 5.0}]
 
 
-def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> Outcome:
+def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> RunSummary:
     """Return a run of a classifier whose last evaluation is that of the kept weights, and which fits as it should."""
     known: dict[str, Any] = {
         "task": "classification",
@@ -40,7 +40,7 @@ def classifier(losses: list[float], accuracies: list[float], **changes: Any) -> 
         "more": ("max_steps", "2000"),
         "settings": REGULAR,
     }
-    return Outcome(**known | changes)
+    return RunSummary(**known | changes)
 
 
 FALLING = [1.0, 0.9, 0.8, 0.7, 0.6, 0.55, 0.5, 0.45, 0.4, 0.36]
@@ -52,7 +52,7 @@ MORE_STEPS = "`vanillaformer train-classifier --train_file 'my rows.csv' --max_s
 
 
 @pytest.mark.parametrize(
-    ("outcome", "sentence"),
+    ("summary", "sentence"),
     [
         (
             classifier(FALLING, GROWING),
@@ -95,26 +95,26 @@ MORE_STEPS = "`vanillaformer train-classifier --train_file 'my rows.csv' --max_s
         ),
     ],
 )
-def test_trend(outcome: Outcome, sentence: str) -> None:
-    assert verdict(outcome)[0] == sentence
+def test_trend(summary: RunSummary, sentence: str) -> None:
+    assert diagnose(summary)[0] == sentence
 
 
 def test_a_loss_that_falls_little_but_steadily() -> None:
     losses = [2.995, 2.991, 2.979, 2.978, 2.977, 2.974, 2.963, 2.947, 2.933, 2.926]
     accuracies = [0.063, 0.058, 0.066, 0.061, 0.061, 0.126, 0.169, 0.161, 0.156, 0.146]
-    assert verdict(classifier(losses, accuracies))[0].startswith(
+    assert diagnose(classifier(losses, accuracies))[0].startswith(
         "Still improving at the end (validation loss 2.9470 → 2.9260 in the last fifth)"
     )
 
 
 def test_nothing_left_to_gain() -> None:
-    assert verdict(classifier(FALLING, [*GROWING[:8], 0.99, 1.0])) == [
+    assert diagnose(classifier(FALLING, [*GROWING[:8], 0.99, 1.0])) == [
         "Nothing is left to gain on the validation data (accuracy 100.0%)."
     ]
 
 
 def test_nothing_is_known_without_evaluations() -> None:
-    outcome = Outcome(
+    summary = RunSummary(
         task="causal",
         score=SCORES["loss"],
         log_history=[{"step": 5, "loss": 1.0}],
@@ -123,17 +123,17 @@ def test_nothing_is_known_without_evaluations() -> None:
         length="5",
         metrics={},
     )
-    assert verdict(outcome) == [
+    assert diagnose(summary) == [
         "Too few evaluations (--eval_steps) to tell whether the model was still improving at the end."
     ]
 
 
 def test_final_scores_of_the_best_weights_are_no_evaluation_of_the_last_step() -> None:
     log = [*history(RISING, accuracy=GROWING), {"step": 1000, "eval_loss": 0.4, "eval_accuracy": 0.7}]
-    assert "→ 87.0%" in verdict(classifier(RISING, GROWING, log_history=log))[0]
+    assert "→ 87.0%" in diagnose(classifier(RISING, GROWING, log_history=log))[0]
 
 
-def language_model(losses: list[float], **changes: Any) -> Outcome:
+def language_model(losses: list[float], **changes: Any) -> RunSummary:
     known = {
         "task": "causal",
         "score": SCORES["loss"],
@@ -166,13 +166,13 @@ def language_model(losses: list[float], **changes: Any) -> Outcome:
     ],
 )
 def test_trend_of_a_loss(losses: list[float], start: str) -> None:
-    assert verdict(language_model(losses))[0].startswith(start)
+    assert diagnose(language_model(losses))[0].startswith(start)
 
 
 def test_bleu_has_a_resolution() -> None:
     losses = [4.0, 3.0, 2.5, 2.2, 2.1, 2.1, 2.1, 2.1, 2.1, 2.1]
     scores = [1.0, 9.0, 15.0, 20.0, 22.0, 22.4, 22.6, 22.5, 22.7, 22.9]
-    outcome = classifier(
+    summary = classifier(
         losses,
         scores,
         task="translation",
@@ -183,7 +183,7 @@ def test_bleu_has_a_resolution() -> None:
         trivial={"copied source": {"eval_bleu": 3.0, "test_bleu": 3.1}, "unigram of the targets": {"eval_loss": 6.0}},
         targets=20_000,
     )
-    assert verdict(outcome) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
+    assert diagnose(summary) == ["Leveled off: validation BLEU 22.6 → 22.9 at best in the last fifth (noise: ± 0.5)."]
 
 
 # ---------------------------------------------------------------------------------------------------------------- fit
@@ -202,7 +202,7 @@ def test_overfitting_names_what_is_not_used() -> None:
         "r_drop": 0.0,
         "pretrained": False,
     }
-    sentences = verdict(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))
+    sentences = diagnose(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))
     assert sentences[1] == (
         "It fits the training data but not the validation data (loss 0.0100 on training rows, 0.6000 on validation "
         "rows; accuracy 99.8% on training rows, 84.0% on validation rows). What can help: more training data; "
@@ -211,29 +211,29 @@ def test_overfitting_names_what_is_not_used() -> None:
     )
 
 
-def test_overfitting_with_every_remedy_in_use() -> None:
-    assert verdict(classifier(RISING, PEAKED, **OVERFITTED))[1].endswith("What can help: more training data.")
+def test_overfitting_with_every_advice_in_use() -> None:
+    assert diagnose(classifier(RISING, PEAKED, **OVERFITTED))[1].endswith("What can help: more training data.")
 
 
 def test_r_drop_needs_dropout() -> None:
     settings = {"dropout": 0.0, "r_drop": 0.0}
-    assert verdict(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))[1].endswith(
+    assert diagnose(classifier(RISING, PEAKED, **OVERFITTED, settings=settings))[1].endswith(
         "more training data; `--set dropout=0.1`."
     )
 
 
 def test_a_model_that_improves_is_not_blamed_for_its_training_loss() -> None:
-    assert len(verdict(classifier(FALLING, GROWING, **OVERFITTED))) == 1
+    assert len(diagnose(classifier(FALLING, GROWING, **OVERFITTED))) == 1
 
 
 def test_a_difference_within_the_noise_is_no_overfitting() -> None:
     changes = {"training": {"loss": 0.1, "accuracy": 0.93}, "metrics": {"eval_loss": 0.4, "eval_accuracy": 0.9}}
-    assert len(verdict(classifier(FLAT, STANDING, **changes, rows={"eval": 40}, targets=40))) == 1
+    assert len(diagnose(classifier(FLAT, STANDING, **changes, rows={"eval": 40}, targets=40))) == 1
 
 
 def test_overfitted_language_model() -> None:
     losses = [5, 4.5, 4.2, 4.0, 3.9, 3.95, 4.0, 4.1, 4.2, 4.3]
-    sentences = verdict(language_model(losses, training={"loss": 2.5}))
+    sentences = diagnose(language_model(losses, training={"loss": 2.5}))
     assert sentences[1] == (
         "It fits the training data but not the validation data (loss 2.5000 on training rows, 3.9000 on validation "
         "rows). What can help: more training data; `--set dropout=0.3`."
@@ -242,7 +242,7 @@ def test_overfitted_language_model() -> None:
 
 def test_training_data_that_is_not_fitted_either() -> None:
     changes = {"training": {"loss": 1.39, "accuracy": 0.3}, "metrics": {"eval_loss": 1.4, "eval_accuracy": 0.3}}
-    assert verdict(classifier([1.4] * 10, [0.3] * 10, **changes))[1] == (
+    assert diagnose(classifier([1.4] * 10, [0.3] * 10, **changes))[1] == (
         "It does not fit the training data either (loss 1.390 on training rows, 1.400 with the majority class): try a "
         "higher or lower --learning_rate, a larger model, or longer training."
     )
@@ -250,7 +250,7 @@ def test_training_data_that_is_not_fitted_either() -> None:
 
 def test_a_model_that_is_too_small() -> None:
     losses = [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.8]
-    assert verdict(language_model(losses, training={"loss": 3.7}))[1] == (
+    assert diagnose(language_model(losses, training={"loss": 3.7}))[1] == (
         "It does no better on training rows than on validation rows (loss 3.7000 on training rows, 3.8000 on "
         "validation rows): not regularization, but a larger model or longer training can help."
     )
@@ -263,7 +263,7 @@ def test_below_the_majority_class() -> None:
         "training": {},
         "trivial": {"majority class": {"eval_accuracy": 0.61, "test_accuracy": 0.58, "test_f1": 0.2}},
     }
-    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
+    assert diagnose(classifier(FLAT, STANDING, **changes))[1:] == [
         "Not above a trivial baseline (test accuracy 55.0%, majority class 58.0%): do the labels belong to the rows "
         "(the columns and their order), and is --learning_rate or the number of steps far off?"
     ]
@@ -271,7 +271,7 @@ def test_below_the_majority_class() -> None:
 
 def test_what_may_be_wrong_is_left_out_where_more_is_known() -> None:
     changes = {"training": {"loss": 1.39}, "metrics": {"eval_loss": 1.41, "eval_accuracy": 0.2}}
-    assert verdict(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
+    assert diagnose(classifier([1.4] * 10, [0.2] * 10, **changes))[2:] == [
         "Not above a trivial baseline (validation accuracy 20.0%, majority class 25.0%)."
     ]
 
@@ -284,21 +284,21 @@ def test_below_the_copied_source() -> None:
         "training": {},
         "trivial": {"copied source": {"test_bleu": 2.0}, "unigram of the targets": {"eval_loss": 5.0}},
     }
-    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [
+    assert diagnose(classifier(FLAT, STANDING, **changes))[1:] == [
         "Not above a trivial baseline (test BLEU 1.0, copied source 2.0): are sources and targets aligned, and is "
         "--learning_rate or the number of steps far off?"
     ]
 
 
 @pytest.mark.parametrize(("theirs", "count"), [(0.93, 1), (0.905, 0), (0.5, 0)])
-def test_below_the_linear_machine(theirs: float, count: int) -> None:
+def test_below_the_linear_svm(theirs: float, count: int) -> None:
     changes = {
         "metrics": {"eval_loss": 0.4, "test_accuracy": 0.9},
         "training": {},
         "trained": {"linear classifier": {"test_accuracy": theirs}},
     }
     sentence = "Below the linear classifier (test accuracy 90.0%, linear classifier 93.0%)."
-    assert verdict(classifier(FLAT, STANDING, **changes))[1:] == [sentence] * count
+    assert diagnose(classifier(FLAT, STANDING, **changes))[1:] == [sentence] * count
 
 
 # ------------------------------------------------------------------------------------------------------------ command

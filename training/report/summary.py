@@ -1,4 +1,4 @@
-"""What is measured after training to say how a run went: scores on training rows, and baselines."""
+"""What is measured after training to say how a run went: scores on training rows, baselines, the diagnosis."""
 
 import json
 import math
@@ -21,17 +21,17 @@ from ..run_folder.run import Run
 from ..trainer.time_budget import option_value
 from ..trainer.trainer import RunTrainer
 from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
+from .diagnosis import RunSummary, diagnose
 from .plots import loss_curve
 from .predictions import PREFIXES
-from .verdict import Outcome, verdict
 
-MOST_ROWS, FEWEST_ROWS = 1_000, 64
+MAX_ROWS, MIN_ROWS = 1_000, 64
 """Training rows that are scored."""
 SHARE = 0.05
 """Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
 PREFIX = "train_rows"
-BLEU_OPTIONS = ("tokenize", "lowercase")
-Tokenizers = tuple[PreTrainedTokenizerBase, ...]
+ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
+"""Training arguments that the diagnosis can recommend."""
 
 
 def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
@@ -47,31 +47,30 @@ def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out
         held_out: Number of validation rows.
     """
     batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.world_size
-    enough = max(FEWEST_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
-    count = min(len(rows), MOST_ROWS, max(held_out, FEWEST_ROWS), enough)
+    enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
+    count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
     sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
     without_scores = {"texts", "pixels"} & set(TASKS[task].predicts)
     loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, bool(without_scores)
     try:
-        found = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
+        metrics = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
     finally:
         trainer.args.prediction_loss_only = loss_only
-    known = {name: found[f"{PREFIX}_{name}"] for name in SCORES if f"{PREFIX}_{name}" in found}
-    return {"rows": count, **known}
+    return {"rows": count, **{name: metrics[f"{PREFIX}_{name}"] for name in SCORES if f"{PREFIX}_{name}" in metrics}}
 
 
-def describe_outcome(
+def summarize_run(
     run: Run,
     task: TaskName,
     trainer: RunTrainer,
     rows: DatasetDict,
-    tokenizers: Tokenizers,
+    tokenizers: tuple[PreTrainedTokenizerBase, ...],
     *,
     data: TaskData,
     history: Sequence[dict[str, Any]],
     data_args: Any,
 ) -> None:
-    """Put scores on training rows, baselines and the verdict into `run.details`, and draw `loss_curve.png`.
+    """Put scores on training rows, baselines and the diagnosis into `run.details`, and draw `loss_curve.png`.
 
     Of a finished run there are only baselines for the splits that are scored now.
 
@@ -92,31 +91,26 @@ def describe_outcome(
             run.details["training_rows"] = training_scores(task, trainer, train_rows, len(rows["validation"]))
     if not trainer.is_world_process_zero():
         return
-    bleu = {name: getattr(data_args, f"bleu_{name}") for name in BLEU_OPTIONS if hasattr(data_args, f"bleu_{name}")}
     texts = data.splits["train"]
     if data.stream is not None:
-        for split, found in data.stream.leaks.stats().items() if not run.finished else ():
-            run.details["data"][split] |= found
+        for split, stats in data.stream.leaks.stats().items() if not run.finished else ():
+            run.details["data"][split] |= stats
         report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
+    given = vars(data_args)
+    bleu = {name: given[f"bleu_{name}"] for name in ("tokenize", "lowercase") if f"bleu_{name}" in given}
     fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics, bleu)
     baselines = (*TRIVIAL[task], *(TRAINED.get(task, ()) if trainer.args.baseline else ()))
     with optional("Baselines", run.failed):
         _add_baselines(run, baselines, fitted, rows)
     if not run.finished:
-        with optional("The verdict", run.failed):
-            run.details["verdict"] = verdict(_outcome(run, task, trainer, history))
+        with optional("The diagnosis", run.failed):
+            run.details["diagnosis"] = diagnose(_summary(run, task, trainer, history))
         with optional("loss_curve.png", run.failed):
             loss_curve(history, run.folder / "loss_curve.png")
 
 
 def add_trained_baselines(run: Run, task: TaskName, splits: DatasetDict) -> bool:
-    """Put trained baselines that a finished run lacks into its record; tell whether there are any.
-
-    Args:
-        run: The run.
-        task: What the model does.
-        splits: The data as texts.
-    """
+    """Put trained baselines that a finished run lacks into its record; tell whether there are any."""
     known = run.details.get("baselines", {})
     missing = [baseline for baseline in TRAINED.get(task, ()) if baseline.name not in known]
     if not missing:
@@ -141,62 +135,49 @@ def _add_baselines(
     run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
 
 
-def _outcome(run: Run, task: TaskName, trainer: RunTrainer, log_history: Sequence[dict[str, Any]]) -> Outcome:
-    stats = run.details.get("data", {})
-    baselines, trivial = run.details.get("baselines", {}), {baseline.name for baseline in TRIVIAL[task]}
-    score = SCORES[(trainer.args.metric_for_best_model or "loss").removeprefix("eval_")]
+def _summary(run: Run, task: TaskName, trainer: RunTrainer, history: Sequence[dict[str, Any]]) -> RunSummary:
+    args, state, budget = trainer.args, trainer.state, trainer.budget
+    stats, baselines = run.details.get("data", {}), run.details.get("baselines", {})
+    trivial = {baseline.name for baseline in TRIVIAL[task]}
     training = {name: value for name, value in run.details.get("training_rows", {}).items() if name in SCORES}
-    if "wide" in run.details:
-        training = {}  # a linear classifier knows its training texts by heart: that says nothing of the stack
-    return Outcome(
+    if "ngram_logits" in run.details:
+        training = {}  # a linear classifier memorizes its training texts: that says nothing of the stack
+    validation = stats.get("validation", {})
+    targets = validation.get("rows", 1)  # about how many predictions the validation loss is a mean of
+    if "classes" not in TASKS[task].predicts:
+        length = validation.get("target mean length", validation.get("mean length", 1))
+        targets = round(targets * length * (args.mlm_probability if task in ("masked", "mlm+nsp") else 1.0))
+    if budget is not None and state.max_steps != budget.largest:
+        more = budget.option, option_value(budget.option, 2 * budget.amount)
+    else:
+        option = "max_epochs" if budget is not None else "max_steps" if args.max_steps > 0 else "num_train_epochs"
+        more = option, f"{2 * getattr(args, option):g}" if option != "max_steps" else str(2 * args.max_steps)
+    return RunSummary(
         task=task,
-        score=score,
-        log_history=log_history,
-        steps=trainer.state.global_step,
-        planned=trainer.state.max_steps,
-        length=f"{trainer.state.max_steps:,}" if trainer.budget is None else trainer.budget.steps_text(trainer.state),
+        score=SCORES[(args.metric_for_best_model or "loss").removeprefix("eval_")],
+        log_history=history,
+        steps=state.global_step,
+        planned=state.max_steps,
+        length=f"{state.max_steps:,}" if budget is None else budget.steps_text(state),
         metrics=run.metrics,
         training=training,
         trivial={name: scores for name, scores in baselines.items() if name in trivial},
         trained={name: scores for name, scores in baselines.items() if name not in trivial},
         rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},
-        targets=_targets(task, stats.get("validation", {}), trainer),
+        targets=targets,
         command=run.command,
-        more=_more(trainer),
+        more=more,
         settings=_settings(run, task, trainer),
     )
 
 
-def _targets(task: TaskName, stats: Mapping[str, Any], trainer: RunTrainer) -> int:
-    """Return about how many predictions the validation loss is a mean of."""
-    rows = stats.get("rows", 1)
-    if "classes" in TASKS[task].predicts:
-        return rows
-    length = stats.get("target mean length", stats.get("mean length", 1))
-    share = trainer.args.mlm_probability if task in ("masked", "mlm+nsp") else 1.0
-    return round(rows * length * share)
-
-
-def _more(trainer: RunTrainer) -> tuple[str, str]:
-    """Return the option that ends the training, and twice its value."""
-    training_args, budget = trainer.args, trainer.budget
-    if budget is not None:
-        if trainer.state.max_steps == budget.largest:
-            return "max_epochs", f"{2 * training_args.max_epochs:g}"
-        return budget.option, option_value(budget.option, 2 * budget.amount)
-    if training_args.max_steps > 0:
-        return "max_steps", str(2 * training_args.max_steps)
-    return "num_train_epochs", f"{2 * training_args.num_train_epochs:g}"
-
-
 def _settings(run: Run, task: TaskName, trainer: RunTrainer) -> dict[str, Any]:
-    """Return the settings that `REMEDIES` of the verdict are chosen by, those that the task has."""
+    """Return the settings that advice is chosen by, those that the task has."""
     model: Any = trainer.model
     pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
-    found = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
-    if "classes" not in TASKS[task].predicts and "texts" not in TASKS[task].predicts:
-        return found  # whose losses are probabilities of text, which smoothing would spoil, or distances of pixels
-    offered = {entry.name for entry in fields(trainer.args)}
-    names = offered & {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
-    found |= {name: getattr(trainer.args, name) for name in names}
-    return found | ({"pretrained": pretrained} if task == "classification" else {})
+    settings = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
+    if not {"classes", "texts"} & set(TASKS[task].predicts):
+        return settings  # whose losses are probabilities of text, which smoothing would spoil, or distances of pixels
+    offered = ADVISED & {entry.name for entry in fields(trainer.args)}
+    settings |= {name: getattr(trainer.args, name) for name in offered}
+    return settings | ({"pretrained": pretrained} if task == "classification" else {})
