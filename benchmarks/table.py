@@ -35,7 +35,7 @@ from transformers import GenerationConfig, HfArgumentParser, LogitsProcessor, Pr
 from weights import END, FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
-from vanillaformer.data.preprocessing.packed_batches import PackedPairs, PackedTexts
+from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.training.machine import keep_freed_memory
 
 Rows = list[list[int]]

@@ -20,13 +20,7 @@ BATCH_BYTES = 2**20
 
 
 def arrow_file(name: str, schema: pa.Schema, tables: Callable[[], Iterable[pa.Table | pa.RecordBatch]]) -> Dataset:
-    """Return the rows of a file of the cache, which is written first if it is not there.
-
-    Args:
-        name: Name of the file, which says all that its content depends on. Without caching it is a temporary one.
-        schema: Its columns.
-        tables: Gives the rows in parts that fit into memory.
-    """
+    """Return the rows of a file of the cache, which is written first if it is not there."""
     folder = Path(datasets.config.HF_DATASETS_CACHE) / FOLDER if datasets.is_caching_enabled() else None
     folder = folder or Path(get_temporary_cache_files_directory())
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,10 +87,6 @@ class TextColumn:
     """The texts of a column, to be iterated any number of times; in memory is one batch of them.
 
     `datasets` gives the cells of a column one by one, which takes as long as training a tokenizer on them.
-
-    Args:
-        rows: The rows.
-        column: The column.
     """
 
     def __init__(self, rows: Dataset, column: str):

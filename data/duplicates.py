@@ -81,13 +81,7 @@ def _data(split: str) -> str:
 
 
 class LeakCounter:
-    """Finds held-out rows among training rows that pass by; a worker that reads a stream shares what it finds.
-
-    Args:
-        keys: The keys of the rows of each held-out split.
-        column: The source or text, for messages.
-        drop: Whether such rows are left out of the training data.
-    """
+    """Finds held-out rows among training rows that pass by; a worker that reads a stream shares what it finds."""
 
     def __init__(self, keys: Mapping[str, np.ndarray], column: str, *, drop: bool = False):
         self.keys, self.column, self.drop = dict(keys), column, drop
@@ -124,13 +118,7 @@ def text_numbers(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
 
 
 def text_keys(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
-    """Return a hash of 64 bits of each row's text: two of a million texts have the same with a chance of 3e-8.
-
-    Args:
-        rows: The rows.
-        column: A column of texts or of images.
-        exact: Whether only equal texts have the same key, or all that are alike.
-    """
+    """Return a hash of 64 bits of each row's text: two of a million texts have the same with a chance of 3e-8."""
     keys = [np.zeros(0, np.uint64)]
     for cells in arrow_column(rows, column).chunks:
         if exact or pa.types.is_large_binary(cells.type):

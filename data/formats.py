@@ -18,6 +18,8 @@ ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
 """Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
 and of why it cannot be read."""
 
+NAME = "name"
+"""Column of the name of an image's file, empty where it has none."""
 MAX_CELL = 1 << 26
 """Characters of a cell; a longer one has a quotation mark that was never closed."""
 FIRST_ROWS = 1_000
@@ -48,6 +50,23 @@ class ReadOptions:
     separator: str | None = None
     quoting: Quoting | None = None
     sample_by: str = "line"
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How images are read.
+
+    Attributes:
+        size: Height and width in pixels.
+        folder: Where relative paths begin.
+        workers: Threads that decode.
+        kept: Whether the pixels are kept for another run.
+    """
+
+    size: int = 0
+    folder: Path = Path()
+    workers: int = 1
+    kept: bool = True
 
 
 def format_of(path: Path) -> str:
@@ -299,6 +318,13 @@ def _unicode(column: str, text: str) -> str:
     except UnicodeEncodeError as error:  # JSON can hold half of a surrogate pair
         raise TypeError(f"the {column} is not Unicode ({error.reason})") from None
     return text
+
+
+def image_cell(cell: Any) -> dict[str, Any]:
+    """Return the bytes and the path of an image, as the feature `Image` of `datasets` has them."""
+    if isinstance(cell, Mapping):
+        return {"bytes": cell.get("bytes"), "path": cell.get("path")}
+    return {"bytes": cell, "path": None} if isinstance(cell, bytes) else {"bytes": None, "path": cell}
 
 
 READERS: dict[str, Callable[[Paths, Columns, ReadOptions], Iterator[Row]]] = {

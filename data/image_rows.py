@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -11,7 +10,7 @@ from statistics import median
 from typing import Any
 
 import pyarrow as pa
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, Features, Value
 from datasets.fingerprint import generate_random_fingerprint
 
 from vanillaformer.console.progress import Advance, stage
@@ -19,11 +18,9 @@ from vanillaformer.console.reporting import report
 
 from . import images
 from .arrow_files import arrow_file
-from .formats import FILE, PROBLEM, ROW
+from .formats import FILE, NAME, PROBLEM, ROW, ImageOptions, image_cell
 from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
 
-NAME = "name"
-"""Column of the name of an image's file, empty where it has none."""
 DECODED = Features({"image": Value("large_binary"), NAME: Value("string"), PROBLEM: Value("string")})
 AT_ONCE = 256
 """Images that are decoded together."""
@@ -38,31 +35,8 @@ Cell = tuple[str, bytes | Path | None]
 """The name of an image's file, and its bytes or its path; None for a row without an image."""
 
 
-@dataclass(frozen=True)
-class ImageOptions:
-    """How images are read.
-
-    Attributes:
-        size: Height and width in pixels.
-        folder: Where relative paths begin.
-        workers: Threads that decode.
-        kept: Whether the pixels are kept for another run.
-    """
-
-    size: int = 0
-    folder: Path = Path()
-    workers: int = 1
-    kept: bool = True
-
-
 def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_bad: bool = False) -> Dataset:
     """Return the images in a folder as rows of paths, with the name of the folder that each is in as its class.
-
-    Args:
-        option: The option that named the folder.
-        folder: The folder; if no classes are needed, images may be anywhere in it.
-        columns: The columns of the task, by the option that names each.
-        skip_bad: Leave out classes without images; otherwise they are an error.
 
     Raises:
         ValueError: There are no images, or not a folder for each class.
@@ -120,11 +94,6 @@ def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
     """Return images as pixels: columns `image`, `NAME` and `PROBLEM`, which says why one cannot be read.
 
     The pixels are in a file that is mapped into memory, and kept for the next run on the same images.
-
-    Args:
-        rows: Rows with images: paths, or structs of bytes and path.
-        column: The column of the images.
-        options: How they are read.
 
     Raises:
         ValueError: There are too many to keep their pixels.
@@ -184,18 +153,3 @@ def _cells(rows: Dataset, column: str, folder: Path) -> Iterator[Cell]:
             start = folder if file is None else Path(file).parent
             data, path = image_cell(cell).values()
             yield path or "", data if data is not None else start / path if path else None
-
-
-def image_cell(cell: Any) -> dict[str, Any]:
-    """Return the bytes and the path of an image, as the feature `Image` of `datasets` has them."""
-    if isinstance(cell, Mapping):
-        return {"bytes": cell.get("bytes"), "path": cell.get("path")}
-    return {"bytes": cell, "path": None} if isinstance(cell, bytes) else {"bytes": None, "path": cell}
-
-
-def undecoded(rows: Any) -> Any:
-    """Return rows, or a stream of them, whose images are given as they are stored."""
-    for name, feature in (rows.features or {}).items():
-        if isinstance(feature, Image):
-            rows = rows.cast_column(name, Image(decode=False))
-    return rows

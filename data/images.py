@@ -48,9 +48,6 @@ def pillow() -> Any:
 def read_image(source: bytes | str | os.PathLike[str]) -> Any:
     """Return an image as a `PIL.Image.Image` in RGB.
 
-    Args:
-        source: The bytes of a file, or its path.
-
     Raises:
         ValueError: It cannot be read, in words that follow the name of the file.
     """

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 from vanillaformer.console.progress import stage
 
 from .arguments import COLUMNS, SPLITS, DataArguments
-from .image_rows import NAME, usual_size
+from .formats import NAME
 from .labels import encode_labels, label_names, with_labels
 from .rows import ORDER, DataStats, SplitRows, by_column, in_order, task_rows, text_columns
 from .sources import Source, find_sources
@@ -98,6 +98,8 @@ def _checked_rows(sources: dict[str, Source], data_args: DataArguments, task: Ta
         parts[split] = text_columns(part, {**source.columns, **source.more_columns})
     columns = sources["train"].columns
     if TASKS[task].reads_images and data_args.image_size is None:
+        from .image_rows import usual_size  # which only tasks of images need
+
         data_args.image_size = usual_size(parts["train"].rows, columns["image_column"], parts["train"].images)
     if data_args.split_column is not None:
         parts = by_column(parts["train"], data_args.split_column)

@@ -13,8 +13,7 @@ from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, SPLITS
 from .arrow_files import arrow_column, distinct_cells, select_rows
-from .formats import FILE, LINES, PROBLEM, ROW, check_columns, needed_cells
-from .image_rows import ImageOptions, decoded
+from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
 from .order import order_keys, order_word
 from .tasks import TASKS, TaskName
 
@@ -76,6 +75,10 @@ class SplitRows:
         self.report("bad", f"{self.share(count)} are bad and left out, first {what}.")
         return self.select(~bad, BAD)
 
+    def without_problems(self, problems: pa.ChunkedArray) -> "SplitRows":
+        """Return the rows without a problem; raises as `without` does."""
+        return self.without(np.asarray(pc.is_valid(problems), dtype=bool), lambda index: problems[index].as_py())
+
     def select(self, chosen: np.ndarray, reason: str) -> "SplitRows":
         """Return the chosen rows, and count the others under a reason."""
         self.stats[reason] = self.stats.get(reason, 0) + int((~chosen).sum())
@@ -100,12 +103,8 @@ class SplitRows:
         return f"row {row.get(ROW, index + 1)}" + (f" of {row[FILE]}" if FILE in row else "")
 
 
-def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
+def text_columns(split: SplitRows, columns: Columns) -> SplitRows:
     """Return the rows that can be read, with the needed columns, as texts or labels.
-
-    Args:
-        split: Rows of any columns.
-        columns: The columns needed, by the option that names each; `translation.en` reaches into a struct.
 
     Raises:
         ValueError: A column is missing, or a row cannot be read.
@@ -114,7 +113,14 @@ def text_columns(split: SplitRows, columns: Mapping[str, str]) -> SplitRows:
     check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)
     reserved = [name for name in rows.column_names if name in RESERVED]
     rows = rows.select_columns([*dict.fromkeys(columns.values()), *reserved])
-    others = {option: name for option, name in columns.items() if not _is_plain(option, rows.features[name])}
+    others = {}
+    for option, name in columns.items():  # texts, images, classes, and numbers where no text is needed, stay
+        feature = rows.features[name]
+        is_text = getattr(feature, "dtype", None) in ("string", "large_string")
+        is_image = option == "image_column" and isinstance(feature, Image | dict)
+        is_class = option not in TEXT_OPTIONS and isinstance(feature, Value | ClassLabel)
+        if not (is_text or is_image or is_class):
+            others[option] = name
     if others:
         old = [*others.values(), *({PROBLEM} & set(reserved))]
         features = {name: feature for name, feature in rows.features.items() if name not in old}
@@ -141,9 +147,7 @@ def readable_rows(split: SplitRows) -> SplitRows:
                 f"{lines[longest]:,} lines: is its quotation mark closed in the right place?",
             )
     if PROBLEM in split.rows.column_names:
-        problems = arrow_column(split.rows, PROBLEM)
-        unreadable = np.asarray(pc.is_valid(problems), dtype=bool)
-        split = split.without(unreadable, lambda index: problems[index].as_py())
+        split = split.without_problems(arrow_column(split.rows, PROBLEM))
     read = [name for name in (LINES, PROBLEM) if name in split.rows.column_names]
     return split.with_rows(split.rows.remove_columns(read))
 
@@ -203,13 +207,8 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
     return split.with_rows(select_rows(split.rows.add_column(ORDER, values), np.argsort(ranks, kind="stable")))
 
 
-def task_rows(split: SplitRows, columns: Mapping[str, str], task: TaskName) -> SplitRows:
+def task_rows(split: SplitRows, columns: Columns, task: TaskName) -> SplitRows:
     """Return the rows in the task's columns, with a text in each; blank texts of a language model are dropped.
-
-    Args:
-        split: Rows that hold texts.
-        columns: Their columns for the task, by the option that names each.
-        task: The task.
 
     Raises:
         ValueError: Naming the first row without a text, unless such rows are skipped; or if no row is left.
@@ -223,7 +222,12 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
     """Return the rows of the task's columns that have a text, or an image, in each."""
     for column in COLUMNS[task]:
         if column == "image":
-            split = _with_pixels(split, column)
+            from .image_rows import decoded  # which only tasks of images need
+
+            found = decoded(split.rows, column, split.images)
+            problems = arrow_column(found, PROBLEM)
+            pixels = concatenate_datasets([split.rows.remove_columns(column), found.remove_columns(PROBLEM)], axis=1)
+            split = split.with_rows(pixels).without_problems(problems)
         elif column != "label":
             split = _with_texts(split, column, drop_blank=not TASKS[task].whole_texts)
     if not len(split.rows) and split.reported is None:
@@ -243,23 +247,6 @@ def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows
             report(f"{split.name}: {blank.sum()} of {len(blank)} texts are blank and left out.")
         split, empty, blank = split.select(~blank, BLANK), empty[~blank], blank[~blank]
     return split.without(empty | blank, lambda _: f"the {column} is empty", hint="fill it in, remove it, or ")
-
-
-def _with_pixels(split: SplitRows, column: str) -> SplitRows:
-    """Return the rows whose image can be read, with its pixels in place of its file, and its name."""
-    found = decoded(split.rows, column, split.images)
-    problems = arrow_column(found, PROBLEM)
-    rows = concatenate_datasets([split.rows.remove_columns(column), found.remove_columns(PROBLEM)], axis=1)
-    unreadable = np.asarray(pc.is_valid(problems), dtype=bool)
-    return split.with_rows(rows).without(unreadable, lambda index: problems[index].as_py())
-
-
-def _is_plain(option: str, feature: Any) -> bool:
-    """Return whether a column can be used as it is: texts, images, classes, and numbers where no text is needed."""
-    if option == "image_column" and isinstance(feature, Image | dict):
-        return True
-    is_text = getattr(feature, "dtype", None) in ("string", "large_string")
-    return is_text or (isinstance(feature, Value | ClassLabel) and option not in TEXT_OPTIONS)
 
 
 def distinct_words(rows: Dataset, column: str) -> tuple[list[Any], np.ndarray]:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from datasets import Dataset, load_dataset
+from datasets import Dataset, Image, load_dataset
 from datasets import IterableDataset as Stream
 
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .embedded import embedded_corpus
 from .files import find_files, load_files, named, stream_files
-from .formats import READERS, ROW, Columns, Paths, format_of
-from .image_rows import ImageOptions, folder_rows, undecoded
+from .formats import READERS, ROW, Columns, ImageOptions, Paths, format_of
 from .tasks import TASKS, TaskName
 
 
@@ -76,7 +76,7 @@ def _hub(
         raise ValueError(f"{where} has no split 'train'; its splits are: {listed}")
     sources = {}
     for split, name in names.items():
-        rows = undecoded(dataset[name])
+        rows = _undecoded(dataset[name])
         if isinstance(rows, Dataset):
             rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
         more = more_columns if split == "train" else {}
@@ -106,11 +106,13 @@ def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_colu
     sources = {}
     for split, paths in files.items():
         rows, images = (
-            undecoded(read(paths, {**columns, **more_columns}, options)),
+            _undecoded(read(paths, {**columns, **more_columns}, options)),
             ImageOptions(folder=paths[0][0].parent),
         )
         sources[split] = Source(named(paths), rows, columns, more_columns, images)
     for split, folder in folders.items():
+        from .image_rows import folder_rows  # which only tasks of images need
+
         rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
         sources[split] = Source(str(folder), rows, columns, {})
     return sources
@@ -134,3 +136,11 @@ def _check_text_files(split: str, sides: Sequence[Sequence[Path]], task: TaskNam
             )
         if "label" in COLUMNS[task] or TASKS[task].reads_images:
             raise ValueError(f"--{split}_file is a .txt file, which has no columns: use .csv, .jsonl or .parquet")
+
+
+def _undecoded(rows: Any) -> Any:
+    """Return rows, or a stream of them, whose images are given as they are stored."""
+    for name, feature in (rows.features or {}).items():
+        if isinstance(feature, Image):
+            rows = rows.cast_column(name, Image(decode=False))
+    return rows

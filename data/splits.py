@@ -21,13 +21,7 @@ NEAR = 0.2
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
-    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them.
-
-    Args:
-        dataset: The splits, of which `train` is one.
-        task: The task; rows are distinguished by its first column.
-        data_args: How much is held out, and how much is used of each split.
-    """
+    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them."""
     column, exact = COLUMNS[task][0], not TASKS[task].whole_texts
     dataset, before = _capped(dataset, data_args), cast(DataStats, {})
     if data_args.drop_leaked_rows:  # before other rows are held out of those that stay

@@ -1,7 +1,13 @@
-"""Streams: splits that are read during training, and their first rows, which are loaded before it."""
+"""Streams: splits that are read during training, and their first rows, which are loaded before it.
 
-from collections.abc import Iterator
+A stream is never whole in memory, nor on disk where it comes from the Hub. Every process reads all of it and takes its
+part of each batch, so that the batches are the same on any number of processes. A stream begins again, in another
+order, when it has ended; a resumed run skips what it has read.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from math import inf
 from typing import Any
 
@@ -10,17 +16,29 @@ import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 from datasets import IterableDataset as Stream
 from datasets.fingerprint import generate_random_fingerprint
+from torch.utils.data import IterableDataset, get_worker_info
 
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 
-from .arguments import COLUMNS, DataArguments
+from .arguments import COLUMNS, DataArguments, LongTexts
 from .arrow_files import select_rows
 from .duplicates import LeakCounter, text_keys, without_leaks
 from .files import batched
-from .formats import FILE, LINES, PROBLEM, ROW, Columns, check_columns, column_names, needed_cells
-from .image_rows import LOOKED_AT, ImageOptions, image_cell, usual_size
+from .formats import (
+    FILE,
+    LINES,
+    PROBLEM,
+    ROW,
+    Columns,
+    ImageOptions,
+    check_columns,
+    column_names,
+    image_cell,
+    needed_cells,
+)
 from .labels import with_labels
+from .preprocessing.blocks import Blocks
 from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
 from .sources import Source
 from .tasks import TASKS, TaskName
@@ -95,11 +113,7 @@ class TextStream:
     reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Look at the first row.
-
-        Raises:
-            ValueError: The stream is empty, or lacks a column.
-        """
+        """Look at the first row; raise ValueError if there is none, or if it lacks a column."""
         first = next(iter(self.source), None)
         if first is None:
             raise ValueError(f"{self.name} has no rows")
@@ -132,11 +146,7 @@ class TextStream:
             report(f"{self.name}: {bad:,} of {number:,} rows are bad and left out.")
 
     def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
-        """Return as many usable rows, or all of them.
-
-        Raises:
-            ValueError: No row can be used.
-        """
+        """Return as many usable rows, or all of them; raise ValueError if no row can be used."""
         parts: list[Dataset] = []
         missing = inf if size is None else size
         for batch in self.batches(size=missing):
@@ -155,6 +165,8 @@ class TextStream:
 
     def usual_image_size(self) -> int:
         """Return the side of the images by the first of them."""
+        from .image_rows import LOOKED_AT, usual_size  # which only tasks of images need
+
         first = self._table(list(enumerate(self.source.take(LOOKED_AT), start=1)))
         return usual_size(first.rows, "image", self.images)
 
@@ -238,3 +250,60 @@ def open_streams(
     for split, found in train.leaks.stats().items():
         parts[split].stats |= found
     return parts, train
+
+
+class StreamedRows(IterableDataset):
+    """Tokenized rows without an end: the epochs of a stream one after the other.
+
+    Attributes:
+        first_rows: The first of the rows, in the order of the data.
+    """
+
+    first_rows: Dataset | None = None
+
+    def __init__(
+        self,
+        texts: TextStream,
+        encode: Callable[[dict[str, list[Any]]], dict[str, list[Any]]],
+        blocks: Blocks | None = None,
+        long_texts: LongTexts = "cut",
+    ):
+        self.texts, self.encode, self.blocks, self.long_texts = texts, encode, blocks, long_texts
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        workers = get_worker_info()
+        if workers is not None and workers.num_workers > 1:
+            raise ValueError(
+                f"--dataloader_num_workers {workers.num_workers}: a stream can be read by one worker only"
+            )
+        for epoch in count():
+            empty = True
+            for row in self.epoch_rows(epoch):
+                empty = False
+                yield row
+            if empty:
+                raise ValueError(f"{self.texts.name}: --streaming finds no rows to train on")
+
+    def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
+        """Yield the rows of one epoch."""
+        made = (row for batch in self.texts.batches(epoch) for row in self._encoded(batch))
+        if self.blocks is None:
+            return made
+        found = self.blocks.cut(np.array(row["input_ids"], np.int32) for row in made)
+        return ({"input_ids": block} for blocks in found for block in blocks.tolist())
+
+    def _encoded(self, batch: SplitRows) -> Iterator[dict[str, Any]]:
+        columns = batch.rows[:]
+        encoded = dict(self.encode(columns))
+        if "label" in columns:
+            encoded["labels"] = columns["label"]
+        cuts = [name for name in encoded if name.endswith("_cut")]
+        for index in range(len(batch.rows)):
+            long = [name.removesuffix("_cut") for name in cuts if encoded[name][index]]
+            if long and self.long_texts == "error":
+                raise ValueError(
+                    f"{batch.name}, {batch.row_name(index)}: the {long[0]} has too many tokens; --long_texts cut "
+                    "or skip, or a larger --max_length, --max_source_length, --max_target_length"
+                )
+            if not (long and self.long_texts == "skip"):
+                yield {name: values[index] for name, values in encoded.items() if name not in cuts}

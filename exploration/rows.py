@@ -16,10 +16,14 @@ from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.collators import EpochCollator
-from vanillaformer.data.preprocessing.encoding import set_truncation_side
 from vanillaformer.data.preprocessing.images import ImageCollator
 from vanillaformer.data.preprocessing.language_model import language_model_collator, language_model_rows
-from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS, classification_rows, translation_rows
+from vanillaformer.data.preprocessing.tokenizing import (
+    RAW_TEXTS,
+    classification_rows,
+    set_truncation_side,
+    translation_rows,
+)
 from vanillaformer.data.splits import cap
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.training.run_folder.files import RECORD

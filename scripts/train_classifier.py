@@ -17,10 +17,9 @@ from transformers import DataCollatorWithPadding
 from vanillaformer.console.program import program
 from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.labels import label_names
-from vanillaformer.data.preprocessing.encoding import encode_texts, set_truncation_side
-from vanillaformer.data.preprocessing.packed_batches import PackedBatches, fit_packing
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.data.preprocessing.tokenizing import classification_rows
+from vanillaformer.data.preprocessing.packing import PackedBatches, fit_packing
+from vanillaformer.data.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.programs import Arguments, parse_arguments
 from vanillaformer.training.report.card.examples import WIDTH, example_row, opening

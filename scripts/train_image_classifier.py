@@ -16,7 +16,7 @@ from vanillaformer.console.program import program
 from vanillaformer.data.images import pillow
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.preprocessing.images import ImageCollator, PatchMasking, encode_images, image_rows
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.training.image_models import image_fields, prepare_processor, set_image_size
 from vanillaformer.training.metrics import classification_metrics
 from vanillaformer.training.programs import Arguments, parse_arguments

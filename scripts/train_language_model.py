@@ -23,7 +23,7 @@ from vanillaformer.data.preprocessing.language_model import (
     resolve_arguments,
 )
 from vanillaformer.data.preprocessing.packing import check_attention
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
+from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.training import metrics
 from vanillaformer.training.models import set_generation
 from vanillaformer.training.programs import Arguments, parse_arguments

@@ -15,10 +15,9 @@ from transformers import DataCollatorForSeq2Seq
 
 from vanillaformer.console.program import program
 from vanillaformer.data.arrow_files import TextColumn
-from vanillaformer.data.preprocessing.encoding import encode_pairs
-from vanillaformer.data.preprocessing.packed_batches import PackedBatches, fit_packing
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.data.preprocessing.tokenizing import translation_rows
+from vanillaformer.data.preprocessing.packing import PackedBatches, fit_packing
+from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
+from vanillaformer.data.streaming import StreamedRows
 from vanillaformer.training.metrics import sacrebleu_signatures, translation_metrics
 from vanillaformer.training.models import fit_decoding, set_generation
 from vanillaformer.training.programs import Arguments, parse_arguments

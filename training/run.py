@@ -23,8 +23,7 @@ from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.preprocessing.images import describe_images
 from vanillaformer.data.preprocessing.statistics import describe_data, shortfalls
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.data.streaming import check_streaming
+from vanillaformer.data.streaming import StreamedRows, check_streaming
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 

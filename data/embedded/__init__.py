@@ -5,11 +5,17 @@ from typing import Any
 
 from ..tasks import TaskName
 from .cldr_translation import DEFAULT_KINDS, cldr_translation, translation_corpus, unseen_examples
-from .corpus import Corpus
-from .digits import digits, digits_corpus
+from .corpora import (
+    LANGUAGES,
+    Corpus,
+    classification_corpus,
+    digits,
+    digits_corpus,
+    language_model_corpus,
+    language_names,
+    standard_library,
+)
 from .kinds import KINDS
-from .language_names import LANGUAGES, classification_corpus, language_names
-from .standard_library import language_model_corpus, standard_library
 
 CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
     "translation": translation_corpus,

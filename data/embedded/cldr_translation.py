@@ -9,7 +9,7 @@ from typing import Any
 from babel import Locale, UnknownLocaleError
 from datasets import Dataset, DatasetDict
 
-from .corpus import Corpus, language_code
+from .corpora import Corpus, language_code
 from .kinds import KINDS, PATTERN_KINDS, Kind
 
 DEFAULT_KINDS = tuple(PATTERN_KINDS)

@@ -47,13 +47,7 @@ class AugmentationArguments:
 
 
 def augmented(images: torch.Tensor, draws: torch.Tensor, arguments: AugmentationArguments) -> torch.Tensor:
-    """Return normalized images (B, C, H, W) changed as the arguments say.
-
-    Args:
-        images: The images.
-        draws: Numbers from 0 to 1 that decide how (B, `DRAWS`).
-        arguments: What is done.
-    """
+    """Return normalized images (B, C, H, W) changed as the arguments say."""
     if arguments.flip in ("horizontal", "both"):
         images = mirrored(images, draws[:, 0] < 0.5, dimension=3)
     if arguments.flip in ("vertical", "both"):
@@ -84,11 +78,6 @@ def erased(images: torch.Tensor, draws: torch.Tensor, probability: float) -> tor
 
     Random erasing (Zhong et al. 2020, arXiv 1708.04896). A rectangle that would not fit is as high or wide as the
     image.
-
-    Args:
-        images: The images.
-        draws: Numbers from 0 to 1 (B, 4): whether, area and shape, row, column. The first also decides the shape.
-        probability: Probability of erasing.
     """
     size = torch.tensor(images.shape[2:])  # height, width
     area = ERASED_AREA[0] + draws[:, 1] * (ERASED_AREA[1] - ERASED_AREA[0])

@@ -35,12 +35,7 @@ class BatchArguments:
 
 
 class RandomEpochs(Sampler[int]):
-    """Rows in an order drawn anew for every epoch from seed and epoch.
-
-    Args:
-        count: Number of rows.
-        seed: Seed of all the orders.
-    """
+    """Rows in an order drawn anew for every epoch from seed and epoch."""
 
     def __init__(self, count: int, seed: int):
         self.count, self.seed, self.epoch = count, seed, 0
@@ -66,13 +61,7 @@ class RandomEpochs(Sampler[int]):
 
 
 class LengthGroupedEpochs(RandomEpochs):
-    """The same, with rows of similar length together, and the batches in random order.
-
-    Args:
-        lengths: Length of each row.
-        batch_size: Rows in one step of all processes together.
-        seed: Seed of all the orders.
-    """
+    """The same, with rows of similar length together, and the batches in random order."""
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
         super().__init__(len(lengths), seed)
@@ -93,13 +82,6 @@ class ProcessBatches(Sampler[list[int]]):
 
     Where the last batch of an epoch has fewer rows than there are processes, those without one are idle: they get the
     first of them to work on, which is not to count.
-
-    Args:
-        order: The rows in the order of the epoch.
-        batch_size: Rows of one process.
-        processes: Number of processes.
-        process: Which of them this is.
-        drop_last: Whether an incomplete last batch is left out.
     """
 
     def __init__(self, order: Any, batch_size: int, processes: int, process: int, *, drop_last: bool = False):

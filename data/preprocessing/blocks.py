@@ -14,8 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..arrow_files import arrow_file, batch_size
-from .encoding import Batch, frame, token_ids
-from .tokenizing import TokenizedSplits, map_splits
+from .tokenizing import Batch, TokenizedSplits, frame, map_splits, token_ids
 
 IDS = List(Value("int32"))
 """Token ids, in half the memory and disk that `datasets` would take for them."""

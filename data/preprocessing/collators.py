@@ -87,9 +87,6 @@ class BlockCollator:
     """Makes batches of blocks for a causal language model, of which the last of a split is shorter: filled up.
 
     Labels ignore filled positions, not a token: where a tokenizer pads with its </s>, texts still end in it.
-
-    Args:
-        tokenizer: The tokenizer, which says what pads.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -104,11 +101,7 @@ class BlockCollator:
 
 
 class PackedCollator:
-    """Makes batches of packed rows for a causal language model: ids, positions, and labels but for first tokens.
-
-    Args:
-        tokenizer: The tokenizer, which says what pads.
-    """
+    """Makes batches of packed rows for a causal language model: ids, positions, and labels but for first tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.padding = pad_token(tokenizer)

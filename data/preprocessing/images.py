@@ -26,13 +26,7 @@ SMALLEST_DEVIATION = 1e-3
 
 
 class ImageCollator(EpochCollator):
-    """Makes batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B).
-
-    Args:
-        processor: Says the size, and what pixels are normalized by.
-        augmentation: How training images are changed; None for not at all.
-        seed: Seed of the changes.
-    """
+    """Makes batches of images: `pixel_values` (B, C, S, S) and, where rows have them, `labels` (B)."""
 
     def __init__(self, processor: Any, augmentation: AugmentationArguments | None = None, seed: int = 0):
         self.size = processor.size["height"], processor.size["width"]
@@ -66,15 +60,7 @@ class ImageCollator(EpochCollator):
 
 
 class PatchMasking(ImageCollator):
-    """The same with `bool_masked_pos` (B, N): which of the N patches of an image are hidden (Xie et al. 2022).
-
-    Args:
-        processor: As above.
-        patch_size: Side of a patch in pixels.
-        ratio: Part of the patches that is hidden, at least one.
-        augmentation: As above.
-        seed: Seed of changes and masks.
-    """
+    """The same with `bool_masked_pos` (B, N): which of the N patches of an image are hidden (Xie et al. 2022)."""
 
     def __init__(self, processor: Any, patch_size: int, ratio: float, augmentation: Any = None, seed: int = 0):
         super().__init__(processor, augmentation, seed)
@@ -102,12 +88,7 @@ def unpacked(pixels: Sequence[bytes], size: tuple[int, int]) -> torch.Tensor:
 
 
 def new_processor(rows: Dataset, size: int) -> Any:
-    """Return the image processor of images of a size, which normalizes by their mean and deviation.
-
-    Args:
-        rows: Training rows with `image`; of many, an even sample is looked at.
-        size: Rows and columns of an image.
-    """
+    """Return the image processor of images of a size, which normalizes by their mean and deviation."""
     chosen = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)).with_format("arrow")
     sums, count = np.zeros((2, CHANNELS)), 0
     for table in chosen.iter(batch_size(rows)):
@@ -145,13 +126,7 @@ def encode_images(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def describe_images(rows: Mapping[str, Dataset], data_stats: DataStats, *, sample: bool = False) -> DataStats:
-    """Report how many images there are of each class; return all statistics.
-
-    Args:
-        rows: Rows of `image_rows` by split.
-        data_stats: By split, how many rows were left out, or occur in the training data too.
-        sample: Whether the training rows are only the first of a stream.
-    """
+    """Report how many images there are of each class; return all statistics."""
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
     stats = {split: {"rows": len(part), **data_stats.get(split, {})} for split, part in rows.items()}

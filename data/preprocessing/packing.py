@@ -1,32 +1,51 @@
-"""Short texts packed into rows without attention between them: no padding, and nothing learned across texts.
+"""Texts packed into rows without attention between them: no padding, and nothing learned across texts.
 
-The model separates the texts of a row by their positions, which start at 0 in each: from these transformers makes the
-masks when no `attention_mask` is given. So the collators give none, and padding is one more text without labels.
+Rows of a language model are packed once, before training; pairs and classified texts while a batch is made, which has
+the same texts with packing as without: its loss and gradient are the same, on any number of processes. The model
+separates the texts of a row by their positions, which start at 0 in each, and lets each target attend to its own
+source. From positions transformers makes the masks when no `attention_mask` is given.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from datasets import Dataset, DatasetDict, Value
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration import VanillaConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.console.reporting import report
+from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.modeling.stack import EncoderStack
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from ..arguments import LongTexts
 from .blocks import IDS, flat_values
-from .encoding import Batch, frame, token_ids
-from .tokenizing import TokenizedSplits, handle_long_texts, map_splits
+from .collators import EVALUATION, EpochCollator
+from .statistics import padding_share
+from .tokenizing import Batch, TokenizedSplits, frame, handle_long_texts, map_splits, token_ids
 
 SEPARATING = ("eager", "sdpa", "flex_attention")
 """Attention implementations that take a mask of the texts in each row of a batch."""
 ROOM = 96
 """Tokens in a row of a packed batch, about, unless a text is longer: attention computes what is masked too, so that
 long rows would cost more than the padding of short ones."""
+Row = dict[str, Any]
+PAYS = 0.25
+"""Share of padding in a batch from which packing is the default."""
+LONG = 64
+"""Tokens in the texts of a batch, on average, from which those of similar length are neighbors, in a single row."""
+SIMILAR = 0.85
+"""Shortest of the texts that are padded to the same length, as a part of the longest."""
+# What packed rows cannot be trained with, and what it is then
+NEEDED = {"decoding": "autoregressive", "output_distribution": "softmax"}
+OFF = {"guided_attention": 0.0, "scheduled_sampling": "none", "ensemble": 0}
 
 
 def packed_rows(
@@ -39,14 +58,6 @@ def packed_rows(
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
     """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}.
-
-    Args:
-        dataset: Splits with the column `text`.
-        tokenizer: The tokenizer.
-        block_size: Tokens in one row, at most.
-        masked: For a masked language model.
-        num_proc: Processes to tokenize with.
-        long_texts: Whether texts longer than a row are cut into several, left out, or an error.
 
     Raises:
         ValueError: A row has no room for a text, or the tokenizer has no tokens to separate texts.
@@ -113,21 +124,6 @@ def share_rows(lengths: np.ndarray) -> list[list[int]]:
     return [sorted(texts) for texts in rows if texts]
 
 
-def check_attention(model: PreTrainedModel) -> None:
-    """Raise ValueError for a model whose attention would not keep the texts of a row apart."""
-    if not isinstance(model.config, VanillaConfig):
-        raise ValueError(
-            f"--packing: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "
-            "row, which only models of this package keep apart"
-        )
-    implementation = model.config._attn_implementation
-    if implementation not in SEPARATING:
-        raise ValueError(
-            f"--packing: {implementation} attention does not keep the texts of a batch of rows apart; "
-            f"--attn_implementation {', '.join(SEPARATING)} does"
-        )
-
-
 def _text_batch(
     batch: Batch,
     *,
@@ -164,3 +160,180 @@ def _rows(texts: Dataset, size: int) -> Dataset:
     columns = {"input_ids": pc.take(tokens, pa.array(positions)), "position_ids": pa.array(within.astype(np.int32))}
     bounds = pa.array(offsets, pa.int64())
     return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))
+
+
+class PackedBatches(EpochCollator):
+    """Makes batches of packed rows for training, and of padded ones for evaluation.
+
+    A batch has `input_ids`, `attention_mask` and `position_ids` (R, S); each text has its positions from 0 on.
+    """
+
+    sides: tuple[str, ...]
+    """Columns of the rows whose tokens are counted."""
+
+    def __init__(self, model: PreTrainedModel, padded: Callable[[list[Row]], Any], compiled: bool = False):
+        self.model: Any = model
+        self.compiled = compiled
+        self.padded = padded
+        self.tokenizer = getattr(padded, "tokenizer", None)  # which Trainer saves with its checkpoints
+        self.set_epoch(0)
+
+    def __call__(self, rows: list[Row]) -> dict[str, torch.Tensor]:
+        if self.epoch == EVALUATION:
+            return self.padded(rows)
+        bins, sizes = self.layout(np.array([[len(row[side]) for side in self.sides] for row in rows]))
+        return self.packed([[rows[number] for number in numbers] for numbers in bins], sizes)
+
+    def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
+        """Return which rows of a batch, of lengths (B, 1 or 2), share one, and what each is padded to, if anything."""
+        return share_rows(lengths), None
+
+    def computed(self, lengths: np.ndarray) -> int:
+        """Return the tokens that a batch of rows of `lengths` is computed with, padding included."""
+        bins, sizes = self.layout(lengths)
+        filled = np.stack([lengths[numbers].sum(axis=0) for numbers in bins])
+        return sum(sizes) if sizes else int((filled.max(axis=0) * len(filled)).sum())
+
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        """Return the batch with the rows of each bin in a row of their own, each padded to its size if it has one."""
+        padding = self.model.config.pad_token_id
+        ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding, sizes)
+        return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}
+
+
+class PackedPairs(PackedBatches):
+    """The same of pairs {input_ids, labels}, with `decoder_input_ids`, `decoder_position_ids` and `labels` (R, T)."""
+
+    sides = ("input_ids", "labels")
+
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        targets = [torch.tensor(row["labels"])[None] for rows in bins for row in rows]
+        inputs = iter(self.model.prepare_decoder_input_ids_from_labels(labels)[0].tolist() for labels in targets)
+        first = [[next(inputs) for _ in rows] for rows in bins]
+        ids, positions, _ = joined(first, self.model.config.pad_token_id)
+        labels, _, _ = joined([[row["labels"] for row in rows] for rows in bins], IGNORE_INDEX)
+        decoder = {"decoder_input_ids": ids, "decoder_position_ids": positions, "labels": labels}
+        return super().packed(bins) | decoder
+
+
+class PackedTexts(PackedBatches):
+    """The same of classified texts {input_ids, labels}, with `labels` (N) in the order of the texts.
+
+    Long texts are in a single row on a CPU, and each padded to the length of others: these attend as a batch.
+    """
+
+    sides = ("input_ids",)
+
+    def layout(self, lengths: np.ndarray) -> tuple[list[list[int]], list[int] | None]:
+        if lengths.mean() < LONG or not self.attends_in_groups():
+            return super().layout(lengths)
+        longest_first = np.argsort(-lengths[:, 0], kind="stable")
+        return [longest_first.tolist()], similar_sizes(lengths[longest_first, 0].tolist())
+
+    def attends_in_groups(self) -> bool:
+        """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
+        stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
+        whole = self.compiled or self.model.config.drop_path_rate
+        return stack.takes_groups and stack.device.type == "cpu" and not whole
+
+    def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
+        batch = super().packed(bins, sizes)
+        if "token_type_ids" in bins[0][0]:
+            types = [[row["token_type_ids"] for row in rows] for rows in bins]
+            batch["token_type_ids"], _, _ = joined(types, 0, sizes)
+        return batch | {"labels": torch.tensor([row["labels"] for rows in bins for row in rows])}
+
+
+COLLATORS: dict[type, type[PackedBatches]] = {
+    VanillaEncoderDecoderConfig: PackedPairs,
+    VanillaEncoderConfig: PackedTexts,
+}
+"""By the config of the model."""
+
+
+def similar_sizes(lengths: list[int]) -> list[int]:
+    """Return the length that each text is padded to, given their lengths, the longest first: few different ones."""
+    sizes: list[int] = []
+    for length in lengths:
+        sizes.append(sizes[-1] if sizes and length >= SIMILAR * sizes[-1] else length)
+    return sizes
+
+
+def joined(
+    rows: Sequence[Sequence[Sequence[int]]], fill: int, sizes: Sequence[int] | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the texts of each row one after the other, filled up, their positions and the mask, all (R, T)."""
+    longest = sum(sizes) if sizes else max(sum(map(len, texts)) for texts in rows)
+    values, positions, mask = [], [], []
+    for texts in rows:
+        widths = sizes or list(map(len, texts))
+        missing = longest - sum(widths)
+        filled = chain.from_iterable([*text, *[fill] * (width - len(text))] for text, width in zip(texts, widths))
+        real = chain.from_iterable([1] * len(text) + [0] * (width - len(text)) for text, width in zip(texts, widths))
+        counted = [position for width in widths for position in range(width)]
+        values.append([*filled, *[fill] * missing])
+        positions.append(counted + counted[-1:] * missing)
+        mask.append([*real, *[0] * missing])
+    return torch.tensor(values), torch.tensor(positions), torch.tensor(mask)
+
+
+def check_attention(model: PreTrainedModel) -> None:
+    """Raise ValueError for a model whose attention would not keep the texts of a row apart."""
+    if not isinstance(model.config, VanillaConfig):
+        raise ValueError(
+            f"--packing: {type(model).__name__} (model_type={model.config.model_type!r}) would mix the texts of a "
+            "row, which only models of this package keep apart"
+        )
+    implementation = model.config._attn_implementation
+    if implementation not in SEPARATING:
+        raise ValueError(
+            f"--packing: {implementation} attention does not keep the texts of a batch of rows apart; "
+            f"--attn_implementation {', '.join(SEPARATING)} does"
+        )
+
+
+def check_packing(model: PreTrainedModel, training_args: Any) -> None:
+    """Raise ValueError for a model or a training to which the texts of a row would not be what they are alone."""
+    config: Any = model.config
+    if type(config) not in COLLATORS:
+        raise ValueError(
+            f"--packing: texts are packed for encoders and for encoder-decoders of Transformer layers, not for "
+            f"model_type={config.model_type!r}"
+        )
+    check_attention(model)
+    for name, needed in NEEDED.items():
+        if getattr(config, name, needed) != needed:
+            raise ValueError(f"--packing needs {name}={needed!r}, not {getattr(config, name)!r}")
+    for name, off in OFF.items():
+        if getattr(training_args, name, off) != off:
+            raise ValueError(f"--packing cannot be used with --{name} {getattr(training_args, name)}")
+
+
+def fit_packing(
+    model: PreTrainedModel, packing: bool | None, rows: Dataset, training_args: Any, padded: Callable
+) -> Callable:
+    """Return the collator of a training: one that packs if `packing` says so or, with `None`, if it can and pays.
+
+    Raises:
+        ValueError: As from `check_packing`, if packing is asked for.
+    """
+    if packing is False:
+        return padded
+    try:
+        check_packing(model, training_args)
+    except ValueError:
+        if packing:
+            raise
+        return padded
+    if packing is None:
+        # A whole step is taken as one batch of one process: its parts have the same choice.
+        parts = training_args.gradient_accumulation_steps * training_args.world_size
+        names = ("train_sampling_strategy", "tokens_per_batch", "seed", "data_seed")
+        step: dict[str, Any] = {name: getattr(training_args, name) for name in names}
+        step |= {"gradient_accumulation_steps": 1, "world_size": 1, "process_index": 0}
+        step["train_batch_size"] = training_args.train_batch_size * parts
+        share = padding_share(rows, SimpleNamespace(**step))
+        if share < PAYS:
+            return padded
+        report(f"Packing: {share:.0%} of a batch would be padding (--packing false for rows of one text each).")
+    return COLLATORS[type(model.config)](model, padded, compiled=training_args.torch_compile)

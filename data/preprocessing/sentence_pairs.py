@@ -18,8 +18,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
 from .blocks import IDS, flat_values
-from .encoding import Batch, frame, token_ids
-from .tokenizing import TokenizedSplits, map_splits
+from .tokenizing import Batch, TokenizedSplits, frame, map_splits, token_ids
 
 # After a line's end, and after the full stop, exclamation or question mark of a sentence within a line; Chinese and
 # Japanese ones, the last three, stand without a space.

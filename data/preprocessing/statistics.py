@@ -36,16 +36,7 @@ def describe_data(
     sample: bool = False,
     packed: Callable[[np.ndarray], int] | None = None,
 ) -> DataStats:
-    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics.
-
-    Args:
-        rows: Tokenized rows, with how many of their texts were too long.
-        tokenizers: Those of source and target, or the same twice.
-        training_args: The training arguments, which say what makes a batch.
-        data_stats: By split, how many rows were left out, or occur in the training data too.
-        sample: Whether the training rows are only the first of a stream.
-        packed: Counts the tokens of a batch whose texts share rows (`padding_share`).
-    """
+    """Report lengths, unknown tokens, the vocabulary in use and the padding to expect; return all statistics."""
     if sample:
         report("Streaming: what is said of the training data is true of its first rows.")
     known = data_stats or {}
@@ -142,14 +133,7 @@ def token_counts(rows: Dataset, column: str, size: int) -> np.ndarray:
 
 
 def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.ndarray], int] | None = None) -> float:
-    """Return the share of padding in the first batches of the first epoch.
-
-    Args:
-        rows: Rows to train on.
-        training_args: What makes a batch.
-        packed: Returns the tokens that a batch of rows of lengths (B, 1 or 2) is computed with, where texts share
-            rows. Default: each has a row of its own.
-    """
+    """Return the share of padding in the first batches of the first epoch."""
     lengths, size = row_lengths(rows), training_args.train_batch_size
     parts = training_args.gradient_accumulation_steps * training_args.world_size
     if getattr(training_args, "tokens_per_batch", None) is not None:

@@ -1,19 +1,30 @@
 """From splits of texts to splits of token ids: the rows that the data collators and the Trainer take."""
 
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vanillaformer.console.reporting import report
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import PASSAGE, passages
 
 from ..arguments import LongTexts
+from ..fingerprints import cached_map
 from ..rows import DataStats
-from .caching import cached_map
-from .encoding import Batch, encode_pairs, encode_texts
 
+Batch = dict[str, list[Any]]
+ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_target_mode")
+"""Methods of a fast tokenizer that decide what it makes of a text."""
+PARTS = 32
+"""Parts of long texts that are tokenized together."""
 RAW_TEXTS = ("source", "target", "text", "name")
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
 
@@ -43,15 +54,6 @@ def translation_rows(
     """Tokenize `source` and `target` to rows {input_ids, attention_mask, labels} for DataCollatorForSeq2Seq.
 
     Held-out rows keep `source` and `target` too, which the trainer does not pass to the model.
-
-    Args:
-        dataset: Splits with the columns `source` and `target`.
-        source_tokenizer: Tokenizer of the source.
-        target_tokenizer: Tokenizer of the target; the source's when None.
-        max_source_length: Longest source in tokens, special tokens included.
-        max_target_length: Longest target, likewise.
-        num_proc: Processes to work with.
-        long_texts: Whether longer ones are cut, left out with their row, or an error. How many there are is reported.
     """
     rows = encode_pairs(source_tokenizer, target_tokenizer or source_tokenizer, max_source_length, max_target_length)
     tokenized = map_splits(dataset, rows, num_proc)
@@ -159,3 +161,133 @@ def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longes
         f"({cut.sum()} such rows); --long_texts cut or skip, or more tokens (--max_length, --max_source_length, "
         "--max_target_length, --block_size)"
     )
+
+
+def encode_pairs(
+    source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_length: int, target_length: int
+) -> Callable[[Batch], Batch]:
+    """Return the function from batches of pairs to rows, with the flags `source_cut` and `target_cut`."""
+    _check_length("max_source_length", source_length, source)
+    _check_length("max_target_length", target_length, target)
+    tokenizers = text_tokenizer(source), text_tokenizer(target)
+    return partial(_translation_batch, tokenizers=tokenizers, lengths=(source_length, target_length))
+
+
+def encode_texts(tokenizer: PreTrainedTokenizerBase, length: int) -> Callable[[Batch], Batch]:
+    """Return the function from batches of texts to rows, with the flag `text_cut`."""
+    _check_length("max_length", length, tokenizer)
+    return partial(_text_batch, tokenizer=text_tokenizer(tokenizer), length=length)
+
+
+def text_lengths(tokenizer: PreTrainedTokenizerBase, texts: list[str], side: str = "text") -> list[int]:
+    """Return the tokens of each text, special ones included; `side` may be `text_target`."""
+    encoded, _ = _encode(texts, text_tokenizer(tokenizer), sys.maxsize, side)
+    return [len(ids) for ids in encoded["input_ids"]]
+
+
+def set_truncation_side(tokenizer: PreTrainedTokenizerBase, side: str) -> None:
+    """Set the end at which a tokenizer truncates long texts; the setting is saved with the tokenizer."""
+    tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = side
+
+
+def frame(tokenizer: PreTrainedTokenizerBase, *, masked: bool) -> tuple[list[int], list[int]]:
+    """Return the tokens before and after each text: `<s>` and `</s>`, or `[CLS]` and `[SEP]` of a masked model.
+
+    A tokenizer whose one token both starts and ends a text (GPT-2's) has it at the end only.
+
+    Raises:
+        ValueError: The tokenizer lacks tokens that rows are made with.
+    """
+    if masked:
+        missing = [name for name in ("cls_token", "sep_token", "mask_token") if getattr(tokenizer, name) is None]
+        if missing:
+            raise ValueError(
+                f"the tokenizer has no {', '.join(missing)}: masked language modeling needs an encoder's tokenizer"
+            )
+        return [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    if tokenizer.eos_token_id is None:
+        raise ValueError("the tokenizer has no eos_token, which a causal language model needs after a text")
+    start = [] if tokenizer.bos_token_id in (None, tokenizer.eos_token_id) else [tokenizer.bos_token_id]
+    return start, [tokenizer.eos_token_id]
+
+
+def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list[int]]:
+    """Return the ids of texts of any length, without special tokens around them."""
+    if not tokenizer.is_fast:
+        encoded = tokenizer(texts, add_special_tokens=False, return_attention_mask=False, verbose=False)
+        return encoded["input_ids"]
+    backend = _plain_backend(tokenizer)
+    if max(map(len, texts), default=0) <= PASSAGE or not _splits_at_lines(backend):
+        return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
+    parts = [list(passages([text])) for text in texts]  # a long text is work for several cores
+    flat = list(chain.from_iterable(parts))
+    groups = (flat[start : start + PARTS] for start in range(0, len(flat), PARTS))
+    encoded = (each for group in groups for each in backend.encode_batch_fast(group, add_special_tokens=False))
+    return [list(chain.from_iterable(next(encoded).ids for _ in own)) for own in parts]
+
+
+def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
+    """Return the encodings of texts and, for each, whether it had to be cut."""
+    encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
+    too_long = [len(ids) > length for ids in encoded["input_ids"]]
+    if any(too_long):
+        rows = [number for number, cut in enumerate(too_long) if cut]
+        shorter = tokenizer(**{side: [texts[row] for row in rows]}, truncation=True, max_length=length)
+        for name, values in shorter.items():
+            for row, value in zip(rows, values):
+                encoded[name][row] = value
+    return encoded, too_long
+
+
+def _encode_fast(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, list[list[int]]] | None:
+    """Return what the tokenizer returns for texts, in half the time; None where it may not be the same."""
+    if any(
+        getattr(type(tokenizer), name, None) is not getattr(PreTrainedTokenizerFast, name, None) for name in ENCODING
+    ):
+        return None
+    encodings = _plain_backend(tokenizer).encode_batch_fast(texts)
+    columns = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "attention_mask"}
+    names = [name for name in columns if name == "input_ids" or name in tokenizer.model_input_names]
+    return {name: [getattr(encoding, columns[name]) for encoding in encodings] for name in names}
+
+
+def _plain_backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """Return the tokenizer of a fast one, set as transformers sets it for texts that are not cut."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = tokenizer.split_special_tokens
+    return backend
+
+
+def _translation_batch(batch: Batch, *, tokenizers: tuple[Any, Any], lengths: tuple[int, int]) -> Batch:
+    source, source_cut = _encode(batch["source"], tokenizers[0], lengths[0])
+    target, target_cut = _encode(batch["target"], tokenizers[1], lengths[1], side="text_target")
+    rows = {
+        "input_ids": source["input_ids"],
+        "attention_mask": source["attention_mask"],
+        "labels": target["input_ids"],
+    }
+    return {**rows, "source_cut": source_cut, "target_cut": target_cut}
+
+
+def _text_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, length: int) -> Batch:
+    encoded, cut = _encode(batch["text"], tokenizer, length)
+    return {**encoded, "text_cut": cut}
+
+
+def _splits_at_lines(backend: Tokenizer) -> bool:
+    """Return whether no token reaches across the ends of `passages`, because words are found as by GPT-2."""
+    words, added = backend.pre_tokenizer, backend.get_added_tokens_decoder().values()
+    gpt2 = isinstance(words, ByteLevel) and words.use_regex and not words.add_prefix_space
+    return (
+        gpt2
+        and backend.normalizer is None
+        and not any(token.lstrip or token.rstrip or "\n" in token.content for token in added)
+    )
+
+
+def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    special = tokenizer.num_special_tokens_to_add(pair=False)
+    if length <= special:
+        raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")

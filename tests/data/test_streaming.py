@@ -19,10 +19,13 @@ from vanillaformer.data.arguments import (
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.blocks import block_cutter, block_rows
-from vanillaformer.data.preprocessing.encoding import encode_pairs, encode_texts
-from vanillaformer.data.preprocessing.streamed_rows import StreamedRows
-from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
-from vanillaformer.data.streaming import check_streaming
+from vanillaformer.data.preprocessing.tokenizing import (
+    classification_rows,
+    encode_pairs,
+    encode_texts,
+    translation_rows,
+)
+from vanillaformer.data.streaming import StreamedRows, check_streaming
 
 from .test_loading import write
 

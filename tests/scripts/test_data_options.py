@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 from script_runs import arguments, assert_equal_weights, kill_in_step, losses, processes, train, train_as_rank
 from test_processes import ALONE, HALVED, assert_same_training, free_port
 
-from vanillaformer.data.preprocessing import caching
+from vanillaformer.data import fingerprints as caching
 
 SENTENCES = [" ".join(["word", "other", "third"][: n % 3 + 1]) + f" {n}" for n in range(90)]
 

@@ -14,7 +14,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.encoding import text_lengths
+from vanillaformer.data.preprocessing.tokenizing import text_lengths
 from vanillaformer.data.tasks import TaskName
 
 from ..machine import has_bfloat16

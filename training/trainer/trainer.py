@@ -28,7 +28,7 @@ from vanillaformer.data.preprocessing.batching import (
     token_batches,
 )
 from vanillaformer.data.preprocessing.collators import EpochCollator
-from vanillaformer.data.preprocessing.packed_batches import PackedBatches
+from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX

@@ -10,8 +10,8 @@ from modeling.axes import FIRST_WORD, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
 from modeling.toys import assert_close, plain_flex_attention, position_choices, toy
 
 from vanillaformer import VanillaEncoderForSequenceClassification
-from vanillaformer.data.preprocessing import packed_batches, packing
-from vanillaformer.data.preprocessing.packed_batches import PackedPairs, PackedTexts, check_packing, fit_packing
+from vanillaformer.data.preprocessing import packing
+from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts, check_packing, fit_packing
 from vanillaformer.modeling.parts import text_groups
 from vanillaformer.modeling.parts.text_groups import TextGroups
 from vanillaformer.training.trainer.losses import with_hidden_tokens
@@ -52,8 +52,8 @@ def groups(monkeypatch) -> list[list[tuple[int, int]]]:
         attended.append([(group.texts, group.length) for group in self.groups])
         return attend(self, *args)
 
-    monkeypatch.setattr(packed_batches, "LONG", 1)
-    monkeypatch.setattr(packed_batches, "SIMILAR", 0.5)
+    monkeypatch.setattr(packing, "LONG", 1)
+    monkeypatch.setattr(packing, "SIMILAR", 0.5)
     monkeypatch.setattr(text_groups, "CALL", 0)
     monkeypatch.setattr(TextGroups, "attend", recorded)
     return attended
@@ -169,7 +169,7 @@ def test_other_texts_are_not_in_groups(case, groups, monkeypatch):
     if case == "eager attention":
         model.set_attn_implementation("eager")
     if case == "short texts":
-        monkeypatch.setattr(packed_batches, "LONG", 6)
+        monkeypatch.setattr(packing, "LONG", 6)
     assert len(PackedTexts(model, padded_texts, compiled=case == "compiled")(texts())["input_ids"]) > 1
 
 

@@ -1,0 +1,190 @@
+"""Embedded corpora: source text of Python's standard library, names in 20 languages, handwritten digits.
+
+Each is described where it is made; loading, cards and messages read that.
+"""
+
+import io
+import os
+import sysconfig
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from babel import Locale
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+
+LANGUAGES = (
+    *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
+    *("it", "ja", "nl", "pl", "pt", "ru", "sv", "tr", "uk", "vi"),
+)
+# Tests are as large as the rest and repetitive, encodings are tables; the others are programs and installed packages.
+LEFT_OUT = {"test", "tests", "encodings", "idlelib", "turtledemo", "site-packages", "dist-packages", "__pycache__"}
+BRIGHTEST = 16
+"""The value of white in the digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """A corpus made from installed packages.
+
+    Attributes:
+        name: What messages and cards call it.
+        identifier: The same as one word.
+        description: What it is, in a sentence.
+        license: Its license.
+        languages: Codes of its languages.
+        limits: What a model trained on nothing else cannot do.
+        load: Makes its splits.
+    """
+
+    name: str
+    identifier: str
+    description: str
+    license: str
+    languages: list[str]
+    limits: str
+    load: Callable[[], DatasetDict]
+
+
+def language_code(locale: str) -> str:
+    """Return the language of a locale."""
+    return locale.replace("-", "_").split("_")[0]
+
+
+def language_model_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    return Corpus(
+        name="Python standard library",
+        identifier="python-standard-library",
+        description="The source text of the standard library of the Python that ran the training, split by file.",
+        license="Python Software Foundation License v2 (PSF-2.0)",
+        languages=["code", "en"],
+        limits="It has seen only Python source text, with its English comments, and no other code or prose.",
+        load=partial(standard_library, seed=data_args.split_seed),
+    )
+
+
+def standard_library(*, seed: int = 0, max_characters: int = 4_000_000) -> DatasetDict:
+    """Return source files of the standard library: columns `text`, `path`; train/validation/test split by file.
+
+    Raises:
+        ValueError: When `max_characters` leaves fewer than three files.
+        FileNotFoundError: When this Python comes without the source of its library (a zipped or stripped one).
+    """
+    folder = Path(sysconfig.get_path("stdlib"))
+    paths: list[Path] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in LEFT_OUT]  # os.walk does not enter the others
+        paths += [Path(parent, name) for name in files if name.endswith(".py")]
+    paths.sort(key=lambda path: path.relative_to(folder).as_posix())  # in no file system's order
+    if not paths:
+        raise FileNotFoundError(f"{folder} holds no .py files: this Python has no sources of its standard library")
+    Random(f"standard-library-{seed}").shuffle(paths)
+    rows, size = [], 0
+    for path in paths:
+        if size + path.stat().st_size > max_characters:  # a file has no more characters than bytes
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue
+        if text.strip():
+            rows.append({"text": text, "path": path.relative_to(folder).as_posix()})
+            size += len(text)
+    if len(rows) < 3:
+        raise ValueError(f"max_characters={max_characters!r} leaves {len(rows)} files, fewer than the three splits")
+    held_out = max(1, len(rows) // 20)
+    parts = {"train": rows[2 * held_out :], "validation": rows[:held_out], "test": rows[held_out : 2 * held_out]}
+    return DatasetDict({name: Dataset.from_list(part) for name, part in parts.items()})
+
+
+def classification_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    return Corpus(
+        name="Unicode CLDR names",
+        identifier="unicode-cldr-names",
+        description=(
+            f"Names of countries, languages, currencies and the like in {len(LANGUAGES)} locales of the Unicode CLDR, "
+            "taken from the data that comes with Babel; the class is the locale."
+        ),
+        license="Unicode License v3",
+        languages=sorted(set(map(language_code, LANGUAGES))),
+        limits="It has seen only single names, no running text, and knows no other language.",
+        load=partial(language_names, seed=data_args.split_seed),
+    )
+
+
+def language_names(*, seed: int = 0) -> DatasetDict:
+    """Return CLDR display names with their language: columns `text`, `label` (a `ClassLabel` of 20 locales).
+
+    A name that occurs in two of the locales, in whatever case, is left out. A tenth of each language's names is
+    validation data, a tenth test data.
+    """
+    owners: dict[str, set[str]] = defaultdict(set)
+    spellings: dict[str, str] = {}
+    for language in LANGUAGES:
+        locale = Locale.parse(language)
+        calendar = [*locale.months["format"]["wide"].values(), *locale.days["format"]["wide"].values()]
+        for name in (*locale.territories.values(), *locale.languages.values(), *locale.currencies.values(), *calendar):
+            if any(character.isalpha() for character in name):
+                owners[name.casefold()].add(language)
+                spellings.setdefault(name.casefold(), name)
+    rng = Random(f"language-names-{seed}")
+    parts: dict[str, list[dict[str, object]]] = {"train": [], "validation": [], "test": []}
+    for label, language in enumerate(LANGUAGES):
+        names = sorted(spellings[folded] for folded, found in owners.items() if found == {language})
+        rng.shuffle(names)
+        tenth = len(names) // 10
+        rows: list[dict[str, object]] = [{"text": name, "label": label} for name in names]
+        parts["validation"] += rows[:tenth]
+        parts["test"] += rows[tenth : 2 * tenth]
+        parts["train"] += rows[2 * tenth :]
+    features = Features({"text": Value("string"), "label": ClassLabel(names=list(LANGUAGES))})
+    for rows in parts.values():
+        rng.shuffle(rows)
+    return DatasetDict({name: Dataset.from_list(rows, features=features) for name, rows in parts.items()})
+
+
+def digits_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    return Corpus(
+        name="handwritten digits of scikit-learn",
+        identifier="scikit-learn-digits",
+        description=(
+            '1,797 handwritten digits of 43 people, scaled to 8 by 8 pixels: the test part of "Optical Recognition of '
+            'Handwritten Digits" (Alpaydin and Kaynak, UCI 1998), as scikit-learn has it.'
+        ),
+        license="CC BY 4.0",
+        languages=[],
+        limits="It has seen only white digits on black, 8 by 8 pixels large.",
+        load=partial(digits, seed=data_args.split_seed),
+    )
+
+
+def digits(*, seed: int = 0) -> DatasetDict:
+    """Return the digits with their classes: columns `image` and `label`; a tenth is validation, a tenth test data."""
+    from sklearn.datasets import load_digits  # only here: most runs need neither
+
+    from ..images import pillow
+
+    def png(image: np.ndarray) -> bytes:
+        stream = io.BytesIO()
+        pillow().fromarray((image * 255 / BRIGHTEST).round().astype(np.uint8)).save(stream, "PNG")
+        return stream.getvalue()
+
+    found = load_digits()
+    order = np.random.default_rng(seed).permutation(len(found.target))
+    tenth = len(order) // 10
+    parts = {"train": order[2 * tenth :], "validation": order[:tenth], "test": order[tenth : 2 * tenth]}
+    features = Features({"image": Image(), "label": ClassLabel(names=list(map(str, range(10))))})
+    splits = DatasetDict()
+    for name, rows in parts.items():
+        images = [{"bytes": png(found.images[row]), "path": f"{row}.png"} for row in rows.tolist()]
+        columns = {"image": images, "label": found.target[rows].tolist()}
+        splits[name] = Dataset.from_dict(columns, features=features)
+    return splits
