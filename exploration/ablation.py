@@ -69,7 +69,7 @@ def head_ablation(
     Args:
         model: The model, in evaluation mode.
         batches: Held-out rows.
-        replacement: What stands in place of the head.
+        replacement: Replacement of the head's output.
         advance: Called after each pass over the rows.
 
     Returns:
@@ -102,11 +102,6 @@ def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = l
 
     Without a sublayer its residual connection adds 0, or without a residual connection is 0: nothing of it remains,
     neither biases nor what a norm inside the connection makes of 0. Without a layer its input is its output.
-
-    Args:
-        model: The model, in evaluation mode.
-        batches: Held-out rows.
-        advance: Called after each pass over the rows.
 
     Returns:
         By stack the difference to the loss of the whole model, (L, 4), the columns being `PARTS`; nan where a layer

@@ -33,7 +33,8 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     """
     found = {}
     for kind, layers in with_attention(recording).items():
-        if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch_of(recording)):
+        batch = recording.inputs[recording.model.main_input_name]
+        if len({layer.shape[2:] for layer in layers}) != 1 or len(layers[0]) != len(batch):
             raise NotApplicable("the model attends inside of windows, or has stages: no map has all of its patches")
         found[kind] = torch.stack([layer[0] for layer in layers]).float().cpu().numpy()
     return found
@@ -48,11 +49,6 @@ def with_attention(recording: Recording) -> dict[str, tuple[torch.Tensor, ...]]:
     if not recording.attentions:
         raise NotApplicable("the model has no attention")
     return recording.attentions
-
-
-def batch_of(recording: Recording) -> torch.Tensor:
-    """Return the tensor of inputs whose rows are those of the batch."""
-    return recording.inputs[recording.model.main_input_name]
 
 
 def entropy(probabilities: torch.Tensor) -> torch.Tensor:
@@ -141,7 +137,9 @@ def attention_maps(example: Example) -> list[Drawing]:
     """Draw every map of attention, and the mean of the heads of the last layer with its tokens."""
     drawings = []
     for kind, maps in attention_arrays(example.recording).items():
-        rows, columns = axis_names(example, kind)
+        rows = columns = example.tokens.get(kind, [])
+        if kind in TO_SOURCE:
+            rows, columns = example.predicted, example.tokens["encoder"]
         length = max(len(rows), len(columns))
         cut = f" (the first {LONGEST} of {length} tokens)" if length > LONGEST else ""
         maps, rows, columns = maps[..., :LONGEST, :LONGEST], rows[:LONGEST], columns[:LONGEST]
@@ -154,23 +152,13 @@ def attention_maps(example: Example) -> list[Drawing]:
             ]
             header = ("layer", "head", "token", *columns)
             drawings.append(Drawing(f"attention_{kind}", title, map_grid(maps, title), header, numbers))
-        mean, which = (
-            np.nanmean(maps[-1], axis=0),
-            "" if maps.shape[:2] == (1, 1) else ", last layer, mean of the heads",
-        )
+        mean, which = maps[-1].mean(axis=0), "" if maps.shape[:2] == (1, 1) else ", last layer, mean of the heads"
         title = f"{KINDS[kind].capitalize()}{which}{cut}"
         numbers = [(row, *map(number, values)) for row, values in zip(rows, mean)]
         axes = ("predicted token", "source") if kind in TO_SOURCE else ("token that reads", "token that is read")
         picture = large_map(mean, rows, columns, title, axes=axes)
         drawings.append(Drawing(f"attention_{kind}_last", title, picture, ("token", *columns), numbers))
     return drawings
-
-
-def axis_names(example: Example, kind: str) -> tuple[list[str], list[str]]:
-    """Return the names of the tokens that attend and of those attended to, in cross-attention the predicted ones."""
-    if kind in TO_SOURCE:
-        return example.predicted, example.tokens["encoder"]
-    return example.tokens[kind], example.tokens[kind]
 
 
 def entropies(example: Example) -> list[Drawing]:

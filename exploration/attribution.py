@@ -21,6 +21,7 @@ from vanillaformer.modeling.parts.ngrams import NgramEmbeddings
 
 from .examples import Example
 from .pictures import LONGEST, Drawing, NotApplicable, large_map, number
+from .recording import logits_of
 
 STEPS = 50
 ROWS = 64
@@ -31,16 +32,10 @@ Outputs = list[tuple[int, int]]
 
 @dataclass
 class Attributions:
-    """Contributions of input tokens to some outputs.
+    """Contributions of input tokens to some outputs."""
 
-    Attributes:
-        values: Contribution of each token to each output, (N, T).
-        deltas: By how much the sum over the tokens misses the difference to the baseline, (N), as captum computes it.
-        outputs: The outputs.
-    """
-
-    values: np.ndarray
-    deltas: np.ndarray
+    values: np.ndarray  # (N, T)
+    deltas: np.ndarray  # (N): by how much the sum over the tokens misses the difference to the baseline
     outputs: Outputs
 
 
@@ -112,19 +107,6 @@ def attributions(
         from captum.attr import IntegratedGradients
     except ImportError as error:
         raise ImportError("attributions need captum: pip install 'vanillaformer[explore]'") from error
-    with torch.inference_mode(False), torch.enable_grad():
-        return _integrated(IntegratedGradients, model, inputs, baseline_ids, outputs, steps)
-
-
-def _integrated(
-    method: Any,
-    model: Any,
-    inputs: Mapping[str, torch.Tensor],
-    baseline_ids: torch.Tensor,
-    outputs: Outputs,
-    steps: int,
-) -> Attributions:
-    inputs = {name: value.clone() for name, value in inputs.items()}  # which may have been made for inference only
     chosen = torch.tensor(outputs, device=model.device)  # (N, 2)
 
     def logits(vectors: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
@@ -134,23 +116,24 @@ def _integrated(
         found = found if found.ndim == 3 else found.unsqueeze(1)  # (rows, T or 1, V)
         return found[torch.arange(len(found), device=found.device), chosen[:, 0], chosen[:, 1]]
 
-    ends = [token_vectors(model, {**inputs, "input_ids": ids}) for ids in (inputs["input_ids"], baseline_ids)]
-    values: Any = []
-    deltas: Any = []
-    for part in chosen.split(max(1, ROWS // steps)):
-        x, baseline = (end.expand(len(part), -1, -1) for end in ends)
-        contributions, delta = method(logits).attribute(
-            x,
-            baselines=baseline,
-            additional_forward_args=part,
-            n_steps=steps,
-            internal_batch_size=max(ROWS, len(part)),
-            return_convergence_delta=True,
-        )
-        values.append(contributions.sum(dim=-1))
-        deltas.append(delta)
-    values, deltas = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))
-    return Attributions(values, deltas, outputs)
+    values, deltas = [], []
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = {name: value.clone() for name, value in inputs.items()}  # they may be made for inference only
+        ends = [token_vectors(model, {**inputs, "input_ids": ids}) for ids in (inputs["input_ids"], baseline_ids)]
+        for part in chosen.split(max(1, ROWS // steps)):
+            x, baseline = (end.expand(len(part), -1, -1) for end in ends)
+            contributions, delta = IntegratedGradients(logits).attribute(
+                x,
+                baselines=baseline,
+                additional_forward_args=part,
+                n_steps=steps,
+                internal_batch_size=max(ROWS, len(part)),
+                return_convergence_delta=True,
+            )
+            values.append(contributions.sum(dim=-1))
+            deltas.append(delta)
+    found, missed = (torch.cat(each).detach().cpu().numpy() for each in (values, deltas))
+    return Attributions(found, missed, outputs)
 
 
 def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
@@ -159,11 +142,6 @@ def neutral_ids(input_ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
     padding = next(each for each in ids if each is not None)
     special = torch.tensor(sorted(tokenizer.all_special_ids), device=input_ids.device)
     return torch.where(torch.isin(input_ids, special), input_ids, padding)
-
-
-def logits_of(outputs: Any) -> torch.Tensor:
-    """Return the logits of a model's output, of BERT's two heads those of tokens."""
-    return outputs["logits"] if "logits" in outputs else outputs["prediction_logits"]
 
 
 def vector_layer(model: Any) -> nn.Module:

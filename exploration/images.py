@@ -58,8 +58,6 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
 def pooled_attention(recording: Recording) -> torch.Tensor:
     """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns).
 
-    They are the class token, or all patches, of which it is the mean.
-
     Raises:
         NotApplicable: As `image_rollout`.
     """
@@ -91,7 +89,7 @@ def rollout(example: Example) -> list[Drawing]:
     recording = example.recording
     found = over_patches(recording, attention_rollout(recording.attentions["encoder"]))[0].cpu().numpy()
     pooled = pooled_attention(recording)[0].cpu().numpy()
-    panels = {"roll-out": found, "attention of the last layer": np.nanmean(pooled[-1], axis=0)}
+    panels = {"roll-out": found, "attention of the last layer": pooled[-1].mean(axis=0)}
     title = "What the pooled vector is made of"
     rows = [
         (row, column, *(number(values[row, column]) for values in panels.values()))

@@ -4,13 +4,11 @@ Shape letters: B batch, T length, D model width, V vocabulary, C classes, L laye
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.colors import LogNorm, Normalize
-from torch import nn
 
 from vanillaformer.console.drawing import COLORS
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -57,16 +55,11 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
     with eager(recording.model):
         for state in states:
             if state.shape == states[-1].shape:
-                hook = stack.norm.register_forward_pre_hook(partial(replace_input, state))
+                hook = stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,))
                 try:
                     yield logits_of(recording.model(**recording.inputs))
                 finally:
                     hook.remove()
-
-
-def replace_input(state: torch.Tensor, module: nn.Module, args: Any) -> tuple[torch.Tensor]:
-    """Return the state as the input of a module (a forward pre-hook)."""
-    return (state,)
 
 
 def token_lens(recording: Recording, targets: torch.Tensor) -> Lens:
@@ -126,7 +119,7 @@ def lens(example: Example) -> list[Drawing]:
     title, tokens = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
     probabilities = found.probability.T[shown]
     picture = heat_map(probabilities, title=title, what="probability", norm=Normalize(0, 1), words=tokens, **axes)
-    header = (
+    header = [
         "layers passed",
         "position",
         "token",
@@ -135,7 +128,7 @@ def lens(example: Example) -> list[Drawing]:
         "right",
         "rank",
         "probability of right",
-    )
+    ]
     rows = [
         (
             *(layer, place + 1, read[place], words[place, layer], number(found.probability[layer, place])),

@@ -17,6 +17,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, curves, number
+from .recording import logits_of
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -57,8 +58,7 @@ def loss_by_position(model: Any, batches: Iterable[Batch]) -> tuple[np.ndarray, 
     sums: list[np.ndarray] = []
     counts: list[np.ndarray] = []
     for batch in batches:
-        outputs = model(**batch)
-        logits = outputs["logits"] if "logits" in outputs else outputs["prediction_logits"]
+        logits = logits_of(model(**batch))
         targets = model.targets(batch["labels"])  # (B, T)
         losses = nn.functional.cross_entropy(
             logits.double().transpose(1, 2), targets, reduction="none", ignore_index=IGNORE_INDEX
@@ -66,15 +66,12 @@ def loss_by_position(model: Any, batches: Iterable[Batch]) -> tuple[np.ndarray, 
         for found, values in ((sums, losses), (counts, targets != IGNORE_INDEX)):
             per_position = values.sum(dim=0).cpu().numpy()
             found.append(np.concatenate([np.zeros(shift), per_position[: len(per_position) - shift]]))
-    total, count = _sum_padded(sums), _sum_padded(counts)
+    longest = max(map(len, sums))
+    total, count = (
+        np.sum([np.pad(part, (0, longest - len(part))) for part in parts], axis=0) for parts in (sums, counts)
+    )
     with np.errstate(invalid="ignore"):
         return total / count, count.astype(int)
-
-
-def _sum_padded(parts: list[np.ndarray]) -> np.ndarray:
-    """Return the sum of arrays of different lengths, zeros filled in at the end."""
-    longest = max(map(len, parts))
-    return np.sum([np.pad(part, (0, longest - len(part))) for part in parts], axis=0)
 
 
 def position_losses(example: Example) -> list[Drawing]:

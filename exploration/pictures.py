@@ -26,17 +26,9 @@ class NotApplicable(ValueError):
 
 @dataclass
 class Drawing:
-    """A picture with its numbers.
+    """A picture (matplotlib) with its numbers, and a caption that says what is special about this one."""
 
-    Args:
-        name: Name of its files, without ending.
-        caption: What is special about this one, in words.
-        figure: The picture (matplotlib).
-        header: Names of the columns of numbers.
-        rows: The numbers.
-    """
-
-    name: str
+    name: str  # of its files, without ending
     caption: str
     figure: Figure
     header: Sequence[str] = ()
@@ -67,11 +59,7 @@ def counted(count: int) -> list[str]:
 def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str, str] = ("layer", "head")) -> Figure:
     """Draw one small map per layer (rows) and head (columns), in one scale: (L, H, T, S).
 
-    Args:
-        maps: Probabilities, or whatever `signed` names.
-        title: Shown above.
-        signed: What the numbers are if they may be negative; their colors are centered at 0.
-        axes: What the rows and columns of maps are.
+    They are probabilities, or with `signed` the numbers that it names, whose colors are centered at 0.
     """
     layers, heads, height, width = maps.shape
     gap_y, gap_x = max(1, height // 12), max(1, width // 12)
@@ -145,17 +133,7 @@ def heat_map(
 ) -> Figure:
     """Draw numbers as colors, each with its number or word where there is room: (R, C), NaN for none.
 
-    Args:
-        values: The numbers.
-        rows: Names of the rows.
-        columns: Names of the columns.
-        title: Shown above.
-        what: What the numbers are.
-        axes: What rows and columns are.
-        signed: Whether they may be negative; colors are then centered at 0.
-        norm: Another scale of color, by default from 0 to the largest.
-        style: Format of the numbers.
-        words: Words in place of the numbers (R, C).
+    The scale of color is `norm`, by default from 0 to the largest; that of `signed` numbers is centered at 0.
     """
     wide = 0.78 if words is not None else 0.42
     size = (2.2 + max(wide * len(columns), 1.5), 1.3 + max(0.24 * len(rows), 0.8))
@@ -198,16 +176,7 @@ def curves(
     log: bool = False,
     limits: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw named curves over x.
-
-    Args:
-        lines: By name, a number for each of x.
-        x: Where they are.
-        title: Shown above.
-        axes: What y and x are.
-        log: Whether the scale of y is logarithmic.
-        limits: Both ends of y.
-    """
+    """Draw named curves over x, within limits of y; axes are the names of y and x."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1], yscale="log" if log else "linear")
     for place, (name, values) in enumerate(lines.items()):
@@ -235,16 +204,7 @@ def bars(
     looks: Sequence[int] = range(len(COLORS)),
     limits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None = None,
 ) -> Figure:
-    """Draw bars side by side, one color for each group; NaN for none.
-
-    Args:
-        groups: By name, a number for each of `names`.
-        names: What the places on the x axis are.
-        title: Shown above.
-        axes: What y and x are.
-        looks: Number of each group's color.
-        limits: Both ends of a line on each bar.
-    """
+    """Draw bars side by side, one color of `looks` for each group; NaN for none. Limits are lines on the bars."""
     figure = Figure(figsize=(max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), layout="constrained")
     plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1])
     width = 0.8 / len(groups)

@@ -6,11 +6,9 @@ Shape letters: B batch, T query length, S key length, D model width, H heads, L 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention
 from vanillaformer.modeling.parts.pointers import PointerGenerator
@@ -128,7 +126,10 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
         for name, stack in sides.items():
             hooks.enter_context(listening(stack, name, found))
         if isinstance(pointer := getattr(model, "pointer", None), PointerGenerator):
-            hooks.callback(pointer.register_forward_hook(partial(keep_copies, found)).remove)
+            hook = pointer.register_forward_hook(
+                lambda module, args, out: found.attentions.update(copy=(out[1].unsqueeze(1),))
+            )
+            hooks.callback(hook.remove)
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:
@@ -138,7 +139,7 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits in a model's output, `None` if it has none."""
+    """Return the logits in a model's output, of BERT's two heads those of tokens, `None` if it has none."""
     return outputs.get("logits", outputs.get("prediction_logits"))
 
 
@@ -157,7 +158,7 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
             if isinstance(module, Attention):
                 kind = "cross" if isinstance(module, CrossAttention) else name
                 kept = probabilities.setdefault(kind, [])
-                handles.append(module.register_forward_hook(partial(keep_probabilities, kept)))
+                handles.append(module.register_forward_hook(lambda _, args, out, kept=kept: kept.append(out[1])))
             elif isinstance(module, Residual):
                 residuals.append(module)
                 replace_after(module, index, part.removesuffix("_residual"), sublayers)
@@ -171,16 +172,6 @@ def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
                 delattr(residual, method)
     found.attentions |= {kind: tuple(each) for kind, each in probabilities.items()}
     found.hidden_states[name] = tuple(states)
-
-
-def keep_probabilities(kept: list[torch.Tensor], module: nn.Module, args: Any, outputs: Any) -> None:
-    """Keep the probabilities of an attention layer (a forward hook)."""
-    kept.append(outputs[1])
-
-
-def keep_copies(found: Recording, module: nn.Module, args: Any, outputs: Any) -> None:
-    """Keep the attention of a head that copies (a forward hook)."""
-    found.attentions["copy"] = (outputs[1].unsqueeze(1),)
 
 
 def replace_after(residual: Residual, layer: int, name: str, sublayers: list[Sublayer]) -> None:

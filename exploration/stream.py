@@ -3,14 +3,14 @@
 Shape letters: B batch, T length, D model width, L layers, N sublayers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, Residual, ReZero
+from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, ReZero
 
 from .examples import Example
 from .pictures import Drawing, NotApplicable, bars, counted, curves, number
@@ -76,15 +76,7 @@ def contributions(recording: Recording) -> dict[str, Contributions]:
 
 
 class Factors(NamedTuple):
-    """Trained or fixed factors of the residual connections of a stack; all arrays are (N).
-
-    Attributes:
-        name: What they are.
-        sublayers: Layer and name of each sublayer.
-        mean: Their mean over the dimensions.
-        smallest: The smallest of them.
-        largest: The largest of them.
-    """
+    """Trained or fixed factors of the residual connections of a stack, over the dimensions; all arrays are (N)."""
 
     name: str
     sublayers: list[tuple[int, str]]
@@ -112,9 +104,12 @@ def residual_factors(model: Any) -> dict[str, list[Factors]]:
         by_name: dict[str, dict[tuple[int, str], torch.Tensor]] = {}
         for layer, block in enumerate(stack.layers):
             for part, residual in block.named_children():
-                if isinstance(residual, Residual):
-                    for name, value in factors_of(residual):
-                        by_name.setdefault(name, {})[layer, part.removesuffix("_residual")] = value
+                place = layer, part.removesuffix("_residual")
+                if type(residual) in FACTORS:
+                    name, get = FACTORS[type(residual)]
+                    by_name.setdefault(name, {})[place] = torch.as_tensor(get(residual))
+                if isinstance(scale := getattr(residual, "layer_scale", None), LayerScale):
+                    by_name.setdefault("λ on the sublayer (layer scale)", {})[place] = scale.weight
         for name, values in by_name.items():
             numbers = [value.detach().double().cpu() for value in values.values()]
             ends = (np.array([float(end(each)) for each in numbers]) for end in (torch.mean, torch.min, torch.max))
@@ -122,15 +117,6 @@ def residual_factors(model: Any) -> dict[str, list[Factors]]:
     if not found:
         raise NotApplicable("the residual connections have no factors (ReZero, DeepNorm, Admin, layer scale)")
     return found
-
-
-def factors_of(residual: Residual) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the names and values of a residual connection's factors."""
-    if type(residual) in FACTORS:
-        name, get = FACTORS[type(residual)]
-        yield name, torch.as_tensor(get(residual))
-    if isinstance(residual.layer_scale, LayerScale):
-        yield "λ on the sublayer (layer scale)", residual.layer_scale.weight
 
 
 def stream(example: Example) -> list[Drawing]:
@@ -144,20 +130,14 @@ def stream(example: Example) -> list[Drawing]:
         picture = curves(
             lines, range(len(layers)), title, axes=("norm of a token's vector", "layers passed"), log=True
         )
-        tokens = names_in(example, name)
+        tokens = dict(enumerate(example.tokens.get(name, [])))  # merged patches are numbers
         rows = [
-            (layer, tokens(place), number(value))
+            (layer, tokens.get(position, position + 1), number(value))
             for layer, values in enumerate(layers)
-            for place, value in enumerate(values[0])
+            for position, value in enumerate(values[0])
         ]
         drawings.append(Drawing(f"stream_{name}", caption, picture, ("layers passed", "token", "norm"), rows))
     return drawings
-
-
-def names_in(example: Example, stack: str) -> Callable[[int], str]:
-    """Return the function that names the tokens of a stack; merged patches are numbers."""
-    names = example.tokens.get(stack, [])
-    return lambda place: names[place] if place < len(names) else str(place + 1)
 
 
 def sublayers(example: Example) -> list[Drawing]:

@@ -48,7 +48,7 @@ def test_uniform_attention_has_the_entropy_of_the_number_of_its_keys():
     text = torch.full((1, 2, 6, 6), 1.0).tril()
     layers = (text / text.sum(dim=-1, keepdim=True),)
     found = recorded("decoder")
-    found = type(found)(found.model, found.inputs, {"decoder": layers}, {"decoder": [[0, 1]]})
+    found = type(found)(found.model, found.inputs, {"decoder": layers})
     expected = np.mean([math.log(count) for count in range(1, 7)])
     assert uniform_entropies(found)["decoder"] == pytest.approx(expected)
     np.testing.assert_allclose(head_entropies(found)["decoder"], [[expected] * 2], rtol=1e-6)
