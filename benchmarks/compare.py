@@ -31,8 +31,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import GenerationConfig, HfArgumentParser, PreTrainedModel
 from weights import CLASSES, FIRST_WORD, PAD, PEERS, START, Size, image_side, pair
 
+from vanillaformer.acceleration import gemv
 from vanillaformer.modeling.base import VanillaPreTrainedModel
-from vanillaformer.modeling.parts import few_rows
 
 LOSS_ONLY: dict[str, Any] = {"labeled_only": True, "return_logits": False}
 Batch = dict[str, torch.Tensor]
@@ -248,7 +248,7 @@ class MatrixProducts(TorchDispatchMode):
 
 def matrix_products(step: Call, model: torch.nn.Module, options: Options) -> Call:
     """Return the bare matrix products of a step of a model, of tensors of the same shapes, each weight its own."""
-    plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(few_rows, "MOST_ROWS", 0)
+    plain = torch.backends.mkldnn.flags(enabled=False, allow_tf32=False), patch.object(gemv, "MAX_ROWS", 0)
     with warnings.catch_warnings(action="ignore"), plain[0], plain[1], MatrixProducts(model.parameters()) as products:
         step()
     like: Any = {"device": options.device, "dtype": getattr(torch, options.dtype)}

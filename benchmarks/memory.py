@@ -3,7 +3,7 @@
     python benchmarks/memory.py
     python benchmarks/memory.py --fits_only
 
-The prediction is `vanillaformer.modeling.memory.training_memory`; measured is by how much a process of its own grows
+The prediction is `training_memory.py`; measured is by how much a process of its own grows
 from before the model is made, at most, in two steps. What fits is computed from the prediction alone: the most rows on
 a device, weights in float32, activations in float32 on a CPU and in bfloat16 on a card, AdamW; nobody has run it.
 """
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import compare
 import torch
+from training_memory import training_memory
 from weights import PEERS
 
 from vanillaformer import preset
 from vanillaformer.modeling.counts import count_parameters
-from vanillaformer.modeling.memory import training_memory
 
 GIB = 2**30
 RESERVED = 0.9  # of a device's memory; libraries, fragments and communication need the rest

@@ -11,8 +11,8 @@ from transformers import initialization as init
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_parallel_plan
 
+from .acceleration import acceleration
 from .parts.initialization import initialize
-from .parts.products import speed_up_linear_layers
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
@@ -71,16 +71,12 @@ class VanillaPreTrainedModel(PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        speed_up_linear_layers(self)
+        acceleration.prepare(self)
         if (peft := sys.modules.get("peft.utils.constants")) is not None:  # only if the program has imported it
             table = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
             table.setdefault(self.config.model_type, list(self.lora_targets))
         # accelerate's FSDP wraps the classes named here, and fails for one that this model has no module of
         self._no_split_modules = {*self._no_split_modules} & {type(module).__name__ for module in self.modules()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        speed_up_linear_layers(self)  # those of a copy are as torch made them
 
     def init_parallel_plans(self) -> None:
         super().init_parallel_plans()

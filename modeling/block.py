@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from vanillaformer.configuration import BlockConfig
 
+from .acceleration import acceleration
 from .parts.attention import Attention, CrossAttention
 from .parts.dropout import identity
 from .parts.feed_forward import build_feed_forward
@@ -80,7 +81,7 @@ class CrossAttentionBlock(SelfAttentionBlock):
 
     def cross_attend(self, x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         """Return the output of cross-attention for the stream `x`."""
-        return self.cross_attn(self.cross_attn_residual.before(x), **kwargs)[0]
+        return acceleration.cross_attend(self.cross_attn, self.cross_attn_residual.before(x), **kwargs)[0]
 
     def forward(  # type: ignore[override]  # a third argument is required
         self,

@@ -1,11 +1,10 @@
 """GPT-style models: the causal stack, with a language-model head or a classifier."""
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
 from transformers.cache_utils import Cache
-from transformers.generation import GenerationMixin
 from transformers.modeling_layers import GenericForSequenceClassification
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.modeling_utils import slice_logits_to_keep
@@ -15,7 +14,6 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from .base import VanillaPreTrainedModel
-from .decoding.active_rows import without_finished
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
 from .stack import DecoderStack
@@ -84,9 +82,6 @@ class VanillaDecoderForCausalLM(LMHeadMixin, VanillaPreTrainedModel, VanillaGene
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def _sample(self, input_ids: torch.Tensor, **kwargs: Any) -> Any:  # type: ignore[override]  # called by keywords
-        return GenerationMixin._sample(without_finished(self, input_ids, kwargs), cast(Any, input_ids), **kwargs)
 
 
 class VanillaDecoderForSequenceClassification(GenericForSequenceClassification, VanillaPreTrainedModel):

@@ -1,7 +1,6 @@
 """The vanilla encoder-decoder, bare and with the language-model head that translates."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +14,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from .decoding import DECODINGS, DecoderInputs
-from .decoding.length_groups import encode_in_groups
 from .generation import VanillaGenerationMixin
 from .heads import LMHeadMixin, build_logits_transform
-from .parts.plain import is_unchanged
 from .parts.pointers import POINTERS
 from .seq2seq import VanillaSeq2SeqLM, VanillaSeq2SeqModel, as_base_model_output
 from .stack import EncoderStack, replace_windowed_cross_cache
@@ -130,20 +127,6 @@ class VanillaEncoderDecoderForConditionalGeneration(LMHeadMixin, VanillaSeq2SeqL
         self.decoding = DECODINGS[config.decoding](config)
         self.generation_config = self.decoding.with_options(self.generation_config)
         self.post_init()
-
-    def _prepare_text_encoder_decoder_kwargs_for_generation(  # type: ignore[override]  # called by keywords
-        self, inputs_tensor: torch.Tensor, model_kwargs: dict[str, Any], *, generation_config: Any, **kwargs: Any
-    ) -> Any:
-        encode = partial(
-            super()._prepare_text_encoder_decoder_kwargs_for_generation, generation_config=generation_config, **kwargs
-        )
-        recorded = generation_config.output_attentions or generation_config.output_hidden_states
-        outputs = None if recorded or not is_unchanged(self) else encode_in_groups(encode, inputs_tensor, model_kwargs)
-        if outputs is None:
-            return encode(inputs_tensor=inputs_tensor, model_kwargs=model_kwargs)
-        if "source_ids" in outputs:
-            outputs.source_ids = inputs_tensor
-        return model_kwargs | {"encoder_outputs": outputs}
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

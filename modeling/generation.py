@@ -1,32 +1,18 @@
-"""transformers' `generate`, with faster products of few rows on a CPU, and no further than a table of positions.
+"""transformers' `generate`, no further than a table of positions.
 
 A limit of a generation config, such as a pipeline's 256 new tokens, is lowered to the end of the table; one that is
 given by keyword is refused.
 """
 
-import inspect
-from functools import wraps
 from typing import Any, cast
 
-import torch
-from torch import nn
 from transformers.generation import GenerationMixin
 
 from vanillaformer.configuration.options import POSITION_CHOICES
 
-from .parts.few_rows import copies_by_inputs
-
 
 class VanillaGenerationMixin(GenerationMixin):
     """Mixin of the models that generate."""
-
-    @torch.no_grad()
-    @wraps(inspect.unwrap(GenerationMixin.generate))
-    def generate(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]  # the same arguments
-        if torch.is_grad_enabled():  # called by `__wrapped__`, the way to differentiate what is generated
-            return inspect.unwrap(super().generate)(self, *args, **kwargs)
-        with copies_by_inputs(cast(nn.Module, self)):
-            return super().generate(*args, **kwargs)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> Any:
         prepared, rest = super()._prepare_generation_config(generation_config, **kwargs)

@@ -13,11 +13,10 @@ from transformers.loss.loss_utils import ForCausalLMLoss, ForMaskedLMLoss
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig
 
+from .acceleration import acceleration
 from .parts.activations import build_activation
-from .parts.chunked_loss import chunked_cross_entropy
 from .parts.dropout import identity
 from .parts.norms import build_norm
-from .parts.plain import is_plain, is_unchanged
 
 IGNORE_INDEX = -100  # label of the positions that have no loss
 
@@ -48,7 +47,7 @@ class LMHeadMixin:
     Three keyword arguments of every language model's `forward` are for training, where most logits are not needed:
 
     - `labeled_only`: compute logits only for the positions with a label, in order, as (N, V).
-    - `return_logits=False`: return only the loss; logits are computed and dropped in chunks (`chunked_loss`).
+    - `return_logits=False`: return only the loss; none are kept.
     - `label_smoothing` ε: the loss of the targets `(1 - ε) onehot(y) + ε / V` (Szegedy et al. 2016).
 
     The loss does not depend on the first two: a `loss_function` of the user's own gets all logits, never smoothed.
@@ -93,10 +92,10 @@ class LMHeadMixin:
         if labeled_only and usual:
             hidden_states, targets = hidden_states[labeled], targets[labeled]
             pointers = tuple(pointer[labeled] for pointer in pointers)
-        chunked = usual and not (return_logits or pointers) and is_plain(self.lm_head, hidden_states)
-        if chunked and is_unchanged(self.lm_head):
-            states = self.transform_hidden_states(hidden_states)
-            return self.chunked_loss(states, targets, label_smoothing, kwargs.get("num_items_in_batch")), None
+        if usual and not (return_logits or pointers):
+            options = label_smoothing, kwargs.get("num_items_in_batch")
+            if (loss := acceleration.loss(self, hidden_states, targets, *options)) is not None:
+                return loss, None
         logits = self.logits(hidden_states, *pointers)
         if usual and (labeled_only or label_smoothing):
             loss = smoothed_loss(logits.flatten(0, -2), targets.flatten(), label_smoothing, **kwargs)
@@ -105,20 +104,6 @@ class LMHeadMixin:
             loss = self.loss_function(logits=logits, labels=labels, **sizes, **kwargs)
             logits = logits[labeled] if labeled_only else logits
         return loss, logits if return_logits else None
-
-    def chunked_loss(
-        self,
-        states: torch.Tensor,
-        targets: torch.Tensor,
-        label_smoothing: float,
-        num_items_in_batch: torch.Tensor | int | None,
-    ) -> torch.Tensor:
-        """Return the loss of the output layer's inputs (..., D) with targets (...)."""
-        options = {"ignore_index": IGNORE_INDEX, "label_smoothing": label_smoothing}
-        arguments: Any = states.flatten(0, -2), self.lm_head, targets.flatten(), self.logits_transform, options
-        items = (targets != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-        total = chunked_cross_entropy(*arguments)
-        return total / torch.as_tensor(items, device=total.device)
 
     def logits(self, hidden_states: torch.Tensor, *pointers: torch.Tensor) -> torch.Tensor:
         """Return the logits (..., V) of states (..., D)."""

@@ -28,13 +28,13 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
+from .acceleration import acceleration
 from .base import VanillaPreTrainedModel
 from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
 from .parts.attention import Attention
 from .parts.embeddings import InputEmbeddings, Stem
 from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text, same_text_before
 from .parts.residual import build_final_norm
-from .parts.text_groups import text_groups
 
 BIDIRECTIONAL_MASKS = {
     "full_attention": bidirectional_mask,
@@ -231,22 +231,11 @@ class EncoderStack(TokenStack):
         `position_ids` (B, T) that begin again at 0 part a row into texts, none of which attends to another.
         """
         hidden_states, positions = self.embed(input_ids, inputs_embeds, position_ids, token_type_ids)
-        masks = self.text_masks(hidden_states, attention_mask, position_ids)
-        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, positions, masks, **kwargs))
-
-    def text_masks(self, hidden_states: torch.Tensor, attention_mask: Any, position_ids: torch.Tensor | None) -> Masks:
-        """Return what keeps the texts of a row apart in each type of layer: masks, or groups of texts."""
         rows = hidden_states.shape[0]
-        groups = text_groups(position_ids, attention_mask, rows) if self.takes_groups else None
-        if groups is not None:
-            return dict.fromkeys(self.layer_types, groups)
-        return self.masks(hidden_states, attention_mask, texts=same_text(position_ids, attention_mask, rows))
-
-    @property
-    def takes_groups(self) -> bool:
-        """Whether attention has no windows and no biases, which are for whole rows, and is computed for any batch."""
-        everywhere = set(self.layer_types) == {"full_attention"}
-        return self.config._attn_implementation == "sdpa" and everywhere and not self.embeddings.positions.biased
+        masks = acceleration.packed_masks(self, position_ids, attention_mask, rows) or self.masks(
+            hidden_states, attention_mask, texts=same_text(position_ids, attention_mask, rows)
+        )
+        return BaseModelOutput(last_hidden_state=self.run_layers(hidden_states, positions, masks, **kwargs))
 
 
 class DecoderStack(TokenStack):

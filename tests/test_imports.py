@@ -11,10 +11,11 @@ FOLDERS_BELOW = {
     "configuration": set(),
     "tokenization": set(),
     "modeling": {"configuration"},
+    "acceleration": {"modeling"},
     "hub": {"console", "configuration", "modeling", "tokenization"},
-    "data": {"console", "configuration", "modeling", "tokenization", "hub"},
+    "data": {"acceleration", "console", "configuration", "modeling", "tokenization", "hub"},
     "conversion": {"console", "configuration", "modeling", "tokenization", "hub"},
-    "training": {"console", "configuration", "modeling", "tokenization", "hub", "data"},
+    "training": {"acceleration", "console", "configuration", "modeling", "tokenization", "hub", "data"},
     "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
     "comparison": {"", "console", "modeling", "hub", "data", "training"},
     "exploration": {
@@ -36,9 +37,8 @@ FOLDERS_BELOW = {
 LAYERS = [
     {
         *("parts", "parts.norms", "parts.dropout", "parts.feed_forward", "parts.positions", "parts.attention"),
-        *("parts.chunked_loss", "parts.initialization", "parts.ngrams", "parts.pointers", "parts.sentence_cache"),
-        *("parts.activations", "parts.packed_texts", "parts.products", "parts.few_rows", "parts.measured"),
-        *("parts.text_groups", "parts.plain"),
+        *("parts.initialization", "parts.ngrams", "parts.pointers", "parts.activations", "parts.packed_texts"),
+        "acceleration",
         *("parts.pooling", "parts.initialization", "parts.grid_positions", "parts.position_schemes", "parts.windows"),
         *("parts.recurrence", "parts.recurrent_attention", "parts.recurrent_cache", "parts.recurrent_initialization"),
         "heads",
@@ -46,7 +46,6 @@ LAYERS = [
     {"parts.residual", "parts.embeddings", "base", "generation"},
     {"parts.patches", "block", "seq2seq"},
     {"stack"},
-    {"decoding.active_rows", "decoding.length_groups"},
     {"decoding.stacks", "decoding.base"},
     {"decoding.parallel"},
     {"decoding.mask_predict", "decoding.ctc"},
@@ -63,26 +62,20 @@ LAYERS = [
         "gradinit",
     },
     {"auto", "counts"},
-    {"memory"},
 ]
 # The parts that are made of other parts, and of which.
 COMPOSED = {
-    "parts.attention": {"parts.norms", "parts.positions", "parts.sentence_cache", "parts.text_groups"},
-    "parts.text_groups": {"parts.packed_texts"},
+    "parts.attention": {"acceleration", "parts.norms", "parts.positions"},
     "parts.feed_forward": {"parts.activations", "parts.dropout"},
     "parts.pointers": {"parts.dropout"},
-    "heads": {"parts.activations", "parts.chunked_loss", "parts.dropout", "parts.norms", "parts.plain"},
+    "heads": {"acceleration", "parts.activations", "parts.dropout", "parts.norms"},
     "parts.residual": {"parts.dropout", "parts.norms"},
     "parts.grid_positions": {"parts.positions"},
     "parts.position_schemes": {"parts.grid_positions", "parts.positions"},
     "parts.windows": {"parts.norms"},
     "parts.recurrent_initialization": {"parts.recurrence"},
     "parts.embeddings": {"parts.dropout", "parts.ngrams", "parts.norms", "parts.position_schemes", "parts.positions"},
-    "parts.chunked_loss": {"parts.products"},
-    "parts.products": {"parts.few_rows", "parts.measured", "parts.plain"},
-    "parts.few_rows": {"parts.measured", "parts.plain"},
-    "generation": {"parts.few_rows"},
-    "base": {"parts.initialization", "parts.products"},
+    "base": {"acceleration", "parts.initialization"},
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [

@@ -30,6 +30,7 @@ PUBLIC = {
         "VanillaRecurrentEncoderDecoderModel",
         "__version__",
         "preset",
+        "speed_up",
     },
     "vanillaformer.configuration": {
         "ACTIVATION_ALIASES",

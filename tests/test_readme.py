@@ -88,7 +88,7 @@ def test_the_list_of_parts_has_an_example_that_runs(capsys):
 
 
 FOLDERS = (
-    "benchmarks|comparison|configuration|conversion|docs|exploration|hub|inference|modeling|scripts|tests|tokenization"
+    "acceleration|benchmarks|comparison|configuration|conversion|docs|exploration|hub|inference|modeling|scripts|tests|tokenization"
     "|training"
 )
 

@@ -19,6 +19,7 @@ import torch
 from datasets import Dataset, DatasetDict, Value
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from vanillaformer.acceleration.length_buckets import takes_buckets
 from vanillaformer.configuration import VanillaConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.console.reporting import report
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -234,7 +235,7 @@ class PackedTexts(PackedBatches):
         """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
         stack = next(module for module in self.model.modules() if isinstance(module, EncoderStack))
         whole = self.compiled or self.model.config.drop_path_rate
-        return stack.takes_groups and stack.device.type == "cpu" and not whole
+        return takes_buckets(stack) and stack.device.type == "cpu" and not whole
 
     def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
         batch = super().packed(bins, sizes)

@@ -7,20 +7,13 @@ from typing import Any, cast
 
 import torch
 from torch import nn
-from transformers.cache_utils import DynamicCache
 from transformers.generation import GenerationConfig, GenerationMixin
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
-from ..parts.plain import is_unchanged
-from ..parts.sentence_cache import SentenceCache
 from ..seq2seq import shift_right
 from ..stack import CrossDecoderStack
-from .active_rows import without_finished
-from .length_groups import length_groups
 
-FOLDING = ("eager", "sdpa")
-"""Attention implementations whose masks are tensors (B, 1, T, S)."""
 DecoderInputs = dict[str, torch.Tensor | None]
 """The arguments of the model's forward pass that begin with `decoder_`: ids or embeddings, and the mask."""
 
@@ -90,26 +83,8 @@ class Autoregressive(nn.Module):
 
     def sample(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Return what `generate` returns where it does not search with several beams."""
-        kwargs = sharing_sources(model, kwargs)
-        return GenerationMixin._sample(without_finished(model, input_ids, kwargs), cast(Any, input_ids), **kwargs)
+        return GenerationMixin._sample(model, cast(Any, input_ids), **kwargs)
 
     def beam_search(self, model: Any, input_ids: torch.Tensor, **kwargs: Any) -> Any:
         """Return what `generate` returns where it searches with several beams."""
-        return GenerationMixin._beam_search(model, cast(Any, input_ids), **sharing_sources(model, kwargs))
-
-
-def sharing_sources(model: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a search, with a cache in which all rows of a source share it where nobody sees it."""
-    config: Any = options["generation_config"]
-    cache: Any = options.get("past_key_values")
-    mask = options.get("attention_mask")
-    seen = config.return_dict_in_generate or config.output_attentions or getattr(cache, "_is_user_defined", False)
-    cross = getattr(cache, "cross_attention_cache", None)
-    if seen or type(cross) is not DynamicCache or cross.offloading or not is_unchanged(model):
-        return options
-    copies = max(config.num_beams or 1, config.num_return_sequences or 1)
-    groups = length_groups(None if mask is None else mask[::copies])
-    if (copies == 1 and not groups) or model.config._attn_implementation not in FOLDING:
-        return options
-    shared = SentenceCache(cache.self_attention_cache, cross, copies=copies, groups=groups)
-    return options | {"past_key_values": shared}
+        return GenerationMixin._beam_search(model, cast(Any, input_ids), **kwargs)

@@ -14,10 +14,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from vanillaformer.configuration import BlockConfig, layer_types
 
+from ..acceleration import acceleration
 from .norms import NormPerHead, build_norm
 from .positions import PositionEmbeddings, Rotate
-from .sentence_cache import SentenceCache
-from .text_groups import TextGroups
 
 
 def repeat_heads(x: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -83,13 +82,6 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
     "each_head": split_and_normalize,
     "full": normalize_and_split,
 }
-
-
-def additive(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask as a term of the scores: of a boolean one, fused attention makes it at every call."""
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, float("-inf"))
 
 
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
@@ -186,18 +178,10 @@ class Attention(nn.Module):
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = self.query_key_value(hidden_states, key_value_states, position_embeddings, past_key_values)
-        output, probabilities = self.attend(query, key, value, attention_mask, position_bias=position_bias, **kwargs)
+        function = self.attention_function(position_bias=position_bias, **kwargs)
+        output, probabilities = acceleration.attend(function, query, key, value, attention_mask)
         output = output.reshape(*hidden_states.shape[:-1], -1).contiguous()  # (B, T, H·K)
         return self.o_proj(output), probabilities
-
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what heads of queries, keys, values and a mask give, (B, T, H, K), and the probabilities."""
-        function = self.attention_function(**kwargs)
-        if isinstance(mask, TextGroups):
-            return mask.attend(function, query, key, value), None
-        return function(query, key, value, mask)
 
     def attention_function(self, **kwargs: Any) -> Callable[..., tuple[torch.Tensor, torch.Tensor | None]]:
         """Return the function of `attn_implementation`, which takes queries, keys, values and a mask."""
@@ -244,34 +228,3 @@ class CrossAttention(Attention):
         """Return the keys and values (B, G, S, K) of a source (B, S, D')."""
         key = self.to_heads(self.k_proj(states), self.head_dim, self.k_norm)
         return key, split_heads(self.v_proj(states), self.head_dim)
-
-    def forward(  # type: ignore[override]  # the cache is given by its name
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        cache = kwargs.get("past_key_values")
-        if not isinstance(cache, SentenceCache):
-            return super().forward(hidden_states, key_value_states, attention_mask, **kwargs)
-        inputs = cache.fold(hidden_states), cache.sources(key_value_states), cache.sources(attention_mask)
-        if cache.groups:
-            return cache.unfold(self.attend_to_groups(cache, *inputs)), None
-        return cache.unfold(super().forward(*inputs, **kwargs)[0]), None  # nobody asked for the probabilities
-
-    def attend_to_groups(
-        self, cache: SentenceCache, x: torch.Tensor, source: torch.Tensor, mask: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the same for states (B, T, D), from the keys and values of sources of similar length at a time."""
-        if self.layer_idx not in cache.parts:
-            cache.parts[self.layer_idx] = [
-                (rows, *self.source_heads(source[rows, :length]), additive(mask[rows, ..., :length], source.dtype))
-                for rows, length in cache.groups
-            ]
-        parts = cache.parts[self.layer_idx]
-        query = self.to_heads(self.q_proj(x), self.head_dim, self.q_norm)
-        queries = query.index_select(0, cache.order).split([len(rows) for rows, *_ in parts])
-        function = self.attention_function()
-        outputs = [function(own, *part)[0] for own, (_, *part) in zip(queries, parts)]
-        return self.o_proj(torch.cat(outputs)[cache.places].flatten(2))

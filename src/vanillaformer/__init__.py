@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 from vanillaformer.hub.remote_code import write_code
 
+from .acceleration import plug_in, speed_up
 from .configuration import (
     PRESETS,
     BlockConfig,
@@ -65,7 +66,9 @@ __all__ = [
     "VanillaRecurrentEncoderDecoderModel",
     "__version__",
     "preset",
+    "speed_up",
 ]
 
 register()
+plug_in()
 VanillaConfig.code_version, VanillaConfig.write_remote_code = __version__, write_code

@@ -18,9 +18,8 @@ from transformers import (
 )
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from vanillaformer.modeling.decoding.base import sharing_sources
+from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
 from vanillaformer.modeling.parts.attention import CrossAttention
-from vanillaformer.modeling.parts.sentence_cache import SentenceCache
 
 from .axes import cover, single_values
 from .toys import (
@@ -396,9 +395,9 @@ def test_outputs_that_cannot_share_their_source_have_their_own():
     beams = GenerationConfig(num_beams=3)
 
     def used(config: GenerationConfig, cache: Any) -> Any:
-        return sharing_sources(model, {"generation_config": config, "past_key_values": cache})["past_key_values"]
+        return share_sources(model, {"generation_config": config, "past_key_values": cache})["past_key_values"]
 
-    assert type(used(beams, cache)) is SentenceCache
+    assert type(used(beams, cache)) is SharedSourceCache
     assert used(GenerationConfig(), cache) is cache
     assert used(beams, static) is static
     model.set_attn_implementation("flex_attention")

@@ -10,10 +10,10 @@ from modeling.axes import FIRST_WORD, PAD, SOURCE_VOCABULARY, TARGET_VOCABULARY
 from modeling.toys import assert_close, plain_flex_attention, position_choices, toy
 
 from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.acceleration import length_buckets
+from vanillaformer.acceleration.length_buckets import LengthBuckets
 from vanillaformer.data.preprocessing import packing
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts, check_packing, fit_packing
-from vanillaformer.modeling.parts import text_groups
-from vanillaformer.modeling.parts.text_groups import TextGroups
 from vanillaformer.training.trainer.losses import with_hidden_tokens
 
 LENGTHS = [(3, 4), (7, 2), (1, 6), (5, 1), (12, 9), (2, 3), (4, 4)]
@@ -46,16 +46,16 @@ def _short_rows(monkeypatch):
 def groups(monkeypatch) -> list[list[tuple[int, int]]]:
     """Texts of any length are neighbors of similar ones; returns the groups (N, L) that attended as a batch."""
     attended = []
-    attend = TextGroups.attend
+    attend = LengthBuckets.attend
 
-    def recorded(self: TextGroups, *args: Any) -> torch.Tensor:
-        attended.append([(group.texts, group.length) for group in self.groups])
+    def recorded(self: LengthBuckets, *args: Any) -> torch.Tensor:
+        attended.append([(bucket.texts, bucket.length) for bucket in self.buckets])
         return attend(self, *args)
 
     monkeypatch.setattr(packing, "LONG", 1)
     monkeypatch.setattr(packing, "SIMILAR", 0.5)
-    monkeypatch.setattr(text_groups, "CALL", 0)
-    monkeypatch.setattr(TextGroups, "attend", recorded)
+    monkeypatch.setattr(length_buckets, "CALL_OVERHEAD", 0)
+    monkeypatch.setattr(LengthBuckets, "attend", recorded)
     return attended
 
 
@@ -144,7 +144,7 @@ def test_texts_have_the_loss_and_gradients_of_the_padded_batch(choices, implemen
 @pytest.mark.parametrize("choices", [choices for choices in position_choices() if "bias" not in str(choices)], ids=str)
 def test_texts_in_groups_have_the_loss_and_gradients_of_the_padded_batch(choices, groups):
     model = classifier(**choices)
-    grouped = model.model.takes_groups
+    grouped = length_buckets.takes_buckets(model.model)
     packed = PackedTexts(model, padded_texts)(texts())
     assert (len(packed["input_ids"]) == 1) == grouped
     order = packed["labels"].tolist()
@@ -192,7 +192,7 @@ def test_any_packed_rows_can_be_groups(padding, rows, groups, monkeypatch):
     with torch.no_grad():
         found = model(**inputs).logits
         assert groups
-        monkeypatch.setattr(text_groups, "CALL", 10**6)
+        monkeypatch.setattr(length_buckets, "CALL_OVERHEAD", 10**6)
         groups.clear()
         expected = model(**inputs).logits
     assert not groups
@@ -203,7 +203,7 @@ def test_any_packed_rows_can_be_groups(padding, rows, groups, monkeypatch):
 def test_many_short_texts_have_masks(monkeypatch):
     def grouped(*lengths: int) -> bool:
         positions = torch.tensor([[place for length in lengths for place in range(length)]])
-        return text_groups.text_groups(positions, None, 1) is not None
+        return length_buckets.length_buckets(positions, None, 1) is not None
 
     assert grouped(300, 300, 200)
     assert not grouped(30, 20, 10)
@@ -214,7 +214,7 @@ class Told(torch.nn.Module):
     """Adds 1 where there are no groups."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
-        return positions + int(text_groups.text_groups(positions, None, 1) is None)
+        return positions + int(length_buckets.length_buckets(positions, None, 1) is None)
 
 
 def test_what_is_exported_has_masks():

@@ -4,17 +4,15 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.test_generation import Recorded
+from modeling.toys import PAD, assert_close, attending, few_choices, over, shared_toy, tokens
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import LogitsProcessorList
 
-from vanillaformer.modeling import encoder_decoder
-from vanillaformer.modeling.decoding import base
-from vanillaformer.modeling.decoding.length_groups import length_groups
+from vanillaformer.acceleration import shared_sources
+from vanillaformer.acceleration.shared_sources import source_buckets
 from vanillaformer.modeling.parts.attention import CrossAttention
 from vanillaformer.modeling.stack import EncoderStack
-
-from .test_generation import Recorded
-from .toys import PAD, assert_close, attending, few_choices, over, shared_toy, tokens
 
 LENGTHS = [3, 20, 4, 5, 3, 6, 4, 5, 19, 3, 4, 6, 5, 3, 4, 5]
 
@@ -57,8 +55,7 @@ def test_tokens_and_scores_are_those_of_one_batch(kind, overrides, beams, encode
     model, batch = shared_toy(kind, overrides), sources()
     settings = {"num_beams": beams}
     found, found_scores = generate(model, **batch, **settings)
-    monkeypatch.setattr(encoder_decoder, "encode_in_groups", lambda *args: None)
-    monkeypatch.setattr(base, "length_groups", lambda *args: [])
+    monkeypatch.setattr(shared_sources, "source_buckets", lambda mask: [])
     expected, expected_scores = generate(model, **batch, **settings)
     assert encoded == ([(8, 4), (8, 20), (16, 20)],) * 2
     assert torch.equal(found, expected)
@@ -94,12 +91,12 @@ def test_recorded_states_are_those_of_the_whole_batch():
     ],
 )
 def test_one_group_where_more_do_not_pay(mask):
-    assert length_groups(mask) == []
+    assert source_buckets(mask) == []
 
 
 def test_every_row_is_in_one_group():
     mask = torch.arange(60) < torch.randint(1, 60, (100, 1), generator=torch.Generator().manual_seed(0))
-    groups = length_groups(mask)
+    groups = source_buckets(mask)
     assert sorted(torch.cat([rows for rows, _ in groups]).tolist()) == list(range(100))
     assert max(len(rows) for rows, _ in groups) <= 13
 

@@ -7,25 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
 from torch.nn.functional import linear
 from torch.utils.flop_counter import FlopCounterMode
 
-from vanillaformer.modeling.parts import products
-from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
+from vanillaformer.acceleration import linear as fast_linear
+from vanillaformer.acceleration import speed_up
+from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
+from vanillaformer.acceleration.linear import linear_forward, onednn_is_faster, takes_onednn
 from vanillaformer.modeling.parts.dropout import identity
-from vanillaformer.modeling.parts.products import (
-    apply_layer,
-    onednn_is_faster,
-    product,
-    speed_up_linear_layers,
-    takes_onednn,
-)
 
-from .test_measured import assert_measures_anywhere
-from .toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
+from .test_autotune import assert_measures_anywhere
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -37,8 +32,8 @@ Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
 @pytest.fixture
 def onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever oneDNN can compute it does."""
-    monkeypatch.setattr(products, "WORK", 0)
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(fast_linear, "WORK", 0)
+    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
 
 
 def operands(*shape: int, bias: bool = True) -> Operands:
@@ -57,7 +52,7 @@ def onednn_flops(call: Callable[[], Any]) -> int:
 @pytest.mark.parametrize("shape", [(), (7,), (2, 5), (2, 1, 3)], ids=str)
 def test_value_and_gradients_are_those_of_linear(shape, bias, onednn):
     inputs = [value for value in operands(*shape, bias=bias) if value is not None]
-    ours, theirs = product(*inputs), linear(*inputs)
+    ours, theirs = linear_forward(*inputs), linear(*inputs)
     assert takes_onednn(*inputs[:2])
     assert ours.is_contiguous()
     assert_close(ours, theirs, "product", ROUNDING)
@@ -70,7 +65,7 @@ def test_rows_may_lie_anyhow_in_memory(onednn):
     x, weight, bias = operands(4, 6)
     turned, slope = x.detach().transpose(0, 1).requires_grad_(), torch.randn(4, 6, E).transpose(0, 1)
     for own, reference in zip(
-        *(torch.autograd.grad(f(turned, weight, bias), turned, slope) for f in (product, linear))
+        *(torch.autograd.grad(f(turned, weight, bias), turned, slope) for f in (linear_forward, linear))
     ):
         assert_close(own, reference, "gradient", ROUNDING)
 
@@ -80,7 +75,7 @@ def test_what_is_frozen_has_no_gradient(frozen, onednn):
     inputs = operands()
     for number in frozen:
         inputs[number].requires_grad_(False)
-    product(*inputs).pow(2).sum().backward()
+    linear_forward(*inputs).pow(2).sum().backward()
     assert [value.grad is None for value in inputs] == [number in frozen for number in range(3)]
 
 
@@ -105,7 +100,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_of_functions(name, onednn):
     x, weight, bias = (value.detach().requires_grad_() for value in operands())
-    ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (product, linear))
+    ours, theirs = (FUNCTIONS[name](function, x, weight, bias) for function in (linear_forward, linear))
     assert_close(ours, theirs, name, 4 * ROUNDING)
 
 
@@ -113,18 +108,18 @@ def test_forward_derivatives_without_gradients(onednn):
     """Without gradients a function that can be differentiated is not called, unless it has to be."""
     x, weight, bias = (value.detach() for value in operands())
     with torch.no_grad():
-        found = jvp(lambda x: product(x, weight, bias), (x,), (x.cos(),))[1]
+        found = jvp(lambda x: linear_forward(x, weight, bias), (x,), (x.cos(),))[1]
         assert_close(found, linear(x.cos(), weight), "jvp", ROUNDING)
-        rows = vmap(lambda row: product(row, weight, bias))(x)
+        rows = vmap(lambda row: linear_forward(row, weight, bias))(x)
         assert_close(rows, linear(x, weight, bias), "vmap", ROUNDING)
         with forward_ad.dual_level():
-            dual = product(forward_ad.make_dual(x, x.cos()), weight, bias)
+            dual = linear_forward(forward_ad.make_dual(x, x.cos()), weight, bias)
             assert_close(forward_ad.unpack_dual(dual).tangent, linear(x.cos(), weight), "dual", ROUNDING)
 
 
 def test_derivatives_of_derivatives(onednn):
     found = []
-    for function in (product, linear):
+    for function in (linear_forward, linear):
         torch.manual_seed(0)
         x, weight, bias = operands(2, 3)
         (slope,) = torch.autograd.grad(function(x, weight, bias).pow(2).sum(), x, create_graph=True)
@@ -136,7 +131,7 @@ def test_derivatives_of_derivatives(onednn):
 def test_operations_are_counted(onednn):
     inputs = operands(2, 5)
     counts = []
-    for function in (product, linear):
+    for function in (linear_forward, linear):
         with FlopCounterMode(display=False) as counter:
             function(*inputs).sum().backward()
         counts.append(counter.get_total_flops())
@@ -187,7 +182,7 @@ def test_layers_stay_what_tools_look_for(kind):
     layers = [layer for layer in toy(kind).modules() if isinstance(layer, nn.Linear)]
     assert layers
     assert {type(layer) for layer in layers} == {nn.Linear}
-    assert {layer.forward.func for layer in layers} == {apply_layer}
+    assert not any("forward" in vars(layer) for layer in layers)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +214,7 @@ def compiled() -> bool:
 
     @torch.compile(backend=lambda module, _: found.append(str(module.graph)) or module.forward, fullgraph=True)
     def function(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return product(x, weight)
+        return linear_forward(x, weight)
 
     function(torch.randn(7, D), torch.randn(E, D))
     return "mkldnn" in found[0]
@@ -237,7 +232,7 @@ def traced() -> bool:
 
 def fast_layer() -> nn.Linear:
     layer = nn.Linear(D, E)
-    speed_up_linear_layers(layer)
+    speed_up(layer)
     return layer
 
 
@@ -274,22 +269,22 @@ def test_all_else_is_left_to_linear(case, onednn):
 
 
 def test_small_products_are_left_to_linear(monkeypatch):
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
     weight, threads = torch.randn(2**10, 2**6), torch.get_num_threads()
-    layer = nn.Linear(2**6, 2**10)
+    layer = speed_up(nn.Linear(2**6, 2**10))
     for rows, large in ((2**6 * threads, True), (2**6 * threads - 1, False)):
         x = torch.randn(rows, 2**6)
         assert takes_onednn(x, weight) == large
-        assert bool(onednn_flops(lambda: apply_layer(layer, x))) == large  # noqa: B023 - called at once
+        assert bool(onednn_flops(lambda: layer(x))) == large  # noqa: B023 - called at once
 
 
 # ------------------------------------------------------------------------------------------------- which one is faster
 def test_a_torch_without_onednn(monkeypatch):
-    monkeypatch.setattr(products, "is_faster", lambda *_: True)
+    monkeypatch.setattr(fast_linear, "is_faster", lambda *_: True)
     assert onednn_is_faster()
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert not onednn_is_faster()
 
 
-def test_its_speed_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
-    assert_measures_anywhere("oneDNN", products.speed, monkeypatch, tmp_path)
+def test_its_speed_is_measured_in_the_midst_of_anything():
+    assert_measures_anywhere(fast_linear.speed)

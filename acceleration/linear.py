@@ -17,11 +17,11 @@ import torch
 from torch import nn
 from torch._C._functorch import is_legacy_batchedtensor
 from torch.nn.functional import linear
-from torch.utils.flop_counter import flop_registry, register_flop_formula
+from torch.utils.flop_counter import register_flop_formula
 
-from .few_rows import COPIES, few_rows_product
-from .measured import is_faster
-from .plain import is_computed_now, is_plain, stand_in
+from .autotune import is_faster
+from .gemv import TRANSPOSED, few_rows_forward
+from .plain import MARK, is_computed_now, is_plain
 
 SWITCH = "VANILLAFORMER_ONEDNN"
 """Environment variable: 0 for never, 1 for always; otherwise oneDNN is used where it was measured to be faster."""
@@ -29,31 +29,33 @@ WORK = 2**22
 """Multiplications for each thread from which oneDNN pays: it takes 30 µs more to begin."""
 
 
-def speed_up_linear_layers(model: nn.Module) -> None:
-    """Give each linear layer of a model the faster product."""
-    for layer in model.modules():
-        if type(layer) is nn.Linear:
-            stand_in(layer, apply_layer)
+PLAIN_FORWARD = nn.Linear.forward
 
 
-def apply_layer(layer: nn.Linear, *inputs: Any, **named: Any) -> torch.Tensor:
-    """Return what a layer's class computes, `W x + b`: (..., D) → (..., E)."""
-    x = inputs[0] if len(inputs) == 1 and not named else None
-    if type(x) is torch.Tensor and type(layer) is nn.Linear and is_computed_now():
+def faster_forward(self: nn.Linear, input: torch.Tensor) -> torch.Tensor:
+    """Return `W x + b`, (..., D) → (..., E): the `forward` of `nn.Linear`, faster for marked layers."""
+    if torch.jit.is_scripting():  # the only branch that is compiled then
+        return torch.nn.functional.linear(input, self.weight, self.bias)
+    else:
+        return apply_layer(self, input)
+
+
+def apply_layer(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    if is_computed_now() and MARK in layer.__dict__ and type(x) is torch.Tensor:
         # The others at once: there are dozens of these for every generated token
-        pays = COPIES.get() is not None or x.numel() * layer.out_features >= WORK
+        pays = TRANSPOSED.get() is not None or x.numel() * layer.out_features >= WORK
         if pays and is_plain(layer, x):
-            found = few_rows_product(layer, x)
-            return product(x, layer.weight, layer.bias) if found is None else found
-    return type(layer).forward(layer, *inputs, **named)
+            found = few_rows_forward(layer, x)
+            return linear_forward(x, layer.weight, layer.bias) if found is None else found
+    return PLAIN_FORWARD(layer, x)
 
 
-def product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+def linear_forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Return `W x + b`, like `torch.nn.functional.linear`: (..., D), (E, D) and (E) → (..., E)."""
     if not takes_onednn(x, weight):
         return linear(x, weight, bias)
     # Calling a function that can be differentiated takes as long as a small product
-    return (OneDNNLinear.apply if torch.is_grad_enabled() else onednn_product)(x, weight, bias)
+    return (OneDNNLinear.apply if torch.is_grad_enabled() else onednn_linear)(x, weight, bias)
 
 
 def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
@@ -71,41 +73,41 @@ def takes_onednn(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 class OneDNNLinear(torch.autograd.Function):
-    """See `product`. Derivatives of derivatives are computed by MKL."""
+    """See `linear_forward`. Derivatives of derivatives are computed by MKL."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         ctx.save_for_backward(x, weight)
-        return onednn_product(x, weight, bias)
+        return onednn_linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return slopes(slope, x, weight, ctx.needs_input_grad)
+        return linear_backward(grad_output, x, weight, ctx.needs_input_grad)
 
 
-def onednn_product(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def onednn_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return linear(x.to_mkldnn(), weight, bias).to_dense()
 
 
-def slopes(
-    slope: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
+def linear_backward(
+    grad_output: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needed: tuple[bool, ...]
 ) -> tuple[torch.Tensor | None, ...]:
     """Return the gradients by x, W and b, of those that are needed.
 
     Args:
-        slope: The gradient by the product (..., E).
+        grad_output: The gradient by the product (..., E).
         x: (..., D).
         weight: (E, D).
         needed: Which of the three.
     """
-    many = is_legacy_batchedtensor(slope) or not is_computed_now()
+    many = is_legacy_batchedtensor(grad_output) or not is_computed_now()
     if torch.is_grad_enabled() or many:  # which themselves are to be derived, or several at once
-        by_x = slope @ weight if needed[0] else None
-        rows = slope.reshape(-1, len(weight))
+        by_x = grad_output @ weight if needed[0] else None
+        rows = grad_output.reshape(-1, len(weight))
         by_weight = rows.T @ x.reshape(len(rows), -1) if needed[1] else None
         return by_x, by_weight, rows.sum(0) if needed[2] else None
-    found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), slope.to_mkldnn(), weight, needed)
+    found = torch.ops.aten.mkldnn_linear_backward(x.to_mkldnn(), grad_output.to_mkldnn(), weight, needed)
     by_x, *others = (value if wanted else None for value, wanted in zip(found, needed))
     return None if by_x is None else by_x.to_dense(), *others
 
@@ -115,18 +117,14 @@ def forward_flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
     return 2 * math.prod(x) * weight[0]
 
 
-def backward_flops(x: Any, slope: Any, weight: Any, needed: Any, **_: Any) -> int:
+def backward_flops(x: Any, grad_output: Any, weight: Any, needed: Any, **_: Any) -> int:
     """Return the operations of its gradients: a product for that by x, one for that by W."""
     return 2 * math.prod(x) * weight[0] * sum(needed[:2])
 
 
-# `torch.utils.flop_counter` knows only other products. This code may be loaded twice: once more from the Hub.
-for operator, formula in (
-    (torch.ops.aten.mkldnn_linear, forward_flops),
-    (torch.ops.aten.mkldnn_linear_backward, backward_flops),
-):
-    if operator not in flop_registry:
-        register_flop_formula(operator)(formula)
+# `torch.utils.flop_counter` knows only other products
+register_flop_formula(torch.ops.aten.mkldnn_linear)(forward_flops)
+register_flop_formula(torch.ops.aten.mkldnn_linear_backward)(backward_flops)
 
 
 # ------------------------------------------------------------------------------------------------ which one is faster
@@ -138,11 +136,11 @@ def onednn_is_faster() -> bool:
 def speed() -> float:
     """Return how many times as fast as MKL oneDNN multiplies matrices and computes their gradients."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float32, device="cpu")
-    x, weight, slope = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
+    x, weight, grad_output = draw(512, 768, requires_grad=True), draw(768, 768, requires_grad=True), draw(512, 768)
 
     def seconds(multiply: Callable[..., torch.Tensor]) -> float:
         start = time.perf_counter()
-        torch.autograd.grad(multiply(x, weight, None), (x, weight), slope)
+        torch.autograd.grad(multiply(x, weight, None), (x, weight), grad_output)
         return time.perf_counter() - start
 
     ratios = [seconds(linear) / seconds(OneDNNLinear.apply) for _ in range(6)]

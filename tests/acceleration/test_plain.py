@@ -8,11 +8,12 @@ from typing import Any
 import accelerate
 import pytest
 import torch
+from modeling.toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
 from torch import nn
 
-from vanillaformer.modeling.parts import few_rows, products
-
-from .toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
+from vanillaformer.acceleration import gemv
+from vanillaformer.acceleration import linear as fast_linear
+from vanillaformer.acceleration.plain import is_marked
 
 MODEL_KINDS = ("decoder", "encoder_decoder")
 
@@ -20,11 +21,11 @@ MODEL_KINDS = ("decoder", "encoder_decoder")
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever can be computed faster is."""
-    monkeypatch.setattr(products, "WORK", 0)
-    monkeypatch.setattr(products, "onednn_is_faster", lambda: True)
-    monkeypatch.setattr(few_rows, "is_faster", lambda *_: True)
-    monkeypatch.setattr(few_rows, "LEAST_BYTES", 0)
-    monkeypatch.setattr(few_rows, "LEAST_WEIGHTS", 0)
+    monkeypatch.setattr(fast_linear, "WORK", 0)
+    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: True)
+    monkeypatch.setattr(gemv, "MIN_BYTES", 0)
+    monkeypatch.setattr(gemv, "MIN_WEIGHTS", 0)
 
 
 def a_layer(model: nn.Module) -> nn.Linear:
@@ -107,7 +108,8 @@ def test_functions_of_torch_that_are_replaced_are_called(owner, kind, monkeypatc
 )
 def test_copies_of_a_model_are_as_fast(copied):
     other = copied(toy("encoder_decoder"))
-    assert {layer.forward.func for layer in other.modules() if type(layer) is nn.Linear} == {products.apply_layer}
+    assert all(is_marked(layer) for layer in other.modules() if type(layer) is nn.Linear)
+    assert is_marked(other)
 
 
 @pytest.mark.parametrize("kind", MODEL_KINDS)

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from .products import product, slopes, takes_onednn
+from .linear import linear_backward, linear_forward, takes_onednn
+from .plain import is_plain, is_unchanged
 
 LOGITS = {"cpu": 2**21, "cuda": 2**26}
 """Logits in a chunk: few enough for a processor's caches, enough to keep a graphics card busy."""
@@ -19,6 +20,23 @@ POSITIONS = 256
 """Positions in a chunk at least: fewer would read the weights too often."""
 
 Transform = Callable[[torch.Tensor], torch.Tensor]
+
+
+def loss_without_logits(
+    model: Any,
+    states: torch.Tensor,
+    targets: torch.Tensor,
+    label_smoothing: float,
+    num_items_in_batch: torch.Tensor | int | None,
+) -> torch.Tensor | None:
+    """Return the loss of a language model's states (..., D) with targets (...), `None` if its head is changed."""
+    if not is_plain(model.lm_head, states) or not is_unchanged(model.lm_head):
+        return None
+    states, options = model.transform_hidden_states(states), {"ignore_index": -100, "label_smoothing": label_smoothing}
+    items = (targets != options["ignore_index"]).sum() if num_items_in_batch is None else num_items_in_batch
+    arguments: Any = states.flatten(0, -2), model.lm_head, targets.flatten(), model.logits_transform, options
+    total = chunked_cross_entropy(*arguments)
+    return total / torch.as_tensor(items, device=total.device)
 
 
 def chunked_cross_entropy(
@@ -36,7 +54,7 @@ def chunked_cross_entropy(
 
     Args:
         states: h (N, D).
-        layer: The output layer, plain and unchanged (`parts/plain.py`).
+        layer: The output layer, plain and unchanged (`plain.py`).
         targets: y (N).
         transform: f, element by element.
         options: Options of `torch.nn.functional.cross_entropy`.
@@ -86,32 +104,36 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         total = zeros(())
         for start in range(0, len(states), positions):
             part = slice(start, start + positions)
-            logits = product(states[part], weight, bias).to(exact).requires_grad_(needed)
+            logits = linear_forward(states[part], weight, bias).to(exact).requires_grad_(needed)
             with torch.enable_grad():
                 loss = nn.functional.cross_entropy(transform(logits), targets[part], reduction="sum", **options)
             total += loss.detach()
             if needed:
-                (slope,) = torch.autograd.grad(loss, logits)
-                add_gradients(gradients, slope.to(weight.dtype), states, weight, part)
+                (grad_output,) = torch.autograd.grad(loss, logits)
+                add_gradients(gradients, grad_output.to(weight.dtype), states, weight, part)
         ctx.save_for_backward(*gradients)
         ctx.dtype = weight.dtype
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients = (None if saved is None else (saved * slope).to(ctx.dtype) for saved in ctx.saved_tensors)
+    def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients = (None if saved is None else (saved * grad_output).to(ctx.dtype) for saved in ctx.saved_tensors)
         return (*gradients, None, None, None, None)
 
 
 def add_gradients(
-    gradients: list[torch.Tensor | None], slope: torch.Tensor, states: torch.Tensor, weight: torch.Tensor, part: slice
+    gradients: list[torch.Tensor | None],
+    grad_output: torch.Tensor,
+    states: torch.Tensor,
+    weight: torch.Tensor,
+    part: slice,
 ) -> None:
     """Add what the positions of a chunk give to the gradients by states, weight and bias.
 
     Args:
         gradients: The sums; `None` for those that are not needed.
-        slope: The gradient by the chunk's logits (n, V).
+        grad_output: The gradient by the chunk's logits (n, V).
         states: All states (N, D).
         weight: The weights (V, D).
         part: The positions of the chunk.
@@ -122,15 +144,15 @@ def add_gradients(
     if takes_onednn(rows, weight):
         totals = by_rows, by_weight, by_bias
         needed = tuple(total is not None for total in totals)
-        for total, addend in zip(totals, slopes(slope, rows, weight, needed)):
+        for total, addend in zip(totals, linear_backward(grad_output, rows, weight, needed)):
             if total is not None and addend is not None:
                 total += addend
         return
     if by_rows is not None:
-        by_rows += slope @ weight
-    if by_weight is not None and by_weight.dtype == slope.dtype:
-        torch.addmm(by_weight, slope.T, rows, out=by_weight)
+        by_rows += grad_output @ weight
+    if by_weight is not None and by_weight.dtype == grad_output.dtype:
+        torch.addmm(by_weight, grad_output.T, rows, out=by_weight)
     elif by_weight is not None:
-        by_weight += slope.T @ rows
+        by_weight += grad_output.T @ rows
     if by_bias is not None:
-        by_bias += slope.sum(dim=0)
+        by_bias += grad_output.sum(dim=0)

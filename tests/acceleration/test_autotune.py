@@ -1,7 +1,7 @@
-"""What is faster is measured once for a machine, and kept."""
+"""What is faster is measured once in a process, and kept in a file if asked."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -9,27 +9,22 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanillaformer.modeling.parts import measured
-from vanillaformer.modeling.parts.measured import is_faster
+from vanillaformer.acceleration import autotune, chosen
+from vanillaformer.acceleration.autotune import is_faster
 
 SWITCH = "VANILLAFORMER_SOMETHING"
 
-
-def fast() -> float:
-    return 1.5
+ask = partial(is_faster, "something", SWITCH, lambda: 1.5)
 
 
-ask = partial(is_faster, "something", SWITCH, fast)
-
-
-@pytest.fixture
-def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(autouse=True)
+def unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Nothing is known of this machine; returns the file of what was measured."""
     monkeypatch.delenv(SWITCH, raising=False)
-    monkeypatch.setattr(measured, "MEASURED", tmp_path / "folder" / "products.json")
-    is_faster.cache_clear()
-    yield measured.MEASURED
-    is_faster.cache_clear()
+    monkeypatch.setenv("VANILLAFORMER_AUTOTUNE", "save")
+    monkeypatch.setattr(autotune, "SAVED", tmp_path / "folder" / "products.json")
+    monkeypatch.setattr(autotune, "CHOICES", {})
+    return autotune.SAVED
 
 
 class Dtypes(TorchDispatchMode):
@@ -48,35 +43,39 @@ class Dtypes(TorchDispatchMode):
         return result
 
 
-def assert_measures_anywhere(
-    name: str, speed: Callable[[], float], monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+def assert_measures_anywhere(speed: Callable[[], float]) -> None:
     """Assert that a speed is measured in any mode, in float32 and that no random state is changed."""
     before, usual = torch.get_rng_state(), torch.get_default_dtype()
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        monkeypatch.setattr(measured, "MEASURED", folder / f"{dtype}.json")
-        is_faster.cache_clear()
         torch.set_default_dtype(dtype)
         try:
             with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
-                is_faster(name, SWITCH, speed)
+                assert 0.01 < autotune.speed_of(str(dtype), speed) < 100
             with Dtypes() as used:
                 speed()
         finally:
             torch.set_default_dtype(usual)
-        (found,) = json.loads(measured.MEASURED.read_text()).values()
-        assert 0.01 < found < 100
         assert used.floats == {torch.float32}
     assert torch.equal(torch.get_rng_state(), before)
-    is_faster.cache_clear()
 
 
-def test_it_is_measured_once_for_a_machine(unknown):
+def test_it_is_measured_once_for_a_process_and_forgotten_with_it(unknown, monkeypatch):
+    monkeypatch.delenv("VANILLAFORMER_AUTOTUNE")
+    assert ask()
+    assert is_faster("something", SWITCH, lambda: pytest.fail("measured again"))
+    assert chosen() == {"something": True}
+    assert not unknown.parent.exists()
+
+
+def test_it_is_measured_once_for_a_machine_if_asked(unknown, monkeypatch):
     assert ask()
     assert list(json.loads(unknown.read_text()).values()) == [1.5]
     assert list(unknown.parent.iterdir()) == [unknown]
-    is_faster.cache_clear()
+    autotune.CHOICES.clear()
     assert is_faster("something", SWITCH, lambda: pytest.fail("measured again"))
+    monkeypatch.delenv("VANILLAFORMER_AUTOTUNE")
+    autotune.CHOICES.clear()
+    assert not is_faster("something", SWITCH, lambda: 1.0)
 
 
 def test_other_machines_and_other_choices_are_kept(unknown):
@@ -84,7 +83,7 @@ def test_other_machines_and_other_choices_are_kept(unknown):
     unknown.write_text('{"another": 0.5}')
     assert ask()
     assert not is_faster("something else", SWITCH, lambda: 1.0)
-    here = f"in float32, {measured.processor()}, torch {torch.__version__}"
+    here = f"in float32, {autotune.processor()}, torch {torch.__version__}"
     expected = {"another": 0.5, f"something {here}": 1.5, f"something else {here}": 1.0}
     assert json.loads(unknown.read_text()) == expected
 
@@ -103,7 +102,7 @@ def test_a_folder_that_cannot_be_written_to(unknown):
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(0.9, False), (1.1, False), (1.2, True)])
-def test_it_has_to_pay(unknown, speed, expected):
+def test_it_has_to_pay(speed, expected):
     assert is_faster("something", SWITCH, lambda: speed) is expected
 
 

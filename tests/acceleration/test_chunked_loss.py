@@ -6,17 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import assert_close, inputs_of, labels_of, toy
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from vanillaformer.acceleration import chunked_loss
+from vanillaformer.acceleration.chunked_loss import chunked_cross_entropy
 from vanillaformer.modeling.heads import cap_logits
-from vanillaformer.modeling.parts import chunked_loss
-from vanillaformer.modeling.parts.chunked_loss import chunked_cross_entropy
 from vanillaformer.modeling.parts.dropout import identity
-
-from .toys import assert_close, inputs_of, labels_of, toy
 
 N, D, V = 11, 6, 19
 CAPPED = partial(cap_logits, scale=0.7, cap=2.0)

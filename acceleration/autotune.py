@@ -1,6 +1,6 @@
-"""Which of two ways to compute the same is faster on this machine: measured once, and kept.
+"""Which of two ways to compute the same is faster on this machine: measured once in each process.
 
-Equal runs choose equally, and so round equally.
+With `VANILLAFORMER_AUTOTUNE=save` what was measured is kept in a file for the next processes.
 """
 
 import json
@@ -9,19 +9,25 @@ import platform
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import torch
 from huggingface_hub.constants import HF_HOME
 
-PAYS = 1.15
+MIN_SPEEDUP = 1.15
 """Times as fast as the usual way that another one has to be."""
-MEASURED = Path(HF_HOME) / "vanillaformer" / "products.json"
+SAVE = "VANILLAFORMER_AUTOTUNE"
+SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"
 """What was measured, by what was compared, processor and version of torch."""
+CHOICES: dict[str, bool] = {}
+"""What this process has decided."""
 
 
-@cache
+def chosen() -> dict[str, bool]:
+    """Return by name which faster ways this process uses, of those that it has decided on."""
+    return dict(CHOICES)
+
+
 def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
     """Tell whether a way to compute pays on this machine: what the environment says, or what is or was measured.
 
@@ -30,24 +36,32 @@ def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
         switch: Environment variable: 0 for never, 1 for always.
         speed: Measures how many times as fast as the usual way it is.
     """
-    if (choice := os.environ.get(switch, "")) in ("0", "1"):
-        return choice == "1"
-    speeds, key = measured(), f"{name} in float32, {processor()}, torch {torch.__version__}"
+    if name not in CHOICES:
+        choice = os.environ.get(switch, "")
+        CHOICES[name] = choice == "1" if choice in ("0", "1") else speed_of(name, speed) >= MIN_SPEEDUP
+    return CHOICES[name]
+
+
+def speed_of(name: str, speed: Callable[[], float]) -> float:
+    """Return what `speed` measures, or what it measured in an earlier process on such a machine."""
+    save = os.environ.get(SAVE) == "save"
+    speeds, key = saved() if save else {}, f"{name} in float32, {processor()}, torch {torch.__version__}"
     if key not in speeds:
         with ThreadPoolExecutor(1) as thread:  # away from the modes that the first product was asked for in
             speeds[key] = thread.submit(speed).result()
-        with suppress(OSError):  # a folder that cannot be written to: every process measures for itself
-            MEASURED.parent.mkdir(parents=True, exist_ok=True)
-            own = MEASURED.with_suffix(f".{os.getpid()}")
-            own.write_text(json.dumps(speeds, indent=1), "utf-8")
-            own.replace(MEASURED)
-    return speeds[key] >= PAYS
+        if save:
+            with suppress(OSError):  # a folder that cannot be written to: every process measures for itself
+                SAVED.parent.mkdir(parents=True, exist_ok=True)
+                new = SAVED.with_suffix(f".{os.getpid()}")
+                new.write_text(json.dumps(speeds, indent=1), "utf-8")
+                new.replace(SAVED)
+    return speeds[key]
 
 
-def measured() -> dict[str, float]:
+def saved() -> dict[str, float]:
     """Return what was measured on this and, if the folder is shared, on other machines."""
     try:
-        found = json.loads(MEASURED.read_text("utf-8"))
+        found = json.loads(SAVED.read_text("utf-8"))
         return {str(key): float(value) for key, value in found.items()}
     except (OSError, ValueError, TypeError, AttributeError):  # none yet, or not what is written here
         return {}

@@ -6,17 +6,19 @@ Shape letters: B rows of the batch, A rows that are left, V vocabulary.
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 from transformers.generation import LogitsProcessor
 from transformers.utils import ModelOutput
 
-from ..parts.plain import is_unchanged
+from .plain import is_unchanged
 
 WORTHWHILE = 0.75
 """Part of the rows that may be left when the others leave: each time the cache is copied."""
+LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
+"""Layers of a cache that can drop rows."""
 
 
-class ActiveRows:
+class UnfinishedRows:
     """Stands for a model in transformers' loop of generation, and computes only the rows that have not ended.
 
     A row ends where its last token ends a text: the loop ignores what is computed for it. All else is the model's.
@@ -40,19 +42,24 @@ class ActiveRows:
         tokens = inputs["decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"]
         rows = torch.arange(len(tokens)) if self.rows is None else self.rows
         self.ended = self.ended | torch.isin(tokens[:, -1], self.ends)  # padding follows
-        goes_on = ~self.ended[rows]
-        if 0 < goes_on.sum() <= WORTHWHILE * len(rows):
-            past_key_values.batch_select_indices(goes_on.nonzero().flatten())
-            self.rows = rows = rows[goes_on]
+        unfinished = ~self.ended[rows]
+        if 0 < unfinished.sum() <= WORTHWHILE * len(rows) and _has_rows(inputs, len(tokens)):
+            past_key_values.batch_select_indices(unfinished.nonzero().flatten())
+            self.rows = rows = rows[unfinished]
             if "encoder_outputs" in inputs:
                 self.source = {"encoder_outputs": _rows_of(inputs["encoder_outputs"], rows, len(tokens))}
         if self.rows is None:
             return self.model(past_key_values=past_key_values, **inputs)
-        own = {name: _rows_of(value, rows, len(tokens)) for name, value in (inputs | self.source).items()}
-        output = self.model(past_key_values=past_key_values, **own)
+        left = {name: _rows_of(value, rows, len(tokens)) for name, value in (inputs | self.source).items()}
+        output = self.model(past_key_values=past_key_values, **left)
         logits = output.logits
         output.logits = logits.new_zeros(len(tokens), *logits.shape[1:]).index_copy(0, rows, logits)
         return output
+
+
+def _has_rows(inputs: dict[str, Any], count: int) -> bool:
+    """Tell whether all tensors of a model's inputs are (B, T), so that their rows are those of the batch."""
+    return all(x.ndim == 2 and len(x) == count for x in inputs.values() if isinstance(x, torch.Tensor))
 
 
 def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
@@ -64,10 +71,10 @@ def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
     return value[rows] if isinstance(value, torch.Tensor) and value.ndim and len(value) == count else value
 
 
-def without_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> Any:
+def drop_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) -> Any:
     """Return what stands for a model in `GenerationMixin._sample`: itself where no row can leave, or it does not pay.
 
-    Scores, states and caches that are returned have all rows, hooks and processors of the caller's own see all, and a
+    Scores, states and caches that are returned have all rows, hooks and processors of the caller's see all, and a
     graphics card computes them at once.
 
     Args:
@@ -80,11 +87,13 @@ def without_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any
     returns_more = config.return_dict_in_generate or config.is_assistant or options.get("synced_gpus")
     if ends is None or returns_more or input_ids.device.type != "cpu" or len(input_ids) == 1:
         return model
-    caches = getattr(cache, "self_attention_cache", cache), getattr(cache, "cross_attention_cache", cache)
+    caches: Any = getattr(cache, "self_attention_cache", cache), getattr(cache, "cross_attention_cache", cache)
     plain = all(type(one) is DynamicCache and not one.offloading for one in caches)
-    if not plain or getattr(cache, "copies", 1) > 1 or getattr(cache, "_is_user_defined", False):
+    if not plain or any(type(layer) not in LAYERS for one in caches for layer in one.layers):
+        return model
+    if getattr(cache, "copies", 1) > 1 or getattr(cache, "_is_user_defined", False):
         return model
     library = LogitsProcessor.__module__
     if any(type(one).__module__ != library for one in options["logits_processor"]) or not is_unchanged(model):
         return model
-    return ActiveRows(model, ends)
+    return UnfinishedRows(model, ends)

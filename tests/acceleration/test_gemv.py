@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import inputs_of, tokens, toy, with_autocast
 from torch import nn
 from torch.nn.functional import linear
 
-from vanillaformer.modeling.parts import few_rows
-from vanillaformer.modeling.parts.few_rows import COPIES, MOST_ROWS, PART, PATIENCE, copies_by_inputs, sum_of_rows
-from vanillaformer.modeling.parts.products import speed_up_linear_layers
+from vanillaformer.acceleration import gemv, speed_up
+from vanillaformer.acceleration.gemv import BLOCK, MAX_ROWS, TRANSPOSED, WARMUP_CALLS, sum_of_rows, transposed_weights
 
-from .test_measured import assert_measures_anywhere
-from .toys import inputs_of, tokens, toy, with_autocast
+from .test_autotune import assert_measures_anywhere
 
 D, E = 40, 24
 
@@ -28,29 +27,29 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         rows.append(x.numel() // len(table))
         return sum_of_rows(x, table, bias)
 
-    monkeypatch.setattr(few_rows, "is_faster", lambda *_: True)
-    monkeypatch.setattr(few_rows, "LEAST_BYTES", 0)
-    monkeypatch.setattr(few_rows, "LEAST_WEIGHTS", 0)
-    monkeypatch.setattr(few_rows, "sum_of_rows", counted)
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: True)
+    monkeypatch.setattr(gemv, "MIN_BYTES", 0)
+    monkeypatch.setattr(gemv, "MIN_WEIGHTS", 0)
+    monkeypatch.setattr(gemv, "sum_of_rows", counted)
     return rows
 
 
 def layer(inputs: int = D, outputs: int = E, **options: Any) -> nn.Linear:
     made = nn.Linear(inputs, outputs, **options)
-    speed_up_linear_layers(made)
+    speed_up(made)
     return made
 
 
-def multiply(made: nn.Linear, x: torch.Tensor, times: int = PATIENCE) -> torch.Tensor:
+def multiply(made: nn.Linear, x: torch.Tensor, times: int = WARMUP_CALLS) -> torch.Tensor:
     """Return what a layer gives the last of some times."""
-    with torch.no_grad(), copies_by_inputs(made):
+    with torch.no_grad(), transposed_weights(made):
         return [made(x) for _ in range(times)][-1]
 
 
 # ------------------------------------------------------------------------------------------------- the product
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("inputs", [1, PART - 1, PART, 2 * PART + 5, 700])
-@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (MOST_ROWS, 1)], ids=str)
+@pytest.mark.parametrize("inputs", [1, BLOCK - 1, BLOCK, 2 * BLOCK + 5, 700])
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1), (3, 1), (2, 4), (MAX_ROWS, 1)], ids=str)
 def test_it_is_as_exact_as_linear(shape, inputs, bias):
     generator = torch.Generator().manual_seed(0)
     x, weight, b = (torch.randn(*size, generator=generator) for size in ((*shape, inputs), (E, inputs), (E,)))
@@ -90,7 +89,7 @@ def test_the_tokens_are_the_same(kind, search, used, monkeypatch):
     ours = generate()
     assert set(used) == {max(options.get("num_beams", 1), options.get("num_return_sequences", 1))}
     used.clear()
-    monkeypatch.setattr(few_rows, "is_faster", lambda *_: False)
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: False)
     assert torch.equal(generate(), ours)
     assert not used
 
@@ -119,14 +118,14 @@ def test_autocast_that_begins_in_the_model(kind, rows, used, monkeypatch):
     }
     found = model.generate(**inputs)
     assert not used
-    monkeypatch.setattr(few_rows, "is_faster", lambda *_: False)
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: False)
     assert torch.equal(found, model.generate(**inputs))
 
 
 def test_a_dtype_or_weights_that_change_on_the_way(used):
     made, x = layer(), torch.randn(1, D)
-    with torch.no_grad(), copies_by_inputs(made):
-        for _ in range(PATIENCE):
+    with torch.no_grad(), transposed_weights(made):
+        for _ in range(WARMUP_CALLS):
             made(x)
         used.clear()
         other = {"weight": torch.randn(E, D), "bias": torch.randn(E)}
@@ -143,31 +142,31 @@ def test_a_dtype_or_weights_that_change_on_the_way(used):
 def test_copies_end_with_the_call_however_it_ends(used):
     seen = []
 
-    @copies_by_inputs(layer())
+    @transposed_weights(layer())
     def fail() -> None:
-        seen.append(COPIES.get())
+        seen.append(TRANSPOSED.get())
         raise KeyError
 
     with pytest.raises(KeyError):
         fail()
     assert seen != [None]
-    assert COPIES.get() is None
+    assert TRANSPOSED.get() is None
 
 
 def test_a_call_inside_of_another_has_its_own_copies(used):
-    with copies_by_inputs(layer()):
-        outer = COPIES.get()
-        with copies_by_inputs(layer()):
-            assert COPIES.get() is not outer
-        assert COPIES.get() is outer
+    with transposed_weights(layer()):
+        outer = TRANSPOSED.get()
+        with transposed_weights(layer()):
+            assert TRANSPOSED.get() is not outer
+        assert TRANSPOSED.get() is outer
 
 
 # ------------------------------------------------------------------------------------------------- when it is used
 def test_a_layer_is_copied_once_it_is_used_often(used):
     x = torch.randn(1, D)
-    multiply(layer(), x, PATIENCE - 1)
+    multiply(layer(), x, WARMUP_CALLS - 1)
     assert not used
-    multiply(layer(), x, PATIENCE + 2)
+    multiply(layer(), x, WARMUP_CALLS + 2)
     assert used == [1] * 3
 
 
@@ -178,24 +177,24 @@ def autocast() -> None:
 
 def with_gradients() -> None:
     made, x = layer(), torch.randn(1, D)
-    with copies_by_inputs(made):
-        for _ in range(PATIENCE):
+    with transposed_weights(made):
+        for _ in range(WARMUP_CALLS):
             made(x).sum().backward()
     assert made.weight.grad is not None
 
 
 def traced() -> None:
     made, x = layer(), torch.randn(1, D)
-    with torch.no_grad(), copies_by_inputs(made):
-        for _ in range(PATIENCE):
+    with torch.no_grad(), transposed_weights(made):
+        for _ in range(WARMUP_CALLS):
             torch.jit.trace(made, x, check_trace=False)
 
 
 def compiled() -> None:
     made, x = layer(), torch.randn(1, D)
     function = torch.compile(lambda x: made(x), backend="eager", fullgraph=True)
-    with torch.no_grad(), copies_by_inputs(made):
-        for _ in range(PATIENCE):
+    with torch.no_grad(), transposed_weights(made):
+        for _ in range(WARMUP_CALLS):
             function(x)
 
 
@@ -211,7 +210,7 @@ class Quantized(torch.Tensor):
 
 
 OTHERWISE: dict[str, Callable[[], Any]] = {
-    "too many rows": lambda: multiply(layer(), torch.randn(MOST_ROWS + 1, D)),
+    "too many rows": lambda: multiply(layer(), torch.randn(MAX_ROWS + 1, D)),
     "no row": lambda: multiply(layer(), torch.randn(0, D)),
     "float64": lambda: multiply(layer(dtype=torch.float64), torch.randn(1, D).double()),
     "bfloat16": lambda: multiply(layer(dtype=torch.bfloat16), torch.randn(1, D).bfloat16()),
@@ -226,38 +225,38 @@ OTHERWISE: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("case", OTHERWISE)
 def test_all_else_is_left_to_linear(case, used):
-    multiply(layer(), torch.randn(MOST_ROWS, D))
-    assert used.pop() == MOST_ROWS
+    multiply(layer(), torch.randn(MAX_ROWS, D))
+    assert used.pop() == MAX_ROWS
     OTHERWISE[case]()
     assert not used
 
 
 @pytest.mark.parametrize(
-    ("limit", "value"), [("LEAST_WEIGHTS", D * E), ("LEAST_BYTES", 4 * D * E), ("MOST_BYTES", 4 * D * E)]
+    ("limit", "value"), [("MIN_WEIGHTS", D * E), ("MIN_BYTES", 4 * D * E), ("MAX_BYTES", 4 * D * E)]
 )
 @pytest.mark.parametrize("beyond", [False, True])
 def test_sizes_that_pay(limit, value, beyond, used, monkeypatch):
-    step = -1 if limit == "MOST_BYTES" else 1
-    monkeypatch.setattr(few_rows, limit, value + beyond * step)
+    step = -1 if limit == "MAX_BYTES" else 1
+    monkeypatch.setattr(gemv, limit, value + beyond * step)
     multiply(layer(), torch.randn(1, D))
     assert bool(used) is not beyond
 
 
 @pytest.mark.parametrize("options", [{"device": "meta"}, {"dtype": torch.bfloat16}], ids=str)
 def test_nothing_is_measured_for_models_elsewhere(options, monkeypatch):
-    monkeypatch.setattr(few_rows, "is_faster", lambda *_: pytest.fail("measured"))
-    with copies_by_inputs(nn.Linear(2**12, 2**12, **options)):
-        assert COPIES.get() is None
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: pytest.fail("measured"))
+    with transposed_weights(nn.Linear(2**12, 2**12, **options)):
+        assert TRANSPOSED.get() is None
 
 
 def test_copies_of_all_layers_have_a_limit(used, monkeypatch):
-    monkeypatch.setattr(few_rows, "MOST_BYTES", 2 * 4 * D * E)
+    monkeypatch.setattr(gemv, "MAX_BYTES", 2 * 4 * D * E)
     stack = nn.ModuleList([layer() for _ in range(3)])
-    with torch.no_grad(), copies_by_inputs(stack):
-        for made in [*stack] * PATIENCE:
+    with torch.no_grad(), transposed_weights(stack):
+        for made in [*stack] * WARMUP_CALLS:
             made(torch.randn(1, D))
     assert len(used) == 2
 
 
-def test_its_speed_is_measured_in_the_midst_of_anything(monkeypatch, tmp_path):
-    assert_measures_anywhere("few rows", few_rows.speed, monkeypatch, tmp_path)
+def test_its_speed_is_measured_in_the_midst_of_anything():
+    assert_measures_anywhere(gemv.speed)

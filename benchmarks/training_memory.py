@@ -12,16 +12,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from vanillaformer.acceleration.chunked_loss import chunk_size
 from vanillaformer.configuration import (
     VanillaConfig,
     VanillaImageEncoderConfig,
     VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.configuration.options import DECODING_CHOICES
-
-from .counts import inputs_on_meta, on_meta
-from .parts.attention import eager_attention
-from .parts.chunked_loss import chunk_size
+from vanillaformer.modeling.counts import inputs_on_meta, on_meta
+from vanillaformer.modeling.parts.attention import eager_attention
 
 FLOAT32 = 4  # bytes
 COUNTED = "vanillaformer_counted"

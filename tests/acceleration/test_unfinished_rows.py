@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from modeling.toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, with_autocast
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from vanillaformer.modeling.decoding.active_rows import ActiveRows
-
-from .toys import PAD, TARGET_VOCABULARY, attending, few_choices, over, shared_toy, tokens, with_autocast
+from vanillaformer.acceleration.unfinished_rows import UnfinishedRows
 
 ENDS = [2, 9, 3, 3, 4, 5, 9, 2, 3, 2, 4, 3]
 """Number of tokens after which each row ends."""
@@ -46,19 +45,19 @@ def generate(model: Any, kind: str, **options: Any) -> Any:
 def computed(monkeypatch) -> list[int]:
     """The rows of each step that the model computes."""
     seen: list[int] = []
-    compute = ActiveRows.__call__
+    compute = UnfinishedRows.__call__
 
-    def call(self: ActiveRows, **inputs: Any) -> Any:
+    def call(self: UnfinishedRows, **inputs: Any) -> Any:
         output = compute(self, **inputs)
         seen.append(len(self.rows) if self.rows is not None else len(ENDS))
         return output
 
-    monkeypatch.setattr(ActiveRows, "__call__", call)
+    monkeypatch.setattr(UnfinishedRows, "__call__", call)
     return seen
 
 
 def all_rows(monkeypatch: Any) -> None:
-    monkeypatch.setattr("vanillaformer.modeling.decoding.active_rows.WORTHWHILE", 0.0)
+    monkeypatch.setattr("vanillaformer.acceleration.unfinished_rows.WORTHWHILE", 0.0)
 
 
 @pytest.mark.parametrize("sampling", [False, True])

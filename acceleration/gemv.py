@@ -4,7 +4,7 @@ Such a product takes as long as reading the weights. MKL and oneDNN read them at
 the memory. torch's embedding bag, which sums rows of a table, reads two to three times as fast as MKL, and
 `W x = Σ_d x_d W[:, d]` is such a sum once the weights are stored by inputs.
 
-Shape letters: D inputs, E outputs, M rows, P parts of the inputs.
+Shape letters: D inputs, E outputs, M rows, P blocks of the inputs.
 """
 
 import statistics
@@ -19,40 +19,40 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from .measured import is_faster
+from .autotune import is_faster
 from .plain import is_plain
 
 SWITCH = "VANILLAFORMER_FEW_ROWS"
 """Environment variable: 0 for never, 1 for always; otherwise it is measured which is faster."""
-MOST_ROWS = 8
+MAX_ROWS = 8
 """With more rows, libraries that multiply matrices are as fast."""
-LEAST_WEIGHTS = 2**16
+MIN_WEIGHTS = 2**16
 """Of a layer: fewer are read in no time."""
-LEAST_BYTES = 2**24
+MIN_BYTES = 2**24
 """Of all layers: fewer stay in the processor's caches, from which every way reads fast."""
-PATIENCE = 6
+WARMUP_CALLS = 6
 """Products with a layer until its weights are copied: copying takes as long as some products."""
-MOST_BYTES = 2**31
+MAX_BYTES = 2**31
 """Of copies: with larger models only the first layers have one."""
-PART = 64
-"""Inputs that are summed one after the other; the sums of parts are then added, which keeps rounding errors small."""
+BLOCK = 64
+"""Inputs that are summed one after the other; the sums of blocks are then added, which keeps rounding errors small."""
 
 
-class Copies:
+class TransposedWeights:
     """Weights of layers that few rows are multiplied with again and again, stored by inputs (D, E)."""
 
     def __init__(self) -> None:
-        self.asked: Counter[nn.Linear] = Counter()
+        self.calls: Counter[nn.Linear] = Counter()
         self.tables: dict[nn.Linear, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        self.bytes_left = MOST_BYTES
+        self.bytes_left = MAX_BYTES
 
     def table(self, layer: nn.Linear) -> torch.Tensor | None:
         """Return a layer's weights stored by inputs, `None` if they are not, not yet, or no longer the same."""
         if layer not in self.tables:
-            self.asked[layer] += 1
-            if self.asked[layer] < PATIENCE:
+            self.calls[layer] += 1
+            if self.calls[layer] < WARMUP_CALLS:
                 return None
-            self.tables[layer] = layer.weight, self.copy(layer.weight) if pays(layer) else None
+            self.tables[layer] = layer.weight, self.copy(layer.weight) if is_large(layer) else None
         weight, table = self.tables[layer]
         return table if weight is layer.weight else None
 
@@ -63,35 +63,35 @@ class Copies:
         return weight.detach().t().contiguous()
 
 
-def pays(layer: nn.Linear) -> bool:
+def is_large(layer: nn.Linear) -> bool:
     """Tell whether a layer's weights are plain, float32, on the CPU, and not few."""
     on_cpu = is_plain(layer, torch.empty(0, device="cpu"))
-    return on_cpu and layer.weight.dtype == torch.float32 and layer.weight.numel() >= LEAST_WEIGHTS
+    return on_cpu and layer.weight.dtype == torch.float32 and layer.weight.numel() >= MIN_WEIGHTS
 
 
-COPIES: ContextVar[Copies | None] = ContextVar("COPIES", default=None)
+TRANSPOSED: ContextVar[TransposedWeights | None] = ContextVar("TRANSPOSED", default=None)
 """Those of the call of `generate` that is under way."""
 
 
 @contextmanager
-def copies_by_inputs(model: nn.Module) -> Iterator[None]:
+def transposed_weights(model: nn.Module) -> Iterator[None]:
     """Keep copies of the weights of layers that are used for few rows, where that is faster, until the end."""
-    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear) and pays(layer))
-    if size < LEAST_BYTES or not is_faster("few rows", SWITCH, speed):
+    size = sum(layer.weight.nbytes for layer in model.modules() if isinstance(layer, nn.Linear) and is_large(layer))
+    if size < MIN_BYTES or not is_faster("few rows", SWITCH, speed):
         yield
         return
-    before = COPIES.set(Copies())
+    before = TRANSPOSED.set(TransposedWeights())
     try:
         yield
     finally:
-        COPIES.reset(before)
+        TRANSPOSED.reset(before)
 
 
-def few_rows_product(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
+def few_rows_forward(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor | None:
     """Return a plain layer's output for a few rows, (..., D) → (..., E), or `None` if its weights have no copy."""
-    copies = COPIES.get()
+    copies = TRANSPOSED.get()
     differs = x.dtype != torch.float32 or torch.is_autocast_enabled("cpu") or torch.is_grad_enabled()
-    if copies is None or differs or not 0 < x.numel() <= MOST_ROWS * layer.in_features:
+    if copies is None or differs or not 0 < x.numel() <= MAX_ROWS * layer.in_features:
         return None
     table = copies.table(layer)
     return None if table is None else sum_of_rows(x, table, layer.bias)
@@ -101,7 +101,7 @@ def sum_of_rows(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None)
     """Return `W x + b` for rows (..., D) and weights stored by inputs (D, E): (..., E)."""
     inputs, outputs = table.shape
     rows = x.numel() // inputs
-    factors, numbers, starts, order = x.reshape(-1), *parts(inputs, rows)
+    factors, numbers, starts, order = x.reshape(-1), *blocks(inputs, rows)
     if rows > 1:
         factors = factors.index_select(0, order)
     sums = torch.embedding_bag(table, numbers, starts, per_sample_weights=factors)[0]  # (P M, E)
@@ -110,13 +110,13 @@ def sum_of_rows(x: torch.Tensor, table: torch.Tensor, bias: torch.Tensor | None)
 
 
 @lru_cache(maxsize=256)
-def parts(inputs: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the inputs that are summed, where each sum starts, and the places (M D) of the factors in the rows.
+def blocks(inputs: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the inputs that are summed, where each sum starts, and the indices (M D) of the factors in the rows.
 
-    The rows take turns, part by part: what one has read of the weights is near when the next one needs it.
+    The rows take turns, block by block: what one has read of the weights is near when the next one needs it.
     """
-    places = torch.arange(rows * inputs, device="cpu").view(rows, inputs)
-    pieces = [piece.reshape(-1) for part in places.split(PART, dim=1) for piece in part]
+    indices = torch.arange(rows * inputs, device="cpu").view(rows, inputs)
+    pieces = [piece.reshape(-1) for block in indices.split(BLOCK, dim=1) for piece in block]
     order, sizes = torch.cat(pieces), torch.tensor([0, *map(len, pieces[:-1])], device="cpu")
     return (order % inputs).int(), sizes.cumsum(0).int(), order
 

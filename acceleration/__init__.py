@@ -1,0 +1,9 @@
+"""Equal computations, faster: what is particular to hardware and batches, apart from the models.
+
+`plug_in.py` says what is switched on, when and why.
+"""
+
+from .autotune import chosen
+from .plug_in import plug_in, speed_up, switched_off
+
+__all__ = ["chosen", "plug_in", "speed_up", "switched_off"]

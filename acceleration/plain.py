@@ -1,0 +1,56 @@
+"""Questions that every faster computation asks first: are layers and models as they were made, and computed now?"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
+from transformers.utils import output_capturing
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HARMLESS = (output_capturing.__name__, "accelerate.utils.operations")
+"""Modules whose hooks and forwards only record what the caller asks for, and autocast."""
+MARK = "_vanillaformer_faster"
+"""Attribute of the linear layers and models that `speed_up` was called with; a copy has it, too."""
+FORWARDS = (nn.Linear.__module__, f"{__package__}.linear")
+"""Modules in which the `forward` of `nn.Linear` is defined, torch's and that of this folder."""
+
+
+def is_marked(module: nn.Module) -> bool:
+    """Tell whether `speed_up` was called with a linear layer or model, or with what it is a copy of."""
+    return MARK in vars(module)
+
+
+def is_computed_now() -> bool:
+    """Tell whether numbers are computed, and derived backward at most: not recorded by a compiler or `torch.func`."""
+    recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
+    return not (recorded or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0)
+
+
+def is_plain(layer: nn.Module, x: Any) -> bool:
+    """Tell whether a layer multiplies `x` by torch's own code, now, with weights that are here.
+
+    Adapters, quantized, sharded and offloaded weights, and programs that replace torch's functions, need the layer.
+    """
+    return (
+        is_computed_now()
+        and type(layer) is nn.Linear
+        and type(x) is torch.Tensor
+        and type(weight := layer.weight) in (nn.Parameter, torch.Tensor)
+        and weight.device == x.device
+        and getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in FORWARDS
+        and nn.functional.linear is torch._C._nn.linear
+    )
+
+
+def is_unchanged(model: nn.Module) -> bool:
+    """Tell whether no module of a model has hooks or an instance's `forward`, which may count on rows and calls."""
+    if _has_any_global_hook():
+        return False
+    for module in model.modules():
+        hooks = [hook for name in HOOKS for hook in getattr(module, name).values()]
+        for function in (*hooks, vars(module).get("forward")):
+            if function is not None and getattr(function, "__module__", None) not in HARMLESS:
+                return False
+    return True

@@ -1,0 +1,116 @@
+"""What is faster, when and why: the one list of all that this folder puts in the place of plain computations.
+
+| what | when | why |
+|---|---|---|
+| `linear.py` | large float32 products on a CPU, if measured to be faster | oneDNN has up to twice MKL's speed |
+| `gemv.py` | `generate`, up to 8 rows, float32 on a CPU, if measured to be faster | weights are read faster |
+| `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |
+| `shared_sources.py` | our translators: beams, samples, sources of unequal length | a source is computed once |
+| `length_buckets.py` | our encoders: packed texts on a CPU, by SDPA | no scores between texts |
+| `chunked_loss.py` | our language models, asked for a loss without logits | never all logits in memory |
+
+The first three work for any model of transformers that `speed_up` was called with, the others for ours. A layer or
+model that is not as it was made, by hooks, adapters, quantizers, compilers, or processors of the caller's, is computed
+plainly: `plain.py` has the questions.
+
+What has no hook of its own in `modeling/acceleration.py` stands in two classes of the libraries, `nn.Linear` and
+`GenerationMixin`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay as they are:
+copies, replicas, layers of another class and quantizers find what torch made.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from transformers.generation import GenerationMixin
+
+from vanillaformer.modeling.acceleration import acceleration
+
+from .chunked_loss import loss_without_logits
+from .gemv import transposed_weights
+from .length_buckets import attend, packed_masks
+from .linear import PLAIN_FORWARD, faster_forward
+from .plain import MARK, is_marked
+from .shared_sources import cross_attend, encode_in_buckets, share_sources
+from .unfinished_rows import drop_finished
+
+
+def speed_up(model: nn.Module) -> nn.Module:
+    """Let a model of transformers compute its linear layers and `generate` faster on a CPU, and return it.
+
+    The models of this package are so from the start.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear or isinstance(module, GenerationMixin):
+            setattr(module, MARK, True)
+    return model
+
+
+def sample(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:
+    options = share_sources(model, options)
+    with transposed_weights(model):
+        return plain(drop_finished(model, input_ids, options), input_ids, **options)
+
+
+def search_beams(plain: Callable[..., Any], model: Any, input_ids: Any, **options: Any) -> Any:
+    with transposed_weights(model):
+        return plain(model, input_ids, **share_sources(model, options))
+
+
+def decode_with_assistant(plain: Callable[..., Any], model: Any, *args: Any, **options: Any) -> Any:
+    with transposed_weights(model):
+        return plain(model, *args, **options)
+
+
+HOOKS: dict[str, Callable[..., Any]] = {
+    "prepare": speed_up,
+    "packed_masks": packed_masks,
+    "attend": attend,
+    "cross_attend": cross_attend,
+    "loss": loss_without_logits,
+}
+"""Of `modeling/acceleration.py`."""
+METHODS: dict[str, Callable[..., Any]] = {
+    "_sample": sample,
+    "_beam_search": search_beams,
+    "_assisted_decoding": decode_with_assistant,
+    "_prepare_text_encoder_decoder_kwargs_for_generation": encode_in_buckets,
+}
+"""Of `GenerationMixin`: functions that take the method which they stand for, and its arguments."""
+
+
+def in_place_of(plain: Callable[..., Any], faster: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that is `faster(plain, ...)` for marked modules."""
+
+    @wraps(plain)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return faster(plain, self, *args, **kwargs) if is_marked(self) else plain(self, *args, **kwargs)
+
+    return method
+
+
+PLAIN = {name: getattr(GenerationMixin, name) for name in METHODS}
+FASTER = {name: in_place_of(PLAIN[name], method) for name, method in METHODS.items()}
+
+
+def plug_in() -> None:
+    """Put all of it in its place."""
+    vars(acceleration).update(HOOKS)
+    nn.Linear.forward = faster_forward  # type: ignore[method-assign]
+    for name, method in FASTER.items():
+        setattr(GenerationMixin, name, method)
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """Compute all plainly until the end."""
+    vars(acceleration).clear()
+    nn.Linear.forward = PLAIN_FORWARD  # type: ignore[method-assign]
+    for name, method in PLAIN.items():
+        setattr(GenerationMixin, name, method)
+    try:
+        yield
+    finally:
+        plug_in()

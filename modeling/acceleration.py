@@ -1,0 +1,40 @@
+"""Where a faster but equal computation may take the place of the plain one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Acceleration:
+    """Hooks that change nothing; the package replaces them with those of its folder `acceleration/`."""
+
+    def prepare(self, model: nn.Module) -> None:
+        """Called when a model is made."""
+
+    def packed_masks(self, stack: Any, position_ids: Any, attention_mask: Any, rows: int) -> dict[str, Any] | None:
+        """Return what stands for the masks of packed texts (rows, T) in `attend`, `None` for ordinary masks."""
+        return None
+
+    def attend(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Return what an attention function gives for query, key, value and mask."""
+        return function(*inputs)
+
+    def cross_attend(self, attention: nn.Module, hidden_states: torch.Tensor, **inputs: Any) -> Any:
+        """Return what a layer of cross-attention gives for states (B, T, D)."""
+        return attention(hidden_states, **inputs)
+
+    def loss(self, model: Any, states: torch.Tensor, targets: torch.Tensor, *options: Any) -> torch.Tensor | None:
+        """Return a language model's loss without its logits, `None` to compute it from the logits.
+
+        Args:
+            model: The model, an `LMHeadMixin`.
+            states: (..., D).
+            targets: (...).
+            *options: Label smoothing, and the number of targets in all batches of a step or `None`.
+        """
+        return None
+
+
+acceleration = Acceleration()
