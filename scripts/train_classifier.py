@@ -1,20 +1,9 @@
-"""Train a classifier of texts: an encoder or a decoder, from scratch or from the weights of a language model.
+"""Train a classifier of texts."""
 
-Without arguments: a small encoder that tells the language of a name (countries, languages, currencies) in 20 locales.
-
-Examples:
-  vanillaformer train-classifier --train_file reviews.csv --text_column review --label_column stars
-  vanillaformer train-classifier --dataset imdb --preset bert-base --max_length 512
-  vanillaformer train-classifier --model_name_or_path runs/masked --train_file reviews.csv
-"""
-
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
-
-from transformers import DataCollatorWithPadding
 
 from vanillaformer.console.program import program
+<<<<<<< HEAD
 from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.preprocessing.packing import PackedBatches, fit_packing
@@ -86,7 +75,13 @@ def _train(run: Run, args: Arguments) -> Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)
+=======
+from vanillaformer.training.run import train as train_task
+from vanillaformer.training.tasks import Classification
+>>>>>>> b8b45b3 (Training by task: one file a task, one engine; the programs are entries)
 
+train = partial(train_task, Classification)
+main = program(train)
 
 if __name__ == "__main__":
     main()

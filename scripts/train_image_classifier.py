@@ -1,18 +1,9 @@
-"""Train a classifier of images, from scratch or from a masked image model, or that model itself.
+"""Train a model of images."""
 
-Without arguments: a small Vision Transformer that reads the handwritten digits of scikit-learn.
-
-Examples:
-  vanillaformer train-image-classifier --train_file photos --preset vit-mini --image_size 64
-  vanillaformer train-image-classifier --train_file photos --objective masked_image
-  vanillaformer train-image-classifier --train_file photos --model_name_or_path runs/masked_image
-"""
-
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from vanillaformer.console.program import program
+<<<<<<< HEAD
 from vanillaformer.data.images import pillow
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.preprocessing.images import ImageCollator, PatchMasking, encode_images, image_rows
@@ -87,7 +78,13 @@ def _train(run: Run, args: Arguments) -> Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)
+=======
+from vanillaformer.training.run import train as train_task
+from vanillaformer.training.tasks import Images
+>>>>>>> b8b45b3 (Training by task: one file a task, one engine; the programs are entries)
 
+train = partial(train_task, Images)
+main = program(train)
 
 if __name__ == "__main__":
     main()

@@ -1,19 +1,9 @@
-"""Train a language model: a decoder that predicts the next token, or an encoder that predicts hidden ones.
+"""Train a language model."""
 
-Without arguments: a small decoder on the source text of Python's standard library. `--objective masked` trains an
-encoder, from which `train-classifier` can start; `--objective mlm+nsp` does so as BERT was trained, on pairs of
-segments. With `--turns_column` the texts are dialogues, and `vanillaformer generate --chat` talks with the model.
-
-Examples:
-  vanillaformer train-language-model --train_file input.txt --preset gpt2 --block_size 1024
-  vanillaformer train-language-model --objective masked --preset bert-base --train_file a.csv
-  vanillaformer train-language-model --train_file dialogues.jsonl --turns_column turns
-"""
-
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from vanillaformer.console.program import program
+<<<<<<< HEAD
 from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.dialogue import WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.data.preprocessing.blocks import block_cutter
@@ -100,7 +90,13 @@ def _train(run: Run, args: Arguments) -> Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)
+=======
+from vanillaformer.training.run import train as train_task
+from vanillaformer.training.tasks import LanguageModel
+>>>>>>> b8b45b3 (Training by task: one file a task, one engine; the programs are entries)
 
+train = partial(train_task, LanguageModel)
+main = program(train)
 
 if __name__ == "__main__":
     main()

@@ -1,19 +1,9 @@
-"""Train an encoder-decoder to translate, from scratch or from a saved model.
+"""Train a translator."""
 
-Without arguments: a small model on embedded data (dates, times and numbers, English to German).
-
-Examples:
-  vanillaformer train-translation --preset transformer-base --train_file pairs.csv --max_steps 20000
-  vanillaformer train-translation --set norm=rms_norm norm_placement=pre --tokens_per_batch 25000
-  vanillaformer train-translation settings.yaml --output_dir runs/second --learning_rate 5e-4
-"""
-
-from collections.abc import Sequence
-from typing import Any
-
-from transformers import DataCollatorForSeq2Seq
+from functools import partial
 
 from vanillaformer.console.program import program
+<<<<<<< HEAD
 from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.preprocessing.packing import PackedBatches, fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
@@ -97,7 +87,13 @@ def _train(run: Run, args: Arguments) -> Run:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     train(argv)
+=======
+from vanillaformer.training.run import train as train_task
+from vanillaformer.training.tasks import Translation
+>>>>>>> b8b45b3 (Training by task: one file a task, one engine; the programs are entries)
 
+train = partial(train_task, Translation)
+main = program(train)
 
 if __name__ == "__main__":
     main()
