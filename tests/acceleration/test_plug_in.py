@@ -1,0 +1,189 @@
+"""On and off: equal losses, gradients and tokens, for our models and, by `speed_up`, for those of transformers."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from modeling.axes import TARGET_VOCABULARY
+from modeling.toys import ALL_KINDS, PAD, inputs_of, labels_of, tokens, toy
+from torch import nn
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+from transformers.generation import GenerationMixin
+
+from vanillaformer import speed_up
+from vanillaformer.acceleration import gemv, shared_sources, switched_off, unfinished_rows
+from vanillaformer.acceleration import linear as fast_linear
+from vanillaformer.acceleration.plain import is_marked
+from vanillaformer.acceleration.plug_in import HOOKS
+from vanillaformer.modeling.acceleration import Acceleration, acceleration
+
+from .test_unfinished_rows import END, end_rows
+
+WAYS = {
+    "linear": (fast_linear, "onednn_linear"),
+    "gemv": (gemv, "sum_of_rows"),
+    "rows": (unfinished_rows, "_rows_of"),
+    "sources": (shared_sources, "attend_in_buckets"),
+}
+SIZES: dict[str, Any] = {"vocab_size": TARGET_VOCABULARY, "pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 1}
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Whatever can be computed faster is; returns the ways that were."""
+    found: set[str] = set()
+    for name, (module, function) in WAYS.items():
+        usual = getattr(module, function)
+
+        def noted(*args: Any, name: str = name, usual: Any = usual) -> Any:
+            found.add(name)
+            return usual(*args)
+
+        monkeypatch.setattr(module, function, noted)
+    monkeypatch.setattr(fast_linear, "WORK", 0)
+    monkeypatch.setattr(fast_linear, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(gemv, "is_faster", lambda *_: True)
+    monkeypatch.setattr(gemv, "MIN_BYTES", 0)
+    monkeypatch.setattr(gemv, "MIN_WEIGHTS", 0)
+    return found
+
+
+def loss_and_gradients(model: Any, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    loss = model(**inputs).loss
+    slopes = torch.autograd.grad(
+        loss, [value for value in model.parameters() if value.requires_grad], allow_unused=True
+    )
+    return [loss.detach(), *(slope for slope in slopes if slope is not None)]
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@torch.enable_grad()
+def test_losses_and_gradients(kind, used):
+    model = toy(kind).train()
+    labels = torch.tensor([0, 1, 0]) if kind == "image_encoder" else labels_of(kind)
+    inputs = inputs_of(kind) | {"labels": labels}
+    if kind != "image_encoder":
+        inputs["return_logits"] = False
+    found = loss_and_gradients(model, inputs)
+    assert used == {"linear"}
+    used.clear()
+    with switched_off():
+        expected = loss_and_gradients(model, inputs)
+    assert not used
+    scale = max(float(value.norm()) for value in expected)
+    for value, reference in zip(found, expected, strict=True):
+        assert (value - reference).norm() <= 1e-4 * reference.norm() + 1e-5 * scale
+
+
+def batch(left: bool) -> dict[str, torch.Tensor]:
+    mask = torch.arange(12) < torch.tensor([[3], [12], [4], [5], [3], [6], [4], [5], [11], [3], [4], [6]])
+    ids = tokens(*mask.shape, TARGET_VOCABULARY).masked_fill(~mask, PAD)
+    found = {"input_ids": ids, "attention_mask": mask.long()}
+    return {name: value.flip(1) for name, value in found.items()} if left else found
+
+
+def both_ways(model: Any, used: set[str], rows: int, **options: Any) -> set[str]:
+    """Assert that tokens are equal on and off; returns the ways that were used."""
+    inputs = {name: value[:rows] for name, value in batch(left=not model.config.is_encoder_decoder).items()}
+    prompt = 1 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    allowed = end_rows(prompt, TARGET_VOCABULARY)
+    settings = {"max_new_tokens": 12, "eos_token_id": END, "pad_token_id": PAD, "prefix_allowed_tokens_fn": allowed}
+    found = []
+    for off in (False, True):
+        torch.manual_seed(0)
+        before = set(used)
+        with switched_off() if off else nullcontext():
+            found.append(model.generate(**inputs, **settings, **options))
+        assert not off or used == before
+    assert torch.equal(*found)
+    return used
+
+
+SEARCHES: dict[str, dict[str, Any]] = {"greedy": {}, "beams": {"num_beams": 2}, "samples": {"do_sample": True}}
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder", "recurrent_encoder_decoder"])
+def test_tokens(kind, search, used):
+    model = toy(kind).eval()
+    assert "gemv" in both_ways(model, used, 2, **SEARCHES[search])
+    both_ways(model, used, 12, **SEARCHES[search])
+    assert ("rows" in used) == (search != "beams" and kind != "recurrent_encoder_decoder")
+    assert ("sources" in used) == (kind == "encoder_decoder")
+
+
+def native(name: str) -> Any:
+    torch.manual_seed(0)
+    if name == "gpt2":
+        return GPT2LMHeadModel(GPT2Config(n_embd=24, n_layer=2, n_head=2, n_positions=40, **SIZES)).eval()
+    if name == "llama":
+        width = {"hidden_size": 24, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+        return LlamaForCausalLM(LlamaConfig(**width, **SIZES)).eval()
+    if name == "t5":
+        width = {"d_model": 24, "d_kv": 12, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+        return T5ForConditionalGeneration(T5Config(**width, decoder_start_token_id=PAD, **SIZES)).eval()
+    sides = {"layers": 2, "attention_heads": 2, "ffn_dim": 48}
+    fields = {f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()}
+    config = MarianConfig(d_model=24, **fields, decoder_start_token_id=PAD, forced_eos_token_id=None, **SIZES)
+    return MarianMTModel(config).eval()
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "marian", "t5"])
+def test_models_of_transformers(name, search, used):
+    model = native(name)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    both_ways(model, used, 12, **SEARCHES[search])
+    assert not used
+    assert speed_up(model) is model
+    both_ways(model, used, 2, **SEARCHES[search])
+    assert "gemv" in used
+    both_ways(model, used, 12, **SEARCHES[search])
+    assert used == {"linear", "gemv"} | ({"rows"} if search != "beams" else set())
+    target = {"decoder_input_ids": tokens(2, 4, TARGET_VOCABULARY)} if model.config.is_encoder_decoder else {}
+    inputs = {"input_ids": tokens(2, 4, TARGET_VOCABULARY), "labels": tokens(2, 4, TARGET_VOCABULARY)} | target
+    found = loss_and_gradients(model, inputs)
+    with switched_off():
+        expected = loss_and_gradients(model, inputs)
+    scale = max(float(value.norm()) for value in expected)
+    for value, reference in zip(found, expected, strict=True):
+        assert (value - reference).norm() <= 1e-4 * reference.norm() + 1e-5 * scale
+
+
+def test_every_hook_is_replaced_and_put_back():
+    assert set(HOOKS) == {name for name in vars(Acceleration) if not name.startswith("_")} == set(vars(acceleration))
+    plain = nn.Linear.forward, GenerationMixin._sample
+    with switched_off():
+        assert not vars(acceleration)
+        assert nn.Linear.forward is not plain[0]
+        assert GenerationMixin._sample is not plain[1]
+    assert (nn.Linear.forward, GenerationMixin._sample) == plain
+
+
+def test_other_modules_are_computed_plainly(used):
+    model = nn.Sequential(nn.Linear(4, 4))
+    model(torch.ones(2, 4))
+    assert not used
+    assert not is_marked(model[0])
+    speed_up(model)(torch.ones(2, 4))
+    assert used == {"linear"}
+
+
+def test_scripts_and_quantizers_find_torchs_layer():
+    model, x = speed_up(nn.Sequential(nn.Linear(4, 3), nn.ReLU())), torch.randn(2, 4)
+    torch.testing.assert_close(torch.jit.script(model)(x), model(x))
+    assert type(model[0]) is nn.Linear
+    assert "forward" not in vars(model[0])
+    assert set(model.state_dict()) == {"0.weight", "0.bias"}
