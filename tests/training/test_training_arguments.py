@@ -10,8 +10,7 @@ from vanillaformer.data.arguments import (
     TranslationDataArguments,
 )
 from vanillaformer.training.arguments import TokenizerArguments
-from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.tasks.translation import TranslationTrainingArguments
+from vanillaformer.training.training_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
 
 
 def settings(*words: str) -> ClassifierTrainingArguments:
