@@ -1,28 +1,19 @@
 """The base of the model configs: how fields are filled in, read from a checkpoint and overridden."""
 
-import copy
 import dataclasses
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .checkpoint import RemoteCodeMixin, check_version
 from .derived import DERIVED, without_stale_parts
-from .names import (
-    CONDITIONAL_NAMES,
-    GENERATION_NAMES,
-    ROPE_NAMES,
-    STANDARD_NAMES,
-    TRANSFORMERS_NAMES,
-    unknown_reason,
-)
+from .names import CONDITIONAL_NAMES, ROPE_NAMES, STANDARD_NAMES, TRANSFORMERS_NAMES, unknown_reason
+from .package import PackageConfig
 from .plans import TENSOR_PARALLEL_PLAN
 from .readers import FIELD_READERS, SIZE_READERS
-from .rules import BlockRules, check_limits, check_rope_form, check_rope_parts
+from .rules import TAKE_POSITION_KEYWORDS, BlockRules
 
 
-class VanillaConfig(RemoteCodeMixin):
+class VanillaConfig(PackageConfig):
     """The base of the model configs: unknown names are refused, fields left at `None` derived from others.
 
     Raises:
@@ -33,34 +24,7 @@ class VanillaConfig(RemoteCodeMixin):
     """
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
-    derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}
     own_keywords: ClassVar[tuple[str, ...]] = ()
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.refuse_unknown(kwargs)
-        kwargs.pop("pruned_heads", None)
-        check_limits(vars(self) | kwargs)  # before a list as long as the layers is made, or a name for each label
-        self._fill_derived()
-        self._take_keywords(kwargs)
-        super().__post_init__(**kwargs)
-
-    @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Return the config that the fields make, with keywords in place of fields of the same name.
-
-        Raises:
-            ValueError: A keyword is a misspelled field, or belongs to another library or another config.
-            StrictDataclassError: The fields do not fit together.
-        """
-        check_version(config_dict, cls.code_version)
-        names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
-        overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}
-        # Loading a model or a tokenizer passes all its keywords on
-        passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
-        cls.refuse_unknown({key: passed[key] for key in passed.keys() - GENERATION_NAMES})
-        if overrides:
-            config_dict = cls(**config_dict).overridden(config_dict, overrides)
-        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def keywords(cls) -> set[str]:
@@ -87,43 +51,6 @@ class VanillaConfig(RemoteCodeMixin):
     def type_fields(cls) -> set[str]:
         """Return the fields and keywords of this model type that not every config may have."""
         return cls.keywords() - BlockConfig.keywords() - STANDARD_NAMES
-
-    def _fill_derived(self) -> None:
-        for name, derive in self.derived_fields.items():
-            if getattr(self, name) is None:
-                setattr(self, name, derive(self))
-
-    def _take_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Take the keywords out of `kwargs` that are no fields of the dataclass."""
-
-    def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-        """Return the saved fields that make this config with overrides, without the values that no longer follow.
-
-        A derived field whose saved value is the derived one is derived again; any other value was given and stays.
-        """
-        stale = self._following()
-        return {name: value for name, value in fields.items() if name not in stale} | overrides
-
-    def _following(self) -> set[str]:
-        """Return the derived fields that have the derived value."""
-        return {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
-
-    def update(self, config_dict: dict[str, Any]) -> None:
-        """Set fields; derived ones that are not among them follow, as with keywords of `from_pretrained`."""
-        following = self._following() - config_dict.keys()
-        super().update(config_dict)
-        self._derive_again(following)
-
-    def update_from_string(self, update_str: str) -> None:
-        """Set fields from `name=value,name=value`, as `update` does."""
-        following = self._following() - {part.partition("=")[0] for part in update_str.split(",")}
-        super().update_from_string(update_str)
-        self._derive_again(following)
-
-    def _derive_again(self, names: set[str]) -> None:
-        for name in names:
-            setattr(self, name, None)
-        self._fill_derived()
 
     def validate_model_type(self) -> None:
         """A config makes one type of model, whose layers are of the same parts."""
@@ -179,7 +106,15 @@ class BlockConfig(BlockRules, VanillaConfig):
 
     def _take_keywords(self, kwargs: dict[str, Any]) -> None:
         self._take_layer_types(kwargs)
-        self._take_rope_parameters(kwargs)
+        if (take := TAKE_POSITION_KEYWORDS.get(self.position_embedding_type)) is not None:
+            take(self, kwargs)
+            return
+        for name in ROPE_NAMES:
+            if value := kwargs.pop(name, None):
+                raise ValueError(
+                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
+                    f"got position_embedding_type={self.position_embedding_type!r}"
+                )
 
     def _take_layer_types(self, kwargs: dict[str, Any]) -> None:
         # Not a dataclass field: transformers takes its presence to mean that layers differ
@@ -197,21 +132,6 @@ class BlockConfig(BlockRules, VanillaConfig):
             return
         pattern = ["sliding_attention"] if pattern is None else list(pattern)
         setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
-
-    def _take_rope_parameters(self, kwargs: dict[str, Any]) -> None:
-        if self.position_embedding_type == "rotary":
-            for name in ("rope_parameters", "rope_scaling"):  # before transformers fills them in
-                check_rope_form(name, kwargs.get(name))
-            # Not a dataclass field: transformers takes its presence to mean that positions are rotary
-            self.rope_parameters = copy.deepcopy(kwargs.pop("rope_parameters", None)) or {}
-            check_rope_parts(self.rope_parameters, kwargs)
-            return
-        for name in ROPE_NAMES:
-            if value := kwargs.pop(name, None):
-                raise ValueError(
-                    f"{name}={value!r} only applies to position_embedding_type='rotary', "
-                    f"got position_embedding_type={self.position_embedding_type!r}"
-                )
 
     def reads(self, field: str) -> bool:
         """Return whether a field has an effect with the chosen values of the options."""
@@ -258,7 +178,7 @@ class ConfigView:
         return getattr(self.viewed, name)
 
 
-def layer_types(config: BlockConfig | ConfigView) -> list[str]:
+def layer_types(config: BlockConfig) -> list[str]:
     """Return the type of each layer of a stack: `full_attention` or `sliding_attention`."""
     everywhere = "full_attention" if config.sliding_window is None else "sliding_attention"
     return getattr(config, "layer_types", None) or [everywhere] * config.num_hidden_layers

@@ -6,7 +6,7 @@ A value is a word in a `Literal`, which the configs are checked by, an entry bel
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,12 @@ class PositionChoice(Choice):
 
 
 PositionEmbedding = Literal["sinusoidal", "learned", "rotary", "alibi", "relative", "none"]
-SEQUENCE_POSITION_CHOICES: dict[str, PositionChoice] = {
+# Those of images have rows and columns besides
+ImagePosition = Literal[
+    "sinusoidal", "learned", "rotary", "alibi", "relative", "none",
+    "sinusoidal_2d", "rotary_2d", "window_relative", "grid_relative",
+]  # fmt: skip
+POSITION_CHOICES: dict[str, PositionChoice] = {
     "sinusoidal": PositionChoice(
         "sines and cosines, added",
         papers=("vaswani2017attention",),
@@ -162,13 +167,6 @@ SEQUENCE_POSITION_CHOICES: dict[str, PositionChoice] = {
         has_stages=False,
     ),
     "none": PositionChoice("none"),
-}
-# Those of images have rows and columns besides
-ImagePosition = Literal[
-    "sinusoidal", "learned", "rotary", "alibi", "relative", "none",
-    "sinusoidal_2d", "rotary_2d", "window_relative", "grid_relative",
-]  # fmt: skip
-POSITION_CHOICES: dict[str, PositionChoice] = SEQUENCE_POSITION_CHOICES | {
     "sinusoidal_2d": PositionChoice(
         "sines and cosines of row and column, added", papers=("he2022masked",), seen_in="MAE"
     ),
@@ -190,6 +188,8 @@ POSITION_CHOICES: dict[str, PositionChoice] = SEQUENCE_POSITION_CHOICES | {
         has_stages=False,
     ),
 }
+
+SEQUENCE_POSITION_CHOICES = {name: POSITION_CHOICES[name] for name in get_args(PositionEmbedding)}
 
 SinusoidalLayout = Literal["interleaved", "halves", "tensor2tensor"]
 SINUSOIDAL_CHOICES: dict[str, Choice] = {
@@ -316,7 +316,7 @@ CELL_CHOICES: dict[str, Choice] = {
     "gru": Choice("gated recurrent units", papers=("cho2014learning",)),
 }
 
-CrossAttention = Literal["none", "dot", "general", "additive"]
+CrossAttentionScore = Literal["none", "dot", "general", "additive"]
 CROSS_ATTENTION_CHOICES: dict[str, Choice] = {
     "none": Choice("none: the decoder starts from the encoder's last states", papers=("sutskever2014sequence",)),
     "dot": Choice("global, score h · e", papers=("luong2015effective",)),

@@ -8,7 +8,7 @@ from huggingface_hub.dataclasses import strict
 from .base import VanillaConfig
 from .block import BlockFields
 from .fields import Derived, positive, probability
-from .options import Cell, CrossAttention, RecurrentInitialization
+from .options import Cell, CrossAttentionScore, RecurrentInitialization
 
 
 @strict
@@ -60,7 +60,7 @@ class VanillaRecurrentEncoderDecoderConfig(VanillaConfig):
     encoder_hidden_size: Derived[int] = positive(default=None)
     cell: Cell = "gru"
     bidirectional_encoder: bool = True
-    cross_attention: CrossAttention = "general"
+    cross_attention: CrossAttentionScore = "general"
     input_feeding: bool = False
     dropout: float | int = probability(default=0.0)
     lm_head_bias: bool = False

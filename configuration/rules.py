@@ -1,6 +1,7 @@
 """Rules on fields that have to fit together; each error says what is wrong and what is allowed."""
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Callable, Mapping
 from typing import Any, get_args
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -74,22 +75,31 @@ def is_above_zero(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
-def check_rope_form(name: str, parameters: Any) -> None:
-    """Raise ValueError unless rotary parameters are a dictionary, and those of a layer type a dictionary or `None`."""
-    if parameters is not None and not isinstance(parameters, dict):
-        raise ValueError(f"{name} must be a dictionary, got {parameters!r}")
-    for layer_type in get_args(LayerType):
-        entry = (parameters or {}).get(layer_type)
-        if entry is not None and not isinstance(entry, dict):
-            raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {entry!r}")
+def take_rope_parameters(config: Any, keywords: dict[str, Any]) -> None:
+    """Set the attribute `rope_parameters` of a config to those given, before transformers fills them in.
 
+    It is not a field: transformers takes its presence to mean that positions are rotary.
 
-def check_rope_parts(parameters: dict[str, Any], keywords: Mapping[str, Any]) -> None:
-    """Raise ValueError for a keyword that contradicts the rotary parameters given with it."""
+    Raises:
+        ValueError: They are not a dictionary, or one of dictionaries and `None` by type of layer, or another keyword
+            contradicts them.
+    """
+    for name in ("rope_parameters", "rope_scaling"):
+        parameters = keywords.get(name)
+        if parameters is not None and not isinstance(parameters, dict):
+            raise ValueError(f"{name} must be a dictionary, got {parameters!r}")
+        for layer_type in get_args(LayerType):
+            entry = (parameters or {}).get(layer_type)
+            if entry is not None and not isinstance(entry, dict):
+                raise ValueError(f"{name}[{layer_type!r}] must be a dictionary or None, got {entry!r}")
+    config.rope_parameters = parameters = copy.deepcopy(keywords.pop("rope_parameters", None)) or {}
     for name in ROPE_PARTS:
         for entry in (parameters, *parameters.values()):
             if name in keywords and isinstance(entry, dict) and entry.get(name, keywords[name]) != keywords[name]:
                 raise ValueError(f"{name}={keywords[name]!r} contradicts rope_parameters={parameters!r}")
+
+
+TAKE_POSITION_KEYWORDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {"rotary": take_rope_parameters}
 
 
 class BlockRules(BlockFields):
@@ -158,7 +168,7 @@ class BlockRules(BlockFields):
                     f"got {option}={chosen!r}"
                 )
 
-    def validate_block_sinusoids(self) -> None:
+    def validate_block_sinusoidal(self) -> None:
         """Sinusoids come in pairs, and their table fits into memory."""
         if self.position_embedding_type == "sinusoidal":
             for name, width in self._widths().items():

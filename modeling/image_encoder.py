@@ -27,7 +27,7 @@ from .parts.packed_texts import bidirectional_mask
 from .parts.patches import ImageEmbeddings
 from .parts.pooling import IMAGE_POOLINGS
 from .parts.windows import PatchMerging, Sides, Windows, merged_grid, neighbors, stage_windows
-from .stack import BIAS_PER_ROW, Stack
+from .stack import BIAS_PER_ROW, BIDIRECTIONAL_MASKS, Stack
 
 
 class ImagePreTrainedModel(VanillaPreTrainedModel):
@@ -74,6 +74,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
     """
 
     embeddings: ImageEmbeddings
+    mask_functions = BIDIRECTIONAL_MASKS
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
     def __init__(

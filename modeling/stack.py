@@ -64,7 +64,7 @@ class Stack(VanillaPreTrainedModel):
     embeddings: Stem
     is_causal = False
     has_cross_attention = False
-    mask_functions: dict[str, Callable] = BIDIRECTIONAL_MASKS
+    mask_functions: dict[str, Callable]
 
     def __init__(self, config: BlockConfig, stack_config: BlockConfig | None = None):
         super().__init__(config)
@@ -213,6 +213,7 @@ class TokenStack(Stack):
 class EncoderStack(TokenStack):
     """Bidirectional self-attention: the encoder of Vaswani et al. 2017 and BERT."""
 
+    mask_functions = BIDIRECTIONAL_MASKS
     _can_record_outputs = {"hidden_states": SelfAttentionBlock, "attentions": Attention}  # noqa: RUF012
 
     @merge_with_config_defaults

@@ -1,7 +1,8 @@
-"""The command `transformers serve` for one model of this package: its libraries, refusals and limits."""
+"""The command `transformers serve` for one model of this package: what it needs, what it refuses, its limits."""
 
 import copy
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,7 +42,12 @@ def server_command() -> Any:
         for name, (default, text) in LIMITS.items()
     ]
     command.params = [*command.params, *options]
-    serve_models = command.callback
+    command.callback = limited(command.callback)
+    return command
+
+
+def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
+    """Return transformers' serving with an app that has the endpoints of one model, within limits."""
 
     def run(**options: Any) -> Any:
         from transformers.cli.serving import server
@@ -51,10 +57,9 @@ def server_command() -> Any:
 
         limits = Limits(**{name: options.pop(name) for name in LIMITS})
         server.build_server = builder(limits, options["host"])  # which `serve` looks up there
-        return serve_models(**options)
+        return serve(**options)
 
-    command.callback = run
-    return command
+    return run
 
 
 def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:

@@ -17,8 +17,8 @@ from vanillaformer import (
     VanillaRecurrentEncoderDecoderConfig,
 )
 from vanillaformer.configuration import options, tensor_parallel_plan
-from vanillaformer.configuration.checkpoint import VERSION_KEY
 from vanillaformer.configuration.names import FOREIGN_NAMES, GENERATION_NAMES, TRANSFORMERS_NAMES
+from vanillaformer.configuration.package import VERSION_KEY
 from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]

@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 import vanillaformer
 from vanillaformer import VanillaDecoderConfig
-from vanillaformer.configuration import checkpoint
+from vanillaformer.configuration import package
 
 SMALL = {"vocab_size": 10, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
 
@@ -16,7 +16,7 @@ SMALL = {"vocab_size": 10, "hidden_size": 8, "num_attention_heads": 2, "num_hidd
 @pytest.fixture
 def warnings(monkeypatch) -> list[str]:
     said: list[str] = []
-    monkeypatch.setattr(checkpoint.logger, "warning_once", said.append)
+    monkeypatch.setattr(package.logger, "warning_once", said.append)
     return said
 
 

@@ -52,7 +52,7 @@ CHOICES = {
     "ImagePooling": options.IMAGE_POOLING_CHOICES,
     "OutputDistribution": options.OUTPUT_CHOICES,
     "Cell": options.CELL_CHOICES,
-    "CrossAttention": options.CROSS_ATTENTION_CHOICES,
+    "CrossAttentionScore": options.CROSS_ATTENTION_CHOICES,
     "RecurrentInitialization": options.RECURRENT_INITIALIZATION_CHOICES,
     "Decoding": options.DECODING_CHOICES,
 }
@@ -71,7 +71,7 @@ PARTS = {
     "ImagePooling": IMAGE_POOLINGS,
     "OutputDistribution": POINTERS,
     "Cell": CELLS,
-    "CrossAttention": CROSS_ATTENTIONS,
+    "CrossAttentionScore": CROSS_ATTENTIONS,
     "RecurrentInitialization": RECURRENT_INITIALIZATIONS,
     "Decoding": DECODINGS,
 }

@@ -76,7 +76,7 @@ def test_what_is_this_machines_stays_here(client, server, copy):
     assert f"{(copy / 'model.safetensors').stat().st_size:,}" in listed
     client.ok("push", copy, "ann/strays")
     there = server.hub.files("ann/strays")
-    assert {"loss_curve.png", "all_results.json", "LICENSE", "modeling_decoder.py"} <= there.keys()
+    assert {"loss_curve.png", "all_results.json", "LICENSE", "modeling_vanilla_decoder.py"} <= there.keys()
     assert not set(strays) & there.keys()
     uploads, rest = listed.split("not uploaded: ")
     assert all(name in uploads for name in there)
@@ -157,7 +157,7 @@ def test_code_elsewhere_does_not(auto_map, client, server, copy):
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps(config | {"auto_map": auto_map}))
     listed = client.ok("push", copy, "ann/elsewhere", "--dry-run")
-    assert "modeling_decoder.py" in listed
+    assert "modeling_vanilla_decoder.py" in listed
     assert "secret" not in listed.replace(str(copy), "")
 
 

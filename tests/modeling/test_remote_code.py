@@ -63,7 +63,7 @@ def bad(folders) -> tuple[Path, Path]:
     decoder = folders["VanillaDecoderForCausalLM"]
     folder, trace = decoder.parent / "bad", decoder.parent / "trace"
     shutil.copytree(decoder, folder)
-    for name in ("configuration_decoder.py", "modeling_decoder.py"):
+    for name in ("configuration_vanilla_decoder.py", "modeling_vanilla_decoder.py"):
         text = (folder / name).read_text()
         (folder / name).write_text(f"{text}\nopen({str(trace)!r}, 'w').close()\n")
     return folder, trace
@@ -189,7 +189,7 @@ def test_a_class_made_of_ours_keeps_its_place_in_the_map(tmp_path):
     config.save_pretrained(tmp_path)
     auto_map = stored(tmp_path)["auto_map"]
     assert auto_map["AutoModelForCausalLM"] == "mine.Mine"
-    assert auto_map["AutoModel"] == "modeling_decoder.VanillaDecoderModel"
+    assert auto_map["AutoModel"] == "modeling_vanilla_decoder.VanillaDecoderModel"
 
 
 def test_a_config_made_of_ours_is_left_to_transformers(tmp_path):
@@ -208,39 +208,6 @@ def test_a_config_pushed_from_its_folder_brings_its_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("import vanillaformer.modeling.parts.norms\n", "line 1: write `from ... import ...`"),
-        ("import torch\nfrom .norms import *\n", "line 2: a star import"),
-        ("from vanillaformer.configuration import options\n", "vanillaformer.configuration does not import options"),
-    ],
-)
-def test_imports_that_cannot_be_copied_are_refused(text, message, monkeypatch):
-    real = remote_code.source
-    monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
-    with pytest.raises(ValueError, match=message):
-        remote_code.flatten("vanillaformer.modeling.parts.pooling")
-
-
-def test_imports_are_rewritten_and_those_for_checkers_left_out(monkeypatch):
-    text = (
-        "from typing import TYPE_CHECKING\n"
-        "from vanillaformer.configuration import BlockConfig, layer_types as types\n"
-        "from .norms import (\n    build_norm,\n)\n"
-        "if TYPE_CHECKING:\n    from .stack import Stack\n"
-    )
-    real = remote_code.source
-    monkeypatch.setattr(remote_code, "source", lambda name: text if name.endswith(".pooling") else real(name))
-    assert remote_code.flatten("vanillaformer.modeling.parts.pooling") == (
-        "from typing import TYPE_CHECKING\n"
-        "from .configuration_base import BlockConfig, layer_types as types\n"
-        "from .modeling_parts_norms import build_norm\n"
-        "if TYPE_CHECKING:\n    pass\n",
-        {"vanillaformer.configuration.base", "vanillaformer.modeling.parts.norms"},
-    )
-
-
-@pytest.mark.parametrize(
     ("record", "commit"),
     [
         (None, None),
@@ -252,7 +219,8 @@ def test_the_commit_is_named_if_the_package_was_installed_from_a_repository(reco
     monkeypatch.setattr(remote_code, "distribution", lambda name: SimpleNamespace(read_text=lambda file: record))
     assert remote_code.known_commit.__wrapped__() == commit
     monkeypatch.setattr(remote_code, "known_commit", lambda: commit)
-    first = remote_code.header("vanillaformer.modeling.parts.norms", "1.2").splitlines()[0]
-    assert first == "# Generated: vanillaformer/modeling/parts/norms.py of vanillaformer 1.2" + (
+    first = remote_code.header(toy_config("decoder"), "modeling_mine").splitlines()[0]
+    version = VanillaDecoderConfig.code_version
+    assert first == f"# Generated: vanillaformer/modeling_mine.py by vanillaformer {version}" + (
         f", commit {commit}." if commit else "."
     )

@@ -75,7 +75,7 @@ def test_files_of_a_run_are_known_by_exact_names(tmp_path: Path) -> None:
     found = {path.relative_to(tmp_path).as_posix() for path in files_of_run(tmp_path)}
     assert found == {name if not name.startswith("checkpoint-2/") else "checkpoint-2" for name in MADE}
     VanillaDecoderConfig(vocab_size=5, hidden_size=4, num_attention_heads=1).save_pretrained(tmp_path)
-    assert tmp_path / "modeling_decoder.py" in files_of_run(tmp_path)
+    assert tmp_path / "modeling_vanilla_decoder.py" in files_of_run(tmp_path)
     assert tmp_path / "modeling_mine.py" not in files_of_run(tmp_path)
 
 

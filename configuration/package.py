@@ -1,0 +1,131 @@
+"""What configs do in the package and not in the code beside a saved model: that code, names, sizes, versions."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from packaging.version import InvalidVersion, Version
+from transformers.utils import logging
+
+from .checkpoint import SavedConfig
+from .names import GENERATION_NAMES
+from .rules import check_limits
+
+VERSION_KEY = "vanillaformer_version"
+
+logger = logging.get_logger(__name__)
+
+
+def check_version(fields: dict[str, Any], current: str | None) -> None:
+    """Warn, once, if a newer version than this one saved a config.
+
+    Args:
+        fields: The content of `config.json`.
+        current: This version, if it is known.
+
+    Raises:
+        ValueError: `config.json` names something that is not a version.
+    """
+    saved = fields.get(VERSION_KEY)
+    if saved is None:  # the first configs did not record it
+        return
+    try:
+        is_newer = current is not None and Version(saved) > Version(current)
+    except (InvalidVersion, TypeError) as error:
+        raise ValueError(f"{VERSION_KEY} must be a version such as '0.1.0', got {saved!r}") from error
+    if is_newer:
+        logger.warning_once(
+            f"This checkpoint was saved by vanillaformer {saved}, which is newer than this one ({current}): fields "
+            "that this version does not know are ignored, and the model may compute something else. Update "
+            "vanillaformer."
+        )
+
+
+class PackageConfig(SavedConfig):
+    """What configs do in the package alone: save the code of models, check names and versions, derive fields again.
+
+    Attributes:
+        code_version: The version of vanillaformer that this class belongs to.
+        write_remote_code: Writes the code of a config's models into a folder and returns its `auto_map`, `None` for a
+            config class of a user.
+    """
+
+    code_version: ClassVar[str | None] = None
+    write_remote_code: ClassVar[Callable[[Any, Path], dict[str, str] | None] | None] = None
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Return the config that the fields make, with keywords in place of fields of the same name.
+
+        Raises:
+            ValueError: A keyword is a misspelled field, or belongs to another library or another config.
+            StrictDataclassError: The fields do not fit together.
+        """
+        check_version(config_dict, cls.code_version)
+        names = cls.keywords() - {"dtype"}  # which may be "auto": transformers'
+        overrides = {cls.attribute_map.get(key, key): kwargs.pop(key) for key in names & kwargs.keys()}
+        # Loading a model or a tokenizer passes all its keywords on
+        passed = {key: value for key, value in kwargs.items() if not key.endswith("_token")}
+        cls.refuse_unknown({key: passed[key] for key in passed.keys() - GENERATION_NAMES})
+        if overrides:
+            config_dict = cls(**config_dict).overridden(config_dict, overrides)
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
+    def keywords(cls) -> set[str]:
+        """Return the names of all fields and other keywords that a config of this class takes."""
+        raise NotImplementedError
+
+    @classmethod
+    def refuse_unknown(cls, given: dict[str, Any]) -> None:
+        """Raise ValueError for a keyword that is no name of a config of this class."""
+        raise NotImplementedError
+
+    def check_given(self, given: dict[str, Any]) -> None:
+        self.refuse_unknown(given)
+        given.pop("pruned_heads", None)  # of earlier versions
+        check_limits(vars(self) | given)  # before a list as long as the layers is made, or a name for each label
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        if self.code_version is not None:
+            setattr(self, VERSION_KEY, self.code_version)
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    def saved_code(self, folder: Path) -> dict[str, str] | None:
+        writer = type(self).write_remote_code
+        return None if writer is None else writer(self, folder)
+
+    def _get_files_timestamps(self, working_dir: str | os.PathLike) -> dict[str, float]:
+        # transformers pushes what is newer than this: the code, written before it looks, has to be
+        times = super()._get_files_timestamps(working_dir)
+        return {name: time for name, time in times.items() if not name.endswith(".py")}
+
+    def overridden(self, fields: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+        """Return the saved fields that make this config with overrides, without the values that no longer follow.
+
+        A derived field whose saved value is the derived one is derived again; any other value was given and stays.
+        """
+        stale = self._following()
+        return {name: value for name, value in fields.items() if name not in stale} | overrides
+
+    def _following(self) -> set[str]:
+        """Return the derived fields that have the derived value."""
+        return {name for name, derive in self.derived_fields.items() if getattr(self, name) == derive(self)}
+
+    def update(self, config_dict: dict[str, Any]) -> None:
+        """Set fields; derived ones that are not among them follow, as with keywords of `from_pretrained`."""
+        following = self._following() - config_dict.keys()
+        super().update(config_dict)
+        self._derive_again(following)
+
+    def update_from_string(self, update_str: str) -> None:
+        """Set fields from `name=value,name=value`, as `update` does."""
+        following = self._following() - {part.partition("=")[0] for part in update_str.split(",")}
+        super().update_from_string(update_str)
+        self._derive_again(following)
+
+    def _derive_again(self, names: set[str]) -> None:
+        for name in names:
+            setattr(self, name, None)
+        self._fill_derived()

@@ -1,0 +1,179 @@
+"""The definitions of the package's modules, as their source has them."""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec, resolve_name
+from typing import Any
+
+ROOT = __name__.partition(".")[0]
+Import = tuple[str, str | None]
+"""A module, and a name in it or `None` for the module itself."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A statement at the top of a module that binds names.
+
+    Attributes:
+        module: The module.
+        node: The statement.
+        first: Number of its first line, from 0, that of a comment in front of it included.
+        last: Number of the line after its last, that of a string that describes it included.
+    """
+
+    module: str
+    node: ast.stmt
+    first: int
+    last: int
+
+
+class Module:
+    """The source of a module.
+
+    Attributes:
+        text: Its text, as bytes: what `ast` counts.
+        title: The first line of its docstring.
+        definitions: Its definitions by name.
+        imports: Its imports by the name that they bind.
+    """
+
+    def __init__(self, name: str):
+        spec = find_spec(name)
+        loader: Any = getattr(spec, "loader", None)
+        text = loader.get_source(name)
+        if text is None:
+            raise ValueError(f"{name} has no source to save with the model: VANILLAFORMER_REMOTE_CODE=0 saves none")
+        self.name, self.text = name, text.encode()
+        self.package = name if spec is not None and spec.submodule_search_locations else name.rpartition(".")[0]
+        self.lines = self.text.splitlines(keepends=True)
+        self.offsets = [0]
+        for line in self.lines:
+            self.offsets.append(self.offsets[-1] + len(line))
+        self.definitions: dict[str, Definition] = {}
+        self.imports: dict[str, Import] = {}
+        tree = ast.parse(text)
+        self.title = (ast.get_docstring(tree) or "").partition("\n")[0]
+        for node, *described in with_descriptions(tree.body):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                self.imports |= self._bound_by(node)
+            elif names := bound_names(node):
+                last = (described or [node])[-1].end_lineno or 0
+                self.definitions |= dict.fromkeys(names, Definition(name, node, self.first_line(node), last))
+
+    def _bound_by(self, node: ast.Import | ast.ImportFrom) -> dict[str, Import]:
+        if isinstance(node, ast.Import):
+            found: dict[str, Import] = {alias.asname or alias.name: (alias.name, None) for alias in node.names}
+        else:
+            target = resolve_name("." * node.level + (node.module or ""), self.package) if node.level else node.module
+            found = {alias.asname or alias.name: (str(target), alias.name) for alias in node.names}
+        for name, (target, original) in found.items():
+            if target.partition(".")[0] == ROOT and (name != original or name == "*"):
+                raise ValueError(f"{self.name}, line {node.lineno}: import our own definitions by their names")
+        return found
+
+    def first_line(self, node: ast.AST) -> int:
+        """Return the number, from 0, of the first line of a statement, its decorators and comments included."""
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
+        while self.lines[first - 1].lstrip().startswith(b"#"):
+            first -= 1
+        return first
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Return the first byte of a node, and the one after its last."""
+        return self.offsets[node.lineno - 1] + node.col_offset, self.offsets[node.end_lineno - 1] + node.end_col_offset
+
+    def text_of(self, node: Any) -> str:
+        """Return the text of a node."""
+        first, last = self.span(node)
+        return self.text[first:last].decode()
+
+
+@cache
+def read_module(name: str) -> Module:
+    """Return the source of one of our modules."""
+    return Module(name)
+
+
+def with_descriptions(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """Yield the statements of a body, each with the string that describes it, if one follows."""
+    group: list[ast.stmt] = []
+    for node in body:
+        is_string = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_string and group and isinstance(group[0], ast.Assign | ast.AnnAssign):
+            group.append(node)
+        else:
+            yield from [group] if group else []
+            group = [node]
+    yield from [group] if group else []
+
+
+def bound_names(node: ast.stmt) -> list[str]:
+    """Return the names that a definition binds."""
+    if isinstance(node, ast.If):
+        return [name for statement in (*node.body, *node.orelse) for name in bound_names(statement)]
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = getattr(node, "targets", [getattr(node, "target", node)])
+    return [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+
+
+def resolve(module: str, name: str) -> Definition | Import | None:
+    """Return what a name of a module stands for: one of our definitions, an import from elsewhere, or nothing.
+
+    Raises:
+        ValueError: It is imported from a module of ours that does not define it.
+    """
+    source = read_module(module)
+    if name in source.definitions or name not in source.imports:
+        return source.definitions.get(name)
+    target, original = source.imports[name]
+    if target.partition(".")[0] != ROOT:
+        return target, original
+    found = resolve(target, name)
+    if found is None:
+        raise ValueError(f"{module} imports {name} from {target}, which does not define it")
+    return found
+
+
+def free_names(node: ast.AST) -> set[str]:
+    """Return the names that a node reads without binding them itself."""
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    inner = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.FunctionDef | ast.Lambda):
+        body = node.body if isinstance(node.body, list) else [node.body]
+        outside = [child for child in inner if child not in body]
+        bound = {part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)}
+        return union(outside) | (union(body) - bound - set().union(*map(stored_names, body)))
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        return union(inner) - stored_names(node)
+    return union(inner)
+
+
+def stored_names(node: ast.AST) -> set[str]:
+    """Return the names that a node binds."""
+    names = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
+def union(nodes: list[Any]) -> set[str]:
+    """Return the names that nodes read."""
+    return set().union(*map(free_names, nodes))
+
+
+def reading_order(modules: list[str]) -> list[str]:
+    """Return modules and all of ours that they import, each after those that it imports, in the order of imports."""
+    order: dict[str, None] = {}
+
+    def visit(module: str) -> None:
+        for name in read_module(module).imports:
+            target = resolve(module, name)
+            if isinstance(target, Definition) and target.module not in order:
+                visit(target.module)
+        order[module] = None
+
+    for module in modules:
+        visit(module)
+    return list(order)

@@ -1,0 +1,259 @@
+"""The code of one model: what its classes need of the package's source, in reading order.
+
+A table of an option is a dictionary or `Literal` whose words are all values of one option of the configs. It is cut to
+the value that the model's config has, and what only other values need is left out with it. So are methods that nothing
+calls and fields that have no effect. What remains is the source as it is.
+"""
+
+import ast
+import copy
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration.options import OPTIONS, Choice
+from vanillaformer.modeling.parts.dropout import Dropout, DropPath
+
+from .definitions import (
+    ROOT,
+    Definition,
+    Import,
+    Module,
+    free_names,
+    read_module,
+    reading_order,
+    resolve,
+    with_descriptions,
+)
+
+# Of the package alone: names of other libraries, limits for untrusted files, the writing of this code
+LEFT_OUT = ("PackageConfig", "Choice", "validate_block_choices")
+UNCUT = ("layer_types",)  # a model may have several
+REGULARIZERS = (Dropout, DropPath)  # whose rates may be given when a model is loaded
+ENTRY = re.compile(rb" {8}(\w+): ")
+Edit = tuple[int, int, str]
+"""First byte, the one after the last, and what replaces them."""
+
+
+class ModelCode:
+    """The definitions that classes of a model need.
+
+    Args:
+        config: The model's config.
+        classes: The classes.
+
+    Attributes:
+        texts: The text of each definition, in reading order.
+        imports: What they read of other libraries, by definition and name.
+    """
+
+    def __init__(self, config: VanillaConfig, classes: Iterable[type]):
+        self.config, classes = config, list(dict.fromkeys(classes))
+        self.fields = {*config.to_dict(), *OPTIONS}
+        self.present = {*classes, *REGULARIZERS, *types_in_models(config, classes)}
+        self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
+        order, size = reading_order([cls.__module__ for cls in classes]), 0
+        while size != (size := len(self.words)):  # until no other member is named
+            self.texts: dict[Definition, str] = {}
+            self.reads: dict[Definition, dict[str, Definition | Import]] = {}
+            self.names: dict[str, Definition | Import] = {}
+            self.absent: set[str] = set()
+            for cls in classes:
+                self._add(resolve(cls.__module__, cls.__name__))
+
+        def place(definition: Definition) -> tuple[bool, int, int]:
+            module = definition.module
+            return ".parts." not in module, order.index(module), definition.first
+
+        self.texts = {definition: self.texts[definition] for definition in sorted(self.texts, key=place)}
+
+    def _add(self, definition: Any) -> None:
+        """Add the text of a definition, and those of all that it reads."""
+        if definition in self.texts:
+            return
+        self.texts[definition] = self.cut(definition)
+        names, words = names_and_words(self.texts[definition])
+        self.words |= words
+        scope = [definition.module, *(base.module for base in self._left_out_bases(definition))]
+        pairs = [(name, found) for name in names for module in scope if (found := resolve(module, name)) is not None]
+        self.absent |= {name for name, found in pairs if self._is_absent(found)}
+        self.reads[definition] = {
+            name: found for name, found in pairs if found != definition and name not in self.absent
+        }
+        for name, one in self.reads[definition].items():
+            if self.names.setdefault(name, one) != one:
+                raise ValueError(f"two definitions that a saved model needs have the name {name}")
+            if isinstance(one, Definition):
+                self._add(one)
+
+    def _is_absent(self, definition: Any) -> bool:
+        """Return whether a definition is a part of models that this model does not have."""
+        if not isinstance(definition, Definition) or not isinstance(definition.node, ast.ClassDef):
+            return False
+        cls = getattr(import_module(definition.module), definition.node.name)
+        return issubclass(cls, nn.Module) and cls not in self.present
+
+    def imports(self, definitions: Iterable[Definition]) -> dict[str, Import]:
+        """Return what definitions read of other libraries, by the names that they have for it."""
+        return {
+            name: found for one in definitions for name, found in self.reads[one].items() if isinstance(found, tuple)
+        }
+
+    def cut(self, definition: Definition) -> str:
+        """Return the text of a definition without what the model does not need."""
+        module = read_module(definition.module)
+        start = module.offsets[definition.first]
+        text = module.text[start : module.offsets[definition.last]]
+        for first, last, new in sorted(self._edits(definition), reverse=True):
+            text = text[: first - start] + new.encode() + text[last - start :]
+        return text.decode().rstrip()
+
+    def _edits(self, definition: Definition) -> Iterator[Edit]:
+        node, module = definition.node, read_module(definition.module)
+        if isinstance(node, ast.ClassDef):
+            yield from self._member_edits(node, definition)
+            if left_out := {base.node.name: base.node.bases for base in self._left_out_bases(definition)}:
+                bases = [inner for base in node.bases for inner in left_out.get(ast.unparse(base), [base])]
+                first, last = module.span(node.bases[0])[0], module.span(node.bases[-1])[1]
+                listed = ", ".join(map(ast.unparse, bases))
+                yield (first, last, listed) if listed else (first - 1, last + 1, "")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            for table in ast.walk(node):
+                if (kept := self._kept_words(table)) is not None:
+                    yield *module.span(table), self._shortened(table, kept, definition)
+
+    @staticmethod
+    def _left_out_bases(definition: Any) -> list[Any]:
+        """Return the classes that are left out from between a class and their own bases."""
+        names = [ast.unparse(base) for base in getattr(getattr(definition, "node", None), "bases", ())]
+        return [resolve(definition.module, name) for name in names if name in LEFT_OUT]
+
+    def _kept_words(self, node: ast.AST) -> list[str] | None:
+        """Return the words that a table of an option keeps, `None` if it is no such table."""
+        words = table_words(node)
+        options = [name for name, choices in OPTIONS.items() if words and set(words) <= choices.keys()]
+        if len(options) != 1 or options[0] in UNCUT:
+            return None
+        kept = [word for word in words if word == getattr(self.config, options[0], None)]
+        return kept if kept or isinstance(node, ast.Dict) else None
+
+    def _shortened(self, table: Any, kept: list[str], definition: Definition) -> str:
+        """Return the text of a table with the entries of some words."""
+        if isinstance(table, ast.Subscript):
+            return f"Literal[{', '.join(map(json.dumps, kept))}]"
+        pairs = [(key.value, value) for key, value in zip(table.keys, table.values) if key.value in kept]
+        entries = [f"{json.dumps(key)}: {self._entry(value, definition)}" for key, value in pairs]
+        long = any("\n" in entry for entry in entries) or len(", ".join(entries)) > 60
+        return "{\n    " + ",\n    ".join(entries) + ",\n}" if long else "{" + ", ".join(entries) + "}"
+
+    def _entry(self, value: Any, definition: Definition) -> str:
+        """Return the text of a table's entry; of the description of an option's value only what the code reads."""
+        module = read_module(definition.module)
+        described: Any = resolve(definition.module, ast.unparse(value.func)) if isinstance(value, ast.Call) else None
+        if described is None or not self._left_out_bases(described):
+            return module.text_of(value)
+        fields = {ast.unparse(member.target) for member in described.node.body if isinstance(member, ast.AnnAssign)}
+        facts = [module.text_of(keyword) for keyword in value.keywords if keyword.arg in fields & self.words]
+        return f"{described.node.name}({', '.join(facts)})"
+
+    def _member_edits(self, node: ast.ClassDef, definition: Definition) -> Iterator[Edit]:
+        """Yield the edits of a class: members left out, entries of its docstring, defaults of options."""
+        module, cls = read_module(definition.module), getattr(import_module(definition.module), node.name)
+        members: list[Any] = [group[0] for group in with_descriptions(node.body)]
+        starts = [module.first_line(member) for member in members]
+        for member, start, end in zip(members, starts, [*starts[1:], definition.last]):
+            is_field = isinstance(member, ast.AnnAssign)
+            if (isinstance(member, ast.FunctionDef) and not self._is_needed(member, cls)) or (
+                is_field and self._is_without_effect(member.target.id, cls)
+            ):
+                yield module.offsets[start], module.offsets[end], ""
+            elif is_field and (default := self._default(member.target.id)):
+                yield *module.span(member.value), default
+            elif isinstance(member, ast.Expr):
+                yield from self._docstring_edits(member, cls, module)
+
+    def _is_needed(self, method: ast.FunctionDef, cls: type) -> bool:
+        """Return whether the model needs a method of a class."""
+        name = method.name
+        if name.startswith("validate_"):
+            # A check of a value of an option has its name; options themselves have one value in the model's code
+            values = {value for choices in OPTIONS.values() for value in choices}
+            chosen = {getattr(self.config, option, None) for option in OPTIONS if option not in UNCUT}
+            read = {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)} & self.fields
+            word = name.removeprefix("validate_block_")
+            return name not in LEFT_OUT and (word in chosen or word not in values) and not read <= OPTIONS.keys()
+        if name in self.words or name.startswith("__"):
+            return True
+        if issubclass(cls, PreTrainedModel) and not name.startswith("_"):
+            return True  # for users
+        return any(hasattr(base, name) for base in cls.__mro__[1:] if base.__module__.partition(".")[0] != ROOT)
+
+    def _is_without_effect(self, field: str, cls: type) -> bool:
+        """Return whether the code reads a field of a config or of a description nowhere."""
+        if issubclass(cls, Choice):
+            return field not in self.words
+        reads = getattr(self.config, "reads", None)
+        return issubclass(cls, PreTrainedConfig) and reads is not None and not reads(field) and field not in self.words
+
+    def _default(self, field: str) -> str | None:
+        """Return the new default of a field whose old one may be cut from the option's words."""
+        value = getattr(self.config, field, None)
+        if field not in OPTIONS or value is None or field in UNCUT:
+            return None
+        derive = self.config.derived_fields.get(field)
+        return None if derive is not None and derive(self.config) == value else json.dumps(value)
+
+    def _docstring_edits(self, docstring: ast.Expr, cls: type, module: Module) -> Iterator[Edit]:
+        """Yield the edits that remove fields without effect from a docstring."""
+        numbers, entries = range(docstring.lineno - 1, docstring.end_lineno or 0), []
+        for number in numbers:
+            line = module.lines[number]
+            if entry := ENTRY.match(line):
+                entries.append((entry[1].decode(), number))
+            elif entries and not line.startswith(b" " * 12):
+                entries.append(("", number))
+        for (name, first), (_, last) in pairwise(entries):
+            if name and self._is_without_effect(name, cls):
+                yield module.offsets[first], module.offsets[last], ""
+
+
+def types_in_models(config: VanillaConfig, classes: Iterable[type]) -> set[type]:
+    """Return the classes of all modules in the models of a config, and their bases."""
+    found: set[type] = set()
+    for cls in classes:
+        if issubclass(cls, PreTrainedModel):
+            # A head that the config does not fit
+            with suppress(ValueError), torch.device("meta"):
+                found |= {type(module) for module in cls(copy.deepcopy(config)).modules()}
+    return {base for cls in found for base in cls.__mro__}
+
+
+@cache
+def names_and_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names that a text reads, and the attributes that it names, be it in a string."""
+    tree = ast.parse(text)
+    words = (getattr(node, "attr", getattr(node, "value", None)) for node in ast.walk(tree))
+    return frozenset(free_names(tree)), frozenset(word for word in words if isinstance(word, str))
+
+
+def table_words(node: ast.AST) -> list[Any]:
+    """Return the keys of a dictionary or the words of a `Literal`, nothing for another node."""
+    if isinstance(node, ast.Dict):
+        return [getattr(key, "value", None) for key in node.keys]
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal":
+        return [getattr(word, "value", None) for word in words_of_literal(node)]
+    return []
+
+
+def words_of_literal(node: ast.Subscript) -> list[ast.expr]:
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
