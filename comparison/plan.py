@@ -11,7 +11,7 @@ import yaml
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import Score, ranking_score
-from vanillaformer.training.programs import ARGUMENTS, TASKS_OF
+from vanillaformer.training.tasks import PROGRAMS
 from vanillaformer.training.trainer.time_budget import LENGTHS
 
 Options = dict[str, Any]
@@ -78,7 +78,7 @@ class Plan:
     @property
     def task(self) -> TaskName:
         """What the models do."""
-        return self.arguments.get("objective", TASKS_OF[self.program][0])
+        return self.arguments.get("objective", PROGRAMS[self.program].tasks()[0])
 
     @property
     def length(self) -> Options:
@@ -128,7 +128,7 @@ def read_plan(path: Path, **given: Any) -> Plan:
     for key in content:
         if key not in KEYS:
             raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
-    program = one_of(path, "program", content.get("program"), ARGUMENTS)
+    program = one_of(path, "program", content.get("program"), PROGRAMS)
     variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in _variants(path, content)}
     arguments = mapping(path, "arguments", content.get("arguments"))
     tune = {name: _values(path, name, values) for name, values in mapping(path, "tune", content.get("tune")).items()}
@@ -230,7 +230,7 @@ def _values(path: Path, name: str, values: Any) -> list[Any]:
 
 
 def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:
-    tasks: tuple[TaskName, ...] = TASKS_OF[program]
+    tasks = PROGRAMS[program].tasks()
     task = arguments.get("objective", tasks[0])
     try:
         return ranking_score(str(name), task if task in tasks else tasks[0])

@@ -14,20 +14,18 @@ from typing import Any
 import yaml
 
 from vanillaformer.data.arguments import COLUMNS
-from vanillaformer.data.arrow_files import TextColumn
 from vanillaformer.data.fingerprints import Prints, fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
-from vanillaformer.data.preprocessing.language_model import resolve_arguments
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import TOKENIZER
-from vanillaformer.training.defaults.choices import INSTEAD, Default, set_defaults
-from vanillaformer.training.defaults.following import OPTIONS, RULES, follows_data
-from vanillaformer.training.defaults.lengths import LENGTHS
-from vanillaformer.training.image_models import set_image_size
+from vanillaformer.training.arguments import Arguments
+from vanillaformer.training.auto_defaults import INSTEAD, OPTIONS, hardware_facts, set_defaults
 from vanillaformer.training.metrics.scores import scores_of
-from vanillaformer.training.programs import Arguments, parse_arguments
+from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.tasks import PROGRAMS, TrainingTask
+from vanillaformer.training.tasks.base import Default
 from vanillaformer.training.tokenizers import prepare_tokenizers
 
 from .plan import FIXED, Options, Plan, fields_of
@@ -119,12 +117,15 @@ def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str,
     The first variant decides, the baseline if it follows the data. A variant with a model of its own takes no fields
     of this one, nor one with saved weights its tokenizer; lengths are for the variants with its tokenizer.
     """
-    first = next((args for args in arguments.values() if follows_data(plan.task, args)), None)
-    if first is None:
+    tasks = [PROGRAMS[plan.program](args) for args in arguments.values()]
+    task = next((task for task in tasks if task.uses_auto_defaults), None)
+    if task is None:
         return {}
-    data = read_rows(plan, first)
-    entries = [entry for entry in RULES[plan.task](first, data) if entry.option not in FIXED]
-    lengths = _lengths(plan, Arguments(*map(copy, first)), data, entries)
+    first = task.args
+    data = read_rows(task)
+    found_for_data = task.defaults(data, hardware_facts(task.training_args.max_time))
+    entries = [entry for entry in found_for_data if entry.option not in FIXED]
+    lengths = _lengths(PROGRAMS[plan.program](Arguments(*map(copy, first))), data, entries)
     chosen = {entry.option: entry.value for entry in entries} | lengths
     fields = fields_of(chosen.pop("overrides", None))
     found: dict[str, Options] = {}
@@ -142,25 +143,21 @@ def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str,
     return found
 
 
-def _lengths(plan: Plan, args: Arguments, data: TaskData, entries: Sequence[Default]) -> Options:
+def _lengths(task: TrainingTask, data: TaskData, entries: Sequence[Default]) -> Options:
     """Return the lengths that follow the tokens of a run with the tokenizer of some defaults."""
-    if plan.task not in LENGTHS:
+    if task.lengths is None:
         return {}
-    set_defaults(args, entries)
-    columns = (TextColumn(data.splits["train"], name) for name in COLUMNS[plan.task] if name != "label")
+    set_defaults(task.args, entries)
     with TemporaryDirectory() as folder:
         run = Run(Path(folder), "", {}, details={"defaults": []})
-        prepare_tokenizers(run, plan.task, args, *columns)
-    return {option: value for option, value, _ in run.details["defaults"] if option in LENGTHS[plan.task].texts}
+        prepare_tokenizers(run, task, *task.columns(data))
+    return {option: value for option, value, _ in run.details["defaults"] if option in task.lengths.texts}
 
 
-def read_rows(plan: Plan, args: Arguments) -> TaskData:
-    """Return the rows of a run with these arguments, which its program completes first."""
-    if plan.program == "train-language-model":
-        resolve_arguments(args.data_args, args.tokenizer_args, plan.task)  # type: ignore[arg-type]
-    elif plan.program == "train-image-classifier":
-        set_image_size(args.model_args, args.data_args)
-    return load_data(args.data_args, plan.task, order_seed(args.training_args))
+def read_rows(task: TrainingTask) -> TaskData:
+    """Return the rows of a run for a task with its arguments."""
+    task.fit_to_model()
+    return load_data(task.data_args, task.name, order_seed(task.training_args))
 
 
 def rows_now(plan: Plan, options: Options, known: dict[str, Prints]) -> Prints:
@@ -169,6 +166,6 @@ def rows_now(plan: Plan, options: Options, known: dict[str, Prints]) -> Prints:
     seed = order_seed(args.training_args) if args.data_args.streaming else 0
     key = json.dumps([asdict(args.data_args), seed], default=str)
     if key not in known:
-        data = read_rows(plan, args)
+        data = read_rows(PROGRAMS[plan.program](args))
         known[key] = fingerprints(data.splits.select_columns(list(COLUMNS[plan.task])))
     return known[key]

@@ -1,7 +1,8 @@
-"""Limits of numbers that a user gives, checked before anything is loaded."""
+"""Fields of options, and limits of numbers that a user gives, checked before anything is loaded."""
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Any
 
 Limit = tuple[str, Callable[[Any], bool]]
@@ -20,6 +21,11 @@ STEPS: Limit = (
     "a whole number of steps, or a fraction of the run between 0 and 1",
     lambda value: 0 < value < 1 or (1 <= value < math.inf and value == int(value)),
 )
+
+
+def option(default: Any, words: str, group: str | None = None) -> Any:
+    """Return a field with its help text, in a group of the help page if not in that of its class."""
+    return field(default=default, metadata={"help": words} | ({} if group is None else {"group": group}))
 
 
 def check_limits(arguments: Any, limits: Mapping[str, Limit]) -> None:

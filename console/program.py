@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from huggingface_hub.errors import HTTPError, StrictDataclassError
 from huggingface_hub.utils import disable_progress_bars
@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from .help_page import HelpPage
 from .reporting import redact_tokens
 
-Main = Callable[[Sequence[str] | None], None]
+Main = Callable[[Sequence[str] | None], Any]
 
 TRACEBACK = "VANILLAFORMER_TRACEBACK"
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + the number of the signal, as a shell reports it

@@ -1,10 +1,10 @@
 """The options on data: those of all training programs, and those of one task."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
-from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits
+from vanillaformer.console.limits import NOT_NEGATIVE, POSITIVE_INT, Limit, check_limits, option
 from vanillaformer.console.reporting import report
 
 from .formats import ReadOptions, format_of
@@ -21,7 +21,7 @@ DATA_LIMITS: dict[str, Limit] = {
     **dict.fromkeys(("tokenizer_samples", "preprocessing_num_workers"), POSITIVE_INT),
     "streaming_buffer": NOT_NEGATIVE,
 }
-CARD = "Model card and Hub"
+CARD, EVALUATION = "Model card and Hub", "Evaluation and checkpoints"
 
 
 @dataclass
@@ -40,62 +40,33 @@ class DataArguments:
     image_size = cast("int | None", None)
     tokenizer_samples = 1_000
 
-    dataset: str = field(
-        default="embedded",
-        metadata={"help": "Hub id of the data, or embedded: no download"},
+    dataset: str = option("embedded", "Hub id of the data, or embedded: no download")
+    dataset_config: str | None = option(None, "Configuration of the Hub data set")
+    train_file: list[str] | None = option(
+        None,
+        "Local training files or patterns: .csv, .tsv, .json, .jsonl, .txt, each also with .gz, or .parquet",
     )
-    dataset_config: str | None = field(default=None, metadata={"help": "Configuration of the Hub data set"})
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Local training files or patterns: .csv, .tsv, .json, .jsonl, .txt, each "
-            "also with .gz, or .parquet"
-        },
-    )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation files"})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Local test files"})
-    csv_separator: str | None = field(
-        default=None,
-        metadata={"help": "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)"},
-    )
-    csv_quoting: Literal["minimal", "none"] | None = field(
-        default=None, metadata={"help": "Quotation marks (default: minimal; in .tsv none)"}
-    )
-    split_column: str | None = field(
-        default=None, metadata={"help": "Column with the split of each row: train, validation or test"}
-    )
-    validation_fraction: float = field(
-        default=0.05, metadata={"help": "Fraction held out if there is no validation data"}
-    )
-    test_fraction: float = field(default=0.0, metadata={"help": "Fraction held out for the test; 0 for none"})
-    hold_out: Literal["random", "end"] = field(default="random", metadata={"help": "Rows to hold out"})
-    order_column: str | None = field(
-        default=None, metadata={"help": "Column of numbers, dates or names to order by for --hold_out end"}
-    )
-    drop_leaked_rows: bool = field(
-        default=False, metadata={"help": "Drop rows whose text is also in a later split; the test is the last"}
-    )
-    bad_rows: Literal["error", "skip"] = field(default="error", metadata={"help": "Action on unusable rows"})
-    split_seed: int = field(default=0, metadata={"help": "Seed of the split, which --seed does not change"})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Maximum number of training rows"})
-    max_validation_samples: int | None = field(default=None, metadata={"help": "Maximum number of validation rows"})
-    max_test_samples: int | None = field(default=None, metadata={"help": "Maximum number of test rows"})
-    streaming: bool = field(
-        default=False,
-        metadata={"help": "Read the data while training; not with --num_train_epochs"},
-    )
-    streaming_buffer: int = field(default=10_000, metadata={"help": "Streaming: rows to shuffle"})
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes for tokenization, threads for images (default: 1)"}
-    )
-    data_license: str | None = field(
-        default=None, metadata={"help": "License of the data (default: the Hub data set's)", "group": CARD}
-    )
-    data_description: str | None = field(default=None, metadata={"help": "One sentence on the data", "group": CARD})
-    card_example: str | None = field(
-        default=None,
-        metadata={"help": "Example input, with [MASK] if masked (default: a neutral text)", "group": CARD},
-    )
+    validation_file: list[str] | None = option(None, "Local validation files")
+    test_file: list[str] | None = option(None, "Local test files")
+    csv_separator: str | None = option(None, "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)")
+    csv_quoting: Literal["minimal", "none"] | None = option(None, "Quotation marks (default: minimal; in .tsv none)")
+    split_column: str | None = option(None, "Column with the split of each row: train, validation or test")
+    validation_fraction: float = option(0.05, "Fraction held out if there is no validation data")
+    test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none")
+    hold_out: Literal["random", "end"] = option("random", "Rows to hold out")
+    order_column: str | None = option(None, "Column of numbers, dates or names to order by for --hold_out end")
+    drop_leaked_rows: bool = option(False, "Drop rows whose text is also in a later split; the test is the last")
+    bad_rows: Literal["error", "skip"] = option("error", "Action on unusable rows")
+    split_seed: int = option(0, "Seed of the split, which --seed does not change")
+    max_train_samples: int | None = option(None, "Maximum number of training rows")
+    max_validation_samples: int | None = option(None, "Maximum number of validation rows")
+    max_test_samples: int | None = option(None, "Maximum number of test rows")
+    streaming: bool = option(False, "Read the data while training; not with --num_train_epochs")
+    streaming_buffer: int = option(10_000, "Streaming: rows to shuffle")
+    preprocessing_num_workers: int | None = option(None, "Processes for tokenization, threads for images (default: 1)")
+    data_license: str | None = option(None, "License of the data (default: the Hub data set's)", CARD)
+    data_description: str | None = option(None, "One sentence on the data", CARD)
+    card_example: str | None = option(None, "Example input, with [MASK] if masked (default: a neutral text)", CARD)
 
     @property
     def is_embedded(self) -> bool:
@@ -165,8 +136,8 @@ class TextDataArguments(DataArguments):
 
     HELP_GROUP = "Data"
 
-    tokenizer_samples: int = field(default=50_000, metadata={"help": "Streaming: tokenizer rows"})
-    long_texts: LongTexts = field(default="cut", metadata={"help": "Action on texts that are too long"})
+    tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows")
+    long_texts: LongTexts = option("cut", "Action on texts that are too long")
 
 
 @dataclass
@@ -175,30 +146,19 @@ class TranslationDataArguments(TextDataArguments):
 
     HELP_GROUP = "Data"
 
-    train_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --train_file"})
-    validation_target_file: list[str] | None = field(
-        default=None, metadata={"help": "Target lines of a text --validation_file"}
-    )
-    test_target_file: list[str] | None = field(default=None, metadata={"help": "Target lines of a text --test_file"})
-    source_column: str = field(
-        default="source", metadata={"help": "Column of the source text, such as translation.en"}
-    )
-    target_column: str = field(default="target", metadata={"help": "Column of the target text"})
-    embedded_size: int = field(default=30_000, metadata={"help": "Embedded data: number of pairs in all splits"})
-    source_locale: str = field(default="en", metadata={"help": "Embedded data: source locale"})
-    target_locale: str = field(default="de", metadata={"help": "Embedded data: target locale"})
-    max_source_length: int = field(default=128, metadata={"help": "Maximum source length in tokens"})
-    max_target_length: int = field(default=128, metadata={"help": "Maximum target length in tokens"})
-    packing: bool | None = field(
-        default=None,
-        metadata={"help": "Pack pairs into rows, kept apart (default: where it pays)"},
-    )
-    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = field(
-        default="13a", metadata={"help": "Tokenization for BLEU", "group": "Evaluation and checkpoints"}
-    )
-    bleu_lowercase: bool = field(
-        default=False, metadata={"help": "Case-insensitive BLEU", "group": "Evaluation and checkpoints"}
-    )
+    train_target_file: list[str] | None = option(None, "Target lines of a text --train_file")
+    validation_target_file: list[str] | None = option(None, "Target lines of a text --validation_file")
+    test_target_file: list[str] | None = option(None, "Target lines of a text --test_file")
+    source_column: str = option("source", "Column of the source text, such as translation.en")
+    target_column: str = option("target", "Column of the target text")
+    embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits")
+    source_locale: str = option("en", "Embedded data: source locale")
+    target_locale: str = option("de", "Embedded data: target locale")
+    max_source_length: int = option(128, "Maximum source length in tokens")
+    max_target_length: int = option(128, "Maximum target length in tokens")
+    packing: bool | None = option(None, "Pack pairs into rows, kept apart (default: where it pays)")
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "Tokenization for BLEU", EVALUATION)
+    bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -212,29 +172,20 @@ class LanguageModelDataArguments(TextDataArguments):
 
     HELP_GROUP = "Data"
 
-    text_column: str = field(default="text", metadata={"help": "Column of the text"})
-    sample_by: Literal["line", "paragraph", "passage", "document"] | None = field(
-        default=None,
-        metadata={
-            "help": "Unit of text in .txt files; a passage has about 2,048 characters (default: document for "
-            "--objective causal, but passage with --streaming and line with --packing; line for other objectives)"
-        },
+    text_column: str = option("text", "Column of the text")
+    sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
+        None,
+        "Unit of text in .txt files; a passage has about 2,048 characters (default: document for --objective "
+        "causal, but passage with --streaming and line with --packing; line for other objectives)",
     )
-    block_size: int = field(default=128, metadata={"help": "Length of a block in tokens"})
-    block_stride: int | None = field(
-        default=None,
-        metadata={"help": "Tokens from block to block in training (default: --block_size)"},
+    block_size: int = option(128, "Length of a block in tokens")
+    block_stride: int | None = option(None, "Tokens from block to block in training (default: --block_size)")
+    packing: bool = option(False, "Pack whole texts into blocks, without attention between texts")
+    turns_column: str | None = option(
+        None,
+        "Column of dialogues: lists of strings or of {role, content} messages; implies --packing",
     )
-    packing: bool = field(
-        default=False, metadata={"help": "Pack whole texts into blocks, without attention between texts"}
-    )
-    turns_column: str | None = field(
-        default=None,
-        metadata={"help": "Column of dialogues: lists of strings or of {role, content} messages; implies --packing"},
-    )
-    reverse_turns: bool = field(
-        default=False, metadata={"help": "Dialogues backwards, for the model that reranks replies (MMI)"}
-    )
+    reverse_turns: bool = option(False, "Dialogues backwards, for the model that reranks replies (MMI)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,16 +211,11 @@ class ClassifierDataArguments(TextDataArguments):
 
     HELP_GROUP = "Data"
 
-    text_column: str = field(default="text", metadata={"help": "Column of the text"})
-    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
-    max_length: int = field(default=128, metadata={"help": "Maximum length of a text in tokens"})
-    truncation_side: Literal["left", "right"] = field(
-        default="right", metadata={"help": "Side at which long texts are cut"}
-    )
-    packing: bool | None = field(
-        default=None,
-        metadata={"help": "Pack texts into rows, kept apart (default: where it pays)"},
-    )
+    text_column: str = option("text", "Column of the text")
+    label_column: str = option("label", "Column of the label: ids or names")
+    max_length: int = option(128, "Maximum length of a text in tokens")
+    truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
+    packing: bool | None = option(None, "Pack texts into rows, kept apart (default: where it pays)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -282,20 +228,18 @@ class ImageDataArguments(DataArguments):
 
     HELP_GROUP = "Data"
 
-    train_file: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "Folder with a folder of images per class, or local files or patterns with a column of images or "
-            "of paths: .parquet, .csv, .tsv, .json, .jsonl"
-        },
+    train_file: list[str] | None = option(
+        None,
+        "Folder with a folder of images per class, or local files or patterns with a column of images or of "
+        "paths: .parquet, .csv, .tsv, .json, .jsonl",
     )
-    validation_file: list[str] | None = field(default=None, metadata={"help": "Local validation folder or files"})
-    test_file: list[str] | None = field(default=None, metadata={"help": "Local test folder or files"})
-    image_column: str = field(default="image", metadata={"help": "Column of the image, or of the path of its file"})
-    label_column: str = field(default="label", metadata={"help": "Column of the label: ids or names"})
-    image_size: int | None = field(
-        default=None,
-        metadata={"help": "Height and width in pixels (default: the model's, of a new one the data's, at most 64)"},
+    validation_file: list[str] | None = option(None, "Local validation folder or files")
+    test_file: list[str] | None = option(None, "Local test folder or files")
+    image_column: str = option("image", "Column of the image, or of the path of its file")
+    label_column: str = option("label", "Column of the label: ids or names")
+    image_size: int | None = option(
+        None,
+        "Height and width in pixels (default: the model's, of a new one the data's, at most 64)",
     )
 
     def __post_init__(self) -> None:

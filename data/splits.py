@@ -21,24 +21,27 @@ NEAR = 0.2
 
 
 def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tuple[DatasetDict, DataStats]:
-    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them."""
-    column, exact = COLUMNS[task][0], not TASKS[task].whole_texts
-    dataset, before = _capped(dataset, data_args), cast(DataStats, {})
-    if data_args.drop_leaked_rows:  # before other rows are held out of those that stay
+    """Return the splits with validation data and as many rows as asked for, and what occurs in two of them.
+
+    Rows are distinguished by the first column of the task.
+    """
+    column, exact, drop = COLUMNS[task][0], not TASKS[task].whole_texts, data_args.drop_leaked_rows
+    caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
+
+    def capped(splits: DatasetDict) -> DatasetDict:
+        return DatasetDict({split: cap(rows, caps.get(split), data_args.split_seed) for split, rows in splits.items()})
+
+    dataset, before = capped(dataset), cast(DataStats, {})
+    if drop:  # before other rows are held out of those that stay
         dataset, before = without_leaks(dataset, column, exact=exact, drop=True)
-    dataset = _capped(hold_out(dataset, task, data_args), data_args)
-    if not data_args.drop_leaked_rows:  # those that are trained on are compared
+    dataset = capped(hold_out(dataset, task, data_args))
+    if not drop:  # those that are trained on are compared
         dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
-    dataset, leaks = without_leaks(dataset, column, exact=exact, drop=data_args.drop_leaked_rows)
+    dataset, leaks = without_leaks(dataset, column, exact=exact, drop=drop)
     for split, counts in before.items():
         leaks[split] |= {name: count + leaks[split].get(name, 0) for name, count in counts.items()}
     dataset["train"] = cap(dataset["train"], data_args.max_train_samples, data_args.split_seed)
     return dataset, leaks
-
-
-def _capped(dataset: DatasetDict, data_args: DataArguments) -> DatasetDict:
-    caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
-    return DatasetDict({split: cap(rows, caps.get(split), data_args.split_seed) for split, rows in dataset.items()})
 
 
 def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> DatasetDict:
@@ -55,15 +58,13 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
     Raises:
         ValueError: There is too little, or test data already.
     """
-    if data_args.test_fraction and "test" in dataset:
-        raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")
-    column = COLUMNS[task][0]
     fractions = {} if "validation" in dataset else {"validation": data_args.validation_fraction}
     if data_args.test_fraction:
+        if "test" in dataset:
+            raise ValueError(f"--test_fraction {data_args.test_fraction}: there is test data already")
         fractions["test"] = data_args.test_fraction
-    rows, seed, exact = dataset["train"], data_args.split_seed, not TASKS[task].whole_texts
+    rows, exact, at_end = dataset["train"], not TASKS[task].whole_texts, data_args.hold_out == "end"
     if fractions:
-        at_end = data_args.hold_out == "end"
         running = exact and "text" in rows.column_names and data_args.turns_column is None
         sizes = _characters(rows) if running else None
         cut = running and (len(rows) == 1 or data_args.sample_by == "document") and ORDER not in rows.column_names
@@ -72,7 +73,7 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
             if at_end:
                 parts = _from_the_end(rows, fractions, sizes, data_args.order_column)
             else:
-                parts = _at_random(rows, column, fractions, sizes, seed, exact=exact)
+                parts = _at_random(rows, COLUMNS[task][0], fractions, sizes, data_args.split_seed, exact=exact)
         if running:
             parts = _by_characters(rows, parts, fractions, cut=cut, at_end=at_end)
         dataset = DatasetDict({**dataset, **parts})

@@ -43,18 +43,6 @@ READING = LENGTHS | {
 """Settings of how a file is read; the others say which files, and how much of them."""
 
 
-def task_of(architecture: str) -> TaskName:
-    """Return the task of the models of an architecture.
-
-    Raises:
-        ValueError: It is none of ours.
-    """
-    for name, task in TASKS.items():
-        if architecture.endswith(task.architectures):
-            return name
-    raise ValueError(f"{architecture} is scored on no rows")
-
-
 def held_out_rows(
     model: Any,
     tokenizers: tuple[Any, ...],
@@ -82,9 +70,10 @@ def held_out_rows(
     Raises:
         ValueError: The file cannot be read as rows of the model's task.
     """
-    task = task_of(type(model).__name__)
-    if task not in ROWS:
-        raise ValueError(f"{type(model).__name__} is scored on no rows here")
+    architecture = type(model).__name__
+    task = next((name for name in ROWS if architecture.endswith(TASKS[name].architectures)), None)
+    if task is None:
+        raise ValueError(f"{architecture} is scored on no rows here")
     data, training = recorded_settings(folder)
     known = {field.name for field in fields(DATA_ARGUMENTS[task])}
     if unknown := sorted({*(options or {})} - known):

@@ -8,13 +8,7 @@ from typing import Any
 
 import torch
 
-from vanillaformer.data.arguments import (
-    COLUMNS,
-    ClassifierDataArguments,
-    DataArguments,
-    LanguageModelDataArguments,
-    TranslationDataArguments,
-)
+from vanillaformer.data.arguments import COLUMNS, DATA_ARGUMENTS
 from vanillaformer.data.loading import load_held_out
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import SCORES, compute_scores, corpus_perplexity
@@ -27,11 +21,6 @@ BLOCK = 1024  # tokens of a text at once, for a model without a limit
 SPEED = "rows/s"
 Rows = dict[str, list[Any]]
 Scores = dict[str, float]
-ARGUMENTS: dict[Callable[..., Any], tuple[TaskName, type[DataArguments]]] = {
-    translate: ("translation", TranslationDataArguments),
-    classify: ("classification", ClassifierDataArguments),
-    continue_prompts: ("causal", LanguageModelDataArguments),
-}
 
 
 class HeldOutRows:
@@ -67,11 +56,12 @@ class HeldOutRows:
             self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
         except ValueError as error:
             raise ValueError(f"--validation_file {files[0]}: {error}") from error
-        if self.function not in ARGUMENTS:
+        if self.function not in SCORERS:
             raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
         if most is not None and most < 1:
             raise ValueError(f"--max_validation_samples {most}: it must be at least 1")
-        task, arguments = ARGUMENTS[self.function]
+        task, self.scores = SCORERS[self.function]
+        arguments = DATA_ARGUMENTS[task]
         data: dict[str, Any] = {"train_file": files, **columns}
         data |= {} if target_file is None else {"train_target_file": target_file}
         data |= {"sample_by": "passage"} if task == "causal" else {}
@@ -81,9 +71,8 @@ class HeldOutRows:
             raise ValueError(
                 f"--{named} {data[unknown[0]]}: {self.loaded.architecture} reads {', '.join(COLUMNS[task])}"
             )
-        data_args = arguments(**data)
         names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
-        rows = load_held_out(data_args, task, names)
+        rows = load_held_out(arguments(**data), task, names)
         rows = rows.select(range(min(most or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
 
@@ -103,7 +92,7 @@ class HeldOutRows:
         """Return the scores of a model, and the rows that it works on in a second."""
         start = time.perf_counter()
         with torch.inference_mode():
-            scores = SCORERS[self.function](loaded, self.rows)
+            scores = self.scores(loaded, self.rows)
         return scores | {SPEED: len(self) / (time.perf_counter() - start)}
 
     def __len__(self) -> int:
@@ -146,8 +135,9 @@ def token_log_probabilities(model: Any, ids: torch.Tensor) -> list[float]:
     return log_probabilities.gather(1, ids[0, 1:, None]).flatten().tolist()
 
 
-SCORERS: dict[Callable[..., Any], Callable[[Loaded, Rows], Scores]] = {
-    translate: translation_scores,
-    classify: class_scores,
-    continue_prompts: token_scores,
+SCORERS: dict[Callable[..., Any], tuple[TaskName, Callable[[Loaded, Rows], Scores]]] = {
+    translate: ("translation", translation_scores),
+    classify: ("classification", class_scores),
+    continue_prompts: ("causal", token_scores),
 }
+"""By what a model does: its task, and how its rows are scored."""

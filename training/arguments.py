@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from vanillaformer.console.limits import POSITIVE_INT, check_limits
 from vanillaformer.console.parsing import yaml_value
+from vanillaformer.data.arguments import DataArguments
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.tokenization import TokenizerAlgorithm
 
@@ -50,15 +51,6 @@ class TokenizerArguments:
             "strip_punctuation": self.strip_punctuation,
             "extra_special_tokens": self.extra_special_tokens,
         }
-
-
-@dataclass
-class TranslationTokenizerArguments(TokenizerArguments):
-    """The tokenizers of source and target."""
-
-    joint_vocabulary: bool = field(
-        default=True, metadata={"help": "Train one vocabulary for both languages", "group": "Tokenizer"}
-    )
 
 
 @dataclass
@@ -113,3 +105,12 @@ class ModelArguments:
                 raise ValueError(f"--set {entry!r}: write field=value, for example hidden_size=256")
             changes[name] = yaml_value(entry, text)
         return changes
+
+
+class Arguments(NamedTuple):
+    """The arguments of a training program; those of images have no tokenizer."""
+
+    model_args: ModelArguments
+    data_args: DataArguments
+    tokenizer_args: TokenizerArguments | None
+    training_args: Any

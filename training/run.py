@@ -3,49 +3,49 @@
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from signal import Signals
 from typing import Any, cast
 
-import torch
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.console.reporting import optional, report
-from vanillaformer.data.arguments import COLUMNS, DataArguments
-from vanillaformer.data.embedded import embedded_corpus
+from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.fingerprints import fingerprints
+from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.preprocessing.images import describe_images
-from vanillaformer.data.preprocessing.statistics import describe_data, shortfalls
+from vanillaformer.data.preprocessing.packing import PackedBatches
+from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import StreamedRows, check_streaming
-from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
-from .defaults.following import follow_data, follows_data, without_defaults
-from .finishing import finish, searches_otherwise
+from .auto_defaults import explicit_settings, follow_data
+from .finishing import data_name, finish, print_summary, report_sizes, searches_otherwise
 from .machine import configure_cpu
 from .models import build_model, check_attention, check_model, check_preset, fit_attention
-from .programs import Arguments
-from .report.calibration import accepted_in_words, calibrate
-from .report.card.examples import card_example, terminal_example
+from .programs import parse_arguments
+from .report.calibration import calibrate
+from .report.card.examples import card_example
 from .report.card.run_card import training_facts
-from .report.class_report import report_classes
 from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
-from .report.predictions import PREFIXES, score_and_predict
-from .report.samples import print_samples
+from .report.predictions import score_and_predict
 from .report.summary import add_trained_baselines, summarize_run
 from .run_folder.checkpoints import spent_of_budget
 from .run_folder.files import locked
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
+from .tasks.base import Tokenizers, TrainingTask
+from .tokenizers import prepare_tokenizers
 from .trainer.averaging import AverageCheckpoints
-from .trainer.callbacks import RecordProgress, replace_callbacks, scores_text
+from .trainer.callbacks import RecordProgress, replace_callbacks
 from .trainer.distillation import train_teachers
 from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
 from .trainer.measured_initialization import measure_new_model
@@ -53,47 +53,75 @@ from .trainer.pushing import check_pushing
 from .trainer.time_budget import budget_in_words, budget_option, spent_in_words
 from .trainer.trainer import RunTrainer
 
-Tokenizers = tuple[PreTrainedTokenizerBase, ...]
-"""Those of source and target; of models of images, none."""
-
 # Details that stand among the scores in all_results.json
 EXTRA_METRICS = {"signatures", "classes", "confusion_matrix", "baselines", "training_rows"}
 
 
+def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> Run:
+    """Train for a task as the arguments say; a run that is finished already is returned as it is."""
+    task = task_class(parse_arguments(task_class.program, argv))
+    first = task.training_args.main_process_first  # the others find what it has kept
+    with start(task, argv) as run:
+        task.fit_to_model()
+        with first(desc="reading the data"):
+            data = open_data(run, task)
+        example = task.example(run, data)
+        if run.complete:
+            return already_finished(run, task, data=data, example=example)
+        columns = task.columns(data)
+        tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if columns else ()
+        with first(desc="preparing the rows"):
+            rows = task.rows(data, tokenizers)
+        stream = None if data.stream is None else task.stream(data.stream, tokenizers)
+        labels = label_names(data.splits) if "label" in COLUMNS[task.name] else None
+        make_model = partial(new_model, run, task, *tokenizers, labels=labels)
+        model = make_model()
+        task.fit_model(model, run)
+        collator = task.collator(model, rows, tokenizers)
+        train_rows = describe_rows(run, task, data, rows, tokenizers, stream, collator)
+        trainer = task.trainer_class(
+            model=model,
+            args=task.training_args,
+            train_dataset=train_rows,
+            eval_dataset=rows["validation"],
+            data_collator=collator,
+            **task.scoring(run, tokenizers),
+        )
+        trainer.new_model = lambda seed: make_model(seed=seed)
+        train_and_save(run, task, trainer, rows, tokenizers, data=data, example=example)
+        task.finish(run, data)
+        return run
+
+
 @contextmanager
-def start(
-    program: str, argv: Sequence[str] | None, args: Arguments, *, task: TaskName, length: int = 0
-) -> Iterator[Run]:
-    """Have the run that the arguments ask for, new, to be resumed or finished already, as the only one in its folder.
+def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
+    """Open or create the run folder and yield its run; hold its lock.
 
     After a signal or an error the same command resumes from the folder.
 
     Args:
-        program: Name of the program.
-        argv: Its command line.
-        args: Its arguments.
-        task: What the model does.
-        length: The longest row in tokens, if rows have any.
+        task: What the model does, with the arguments.
+        argv: The command line of its program.
 
     Raises:
         ValueError: The folder holds another run, or is another process's, or an option cannot be what it is.
         SystemExit: A signal ended it, with the exit status 128 + its number.
     """
-    model_args, data_args, tokenizer_args, training_args = args
-    check_preset(task, model_args)
+    model_args, data_args, tokenizer_args, training_args = task.args
+    check_preset(task.name, model_args)
     check_attention(model_args, training_args)
     configure_cpu()
     if training_args.disable_tqdm:
         disable_progress_bars()
         disable_hub_progress_bars()
-    card_example(data_args, task)  # before anything is done
+    card_example(data_args, task.name)  # before anything is done
     groups = {"model": model_args, "data": data_args, "tokenizer": tokenizer_args}
     groups = {name: group for name, group in groups.items() if group is not None}
-    settings = compared_settings(program, training_args, groups)
+    settings = compared_settings(task.program.replace("-", "_"), training_args, groups)
     run = Run(
         Path(training_args.output_dir),
-        command_line(program, argv),
-        without_defaults(settings, args) if follows_data(task, args) else settings,
+        command_line(task.program, argv),
+        explicit_settings(settings, task),
         defaults=default_settings({**groups, "training": training_args}),
     )
     data_args.check()
@@ -102,7 +130,7 @@ def start(
     first = training_args.process_index == 0
     with run.stopping.handling(), locked(run.folder) if first else nullcontext():
         try:
-            _open(run, args, task, length)
+            _open(run, task)
             yield run
         except BaseException as error:
             if first and run.folder.is_dir():
@@ -117,8 +145,8 @@ def start(
             raise SystemExit(128 + run.stopping.number) from None
 
 
-def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
-    training_args = args.training_args
+def _open(run: Run, task: TrainingTask) -> None:
+    training_args = task.training_args
     resume = training_args.resume_from_checkpoint
     with training_args.main_process_first(local=False, desc="looking at the run's folder"):
         if training_args.process_index == 0 and run.folder.is_dir():
@@ -130,7 +158,7 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
         )
         if not run.finished:
             # A saved one is fetched and looked through; one that follows the data will be long enough
-            check_model(task, args.model_args, length=0 if follows_data(task, args) else length)
+            check_model(task.name, task.model_args, length=0 if task.uses_auto_defaults else task.length)
         if training_args.should_save and not run.finished:
             make_writable(run.folder)
         if training_args.should_save and training_args.push_to_hub:
@@ -146,39 +174,29 @@ def _open(run: Run, args: Arguments, task: TaskName, length: int) -> None:
             report(f"Training for up to {amount} (--{option}){resumed}")
 
 
-def open_data(run: Run, task: TaskName, args: Arguments) -> TaskData:
+def open_data(run: Run, task: TrainingTask) -> TaskData:
     """Return the data of a task, which has to be that of the run in the folder if there is one."""
-    data = load_data(args.data_args, task, order_seed(args.training_args))
-    run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task]))))
-    follow_data(run, task, args, data)
+    data = load_data(task.data_args, task.name, order_seed(task.training_args))
+    run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
+    follow_data(run, task, data)
     return data
 
 
 def describe_rows(
     run: Run,
-    args: Arguments,
+    task: TrainingTask,
     data: TaskData,
     rows: Any,
     tokenizers: Tokenizers,
     stream: StreamedRows | None,
-    *,
-    packed: Callable[..., int] | None = None,
+    collator: Any,
 ) -> Any:
-    """Report and note statistics of the rows; return what to train on.
-
-    Args:
-        run: The run.
-        args: The arguments.
-        data: The data.
-        rows: Its splits as the model reads them, of which `train` goes if there is a stream.
-        tokenizers: The tokenizers of source and target; none of images.
-        stream: With --streaming, the rows to train on.
-        packed: Counts the tokens of a batch whose texts share rows.
-    """
+    """Report and note statistics of the rows, of which `train` goes if there is a stream; return what to train on."""
     sample = stream is not None
     if tokenizers:
-        pair = cast(Any, tokenizers)
-        run.details["data"] = describe_data(rows, pair, args.training_args, data.stats, sample=sample, packed=packed)
+        packed = collator.computed if isinstance(collator, PackedBatches) else None
+        options: Any = {"sample": sample, "packed": packed}
+        run.details["data"] = describe_data(rows, cast(Any, tokenizers), task.training_args, data.stats, **options)
     else:
         run.details["data"] = describe_images(rows, data.stats, sample=sample)
     if stream is None:
@@ -189,12 +207,9 @@ def describe_rows(
 
 def new_model(
     run: Run,
-    task: TaskName,
-    args: Arguments,
+    task: TrainingTask,
     *tokenizers: PreTrainedTokenizerBase,
-    length: int = 0,
     labels: list[str] | None = None,
-    fields: dict[str, Any] | None = None,
     seed: int | None = None,
 ) -> PreTrainedModel:
     """Return the model to train, that of the folder if the run is finished.
@@ -202,34 +217,35 @@ def new_model(
     Args:
         run: The run.
         task: What it does.
-        args: The arguments.
-        *tokenizers: The tokenizer, or those of source and target.
-        length: The longest row in tokens.
+        *tokenizers: The tokenizers of source and target.
         labels: Names of the classes.
-        fields: Fields of a new model that follow the data, where they are not set.
         seed: Seed of new weights; by default that of the run.
     """
-    seed = args.training_args.seed if seed is None else seed
-    sizes: dict[str, Any] = {"length": length, "labels": labels, "fields": fields}
-    sizes["trained"] = run.folder if run.finished else None
-    model = build_model(task, args.model_args, *tokenizers, seed=seed, **sizes)
-    if args.model_args.attn_implementation is None:
-        fit_attention(model, args.training_args, length)
+    model = build_model(
+        task.name,
+        task.model_args,
+        *tokenizers,
+        length=task.length,
+        seed=task.training_args.seed if seed is None else seed,
+        labels=labels,
+        fields=task.fields(),
+        trained=run.folder if run.finished else None,
+    )
+    if task.model_args.attn_implementation is None:
+        fit_attention(model, task.training_args, task.length)
     return model
 
 
 def train_and_save(
     run: Run,
-    task: TaskName,
-    args: Arguments,
+    task: TrainingTask,
     trainer: RunTrainer,
     rows: DatasetDict,
     tokenizers: Tokenizers,
     *,
     data: TaskData,
     example: str,
-    **test_options: Any,
-) -> Run:
+) -> None:
     """Train (or resume), save the best model, score it, and write predictions, pictures, card and record.
 
     A run that is finished is not trained, but its test data scored.
@@ -237,19 +253,18 @@ def train_and_save(
     Args:
         run: The run.
         task: What the model does.
-        args: The arguments.
         trainer: The trainer, ready to train.
         rows: Splits as the model reads them; the test split, if there is one, is scored at the end.
         tokenizers: The tokenizers of source and target; none of images.
         data: The data, whose training rows baselines are computed from.
         example: An input from the data.
-        **test_options: For the evaluation of the test split (`num_beams`).
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     if tokenizers and tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
-    _report_sizes(trainer, data_name(args.data_args, task), sizes)
+    source = data_name(task.data_args, task.name)
+    report_sizes(trainer, source, sizes)
     add_callbacks(run, trainer)
     if run.finished:
         rows = DatasetDict(test=rows["test"])
@@ -258,15 +273,15 @@ def train_and_save(
         _train(run, trainer, rows)
     history = list(trainer.state.log_history)
     with optional("Scores and predictions", run.failed):
-        score_and_predict(run, task, trainer, rows, tokenizers, **test_options)
+        score_and_predict(run, task.name, trainer, rows, tokenizers, **task.test_options())
     run.details |= {"rows": sizes}
-    summarize_run(run, task, trainer, rows, tokenizers, data=data, history=history, data_args=args.data_args)
+    summarize_run(run, task.name, trainer, rows, tokenizers, data=data, history=history, data_args=task.data_args)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)
     if trainer.is_world_process_zero():
-        finish(run, task, args, source=data_name(args.data_args, task), example=example)
-    return print_summary(run, task, args.data_args, example=example)
+        finish(run, task, source=source, example=example)
+    print_summary(run, task.name, task.data_args, example=example)
 
 
 def add_callbacks(run: Run, trainer: RunTrainer) -> None:
@@ -313,56 +328,14 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 
-def already_finished(run: Run, task: TaskName, args: Arguments, *, data: TaskData, example: str) -> Run:
-    """Do what a command asks of a finished run that needs no scores: its search, its card, a baseline, a push."""
+def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: str) -> Run:
+    """Update a finished run without evaluating again: its search, its card, a baseline, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
-    if args.training_args.process_index == 0:
-        changed = args.training_args.baseline and add_trained_baselines(run, task, data.splits)
-        finish(run, task, args, source=data_name(args.data_args, task), example=example, changed=changed)
-    return print_summary(run, task, args.data_args, example=example)
-
-
-def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example: str) -> Run:
-    """Print the scores of a finished run, where its model is, and how to load it."""
-    for split, prefix in PREFIXES.items():
-        if scores := scores_text(run.metrics, prefix):
-            report(f"{split.capitalize()}: {scores}")
-            for name, found in run.details.get("baselines", {}).items():
-                if scores := scores_text(found, prefix):
-                    report(f"{split.capitalize()}, {name}: {scores}")
-            cut = shortfalls(run.details.get("data", {}).get(split, {}))
-            if cut and TASKS[task].whole_texts:
-                report(f"{split.capitalize()} data: {'; '.join(cut)}")
-    if "classes" in TASKS[task].predicts:
-        report_classes(run)
-    if trained := run.details.get("training_rows"):
-        scores = scores_text({f"train_{name}": value for name, value in trained.items()}, "train")
-        report(f"Training, {trained['rows']:,} rows: {scores}")
-    for name, signature in run.details.get("signatures", {}).items():
-        report(f"sacrebleu signature of {name}: {signature}")
-    if "calibration" in run.details:
-        accepted = accepted_in_words(run.details["calibration"])
-        report(f"Validation, labels accepted by probability: {accepted} (generate --reject_below)")
-    print_samples(run.folder)
-    for sentence in run.details.get("diagnosis") or run.details.get("verdict", ()):
-        report(sentence)
-    folder, option = shlex.quote(str(run.folder)), TASKS[task].input_option
-    if option:
-        text = terminal_example(data_args, task, example)
-        more = "--chat" if text is None else input_option(text, option)
-        report(f"Try it: vanillaformer generate --model {folder} {more}")
-    else:
-        report(f"Fine-tune it: vanillaformer {TASKS[task].program} --model_name_or_path {folder}")
-    report(
-        f"The model is in {run.folder}: after `import vanillaformer`, load it with "
-        f"{TASKS[task].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
-    )
+    if task.training_args.process_index == 0:
+        changed = task.training_args.baseline and add_trained_baselines(run, task.name, data.splits)
+        finish(run, task, source=data_name(task.data_args, task.name), example=example, changed=changed)
+    print_summary(run, task.name, task.data_args, example=example)
     return run
-
-
-def input_option(text: str, option: str = "text") -> str:
-    """Return the option of `generate` with an input, as a shell reads it."""
-    return f"--{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:
@@ -375,23 +348,3 @@ def command_line(program: str, argv: Sequence[str] | None) -> str:
             if not sign and index + 1 < len(words):
                 words[index + 1] = "..."
     return shlex.join(["vanillaformer", program.replace("_", "-"), *words])
-
-
-def data_name(data_args: DataArguments, task: TaskName) -> str:
-    """Return the name of the data: its files, its id on the Hub, or what embedded data is made of."""
-    if data_args.train_file is not None:
-        names = [Path(name).name for name in data_args.train_file]
-        return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
-    if data_args.dataset != "embedded":
-        return " ".join(filter(None, (data_args.dataset, data_args.dataset_config)))
-    return embedded_corpus(data_args, task).name
-
-
-def _report_sizes(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:
-    """Print what is trained on what."""
-    model: Any = trainer.model
-    report(f"Data: {name}: " + ", ".join(f"{size:,} {split} rows" for split, size in sizes.items()))
-    device, processes = trainer.args.device.type, trainer.args.world_size
-    where = f"{device} (processes: {processes}, threads: {torch.get_num_threads()})"
-    name = type(getattr(model, "get_base_model", lambda: model)()).__name__
-    report(f"Model: {name}, {model.num_parameters():,} parameters, on {where}")

@@ -8,20 +8,19 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.progress import Advance, stage
 from vanillaformer.console.reporting import report
-from vanillaformer.data.tasks import TaskName
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments
-from .defaults.following import follow_tokens
+from .auto_defaults import follow_tokens
 from .models import check_preset
-from .programs import Arguments
 from .run_folder.files import SAVING
 from .run_folder.run import Run
+from .tasks.base import TrainingTask
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
 
-def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iterable[str]) -> Pair:
+def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) -> Pair:
     """Return the tokenizers of source and target (one, twice, for one column).
 
     A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
@@ -30,10 +29,9 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
     Args:
         run: The run.
         task: What the model does, which decides the special tokens.
-        args: The arguments.
         *columns: The training texts: one column, or source and target.
     """
-    model_args, _, tokenizer_args, training_args = args
+    model_args, tokenizer_args, training_args = task.model_args, task.tokenizer_args, task.training_args
     assert tokenizer_args is not None
     folder = run.checkpoint or run.folder
     if run.checkpoint is None and not run.finished:
@@ -41,7 +39,7 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
         with training_args.main_process_first(local=False, desc="tokenizer"):
             if training_args.should_save:
                 origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
-                kind: Any = check_preset(task, model_args)
+                kind: Any = check_preset(task.name, model_args)
                 pair = _loaded(origin, tokenizer_args) if origin else _trained(tokenizer_args, kind, columns)
                 if model_args.saved and tokenizer_args.tokenizer_name_or_path:
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)
@@ -50,7 +48,7 @@ def prepare_tokenizers(run: Run, task: TaskName, args: Arguments, *columns: Iter
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
     report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
-    follow_tokens(run, task, args, (source, target), columns)
+    follow_tokens(run, task, (source, target), columns)
     return source, target
 
 

@@ -1,16 +1,14 @@
-"""Training arguments of the programs: transformers' own, with defaults for models trained from scratch."""
+"""Training arguments of all programs: transformers' own, with defaults for models trained from scratch."""
 
 import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from transformers import Seq2SeqTrainingArguments, TrainingArguments
 
 from vanillaformer.console.help_page import OTHERS
 from vanillaformer.console.limits import (
     BELOW_ONE,
-    FINITE,
     NOT_NEGATIVE,
     POSITIVE,
     POSITIVE_INT,
@@ -21,7 +19,6 @@ from vanillaformer.console.limits import (
 )
 from vanillaformer.console.reporting import report
 from vanillaformer.console.transformers_help import (
-    BEAMS,
     CARD,
     EVALUATION,
     LOGGING,
@@ -31,21 +28,14 @@ from vanillaformer.console.transformers_help import (
     TRANSFORMERS_HELP,
 )
 from vanillaformer.data.preprocessing.batching import BatchArguments
-from vanillaformer.data.tasks import Objective, TaskName
+from vanillaformer.data.tasks import TaskName
 
 from .machine import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
-from .trainer.losses import (
-    EnsembleArguments,
-    GuidedAttentionArguments,
-    LanguageModelLossArguments,
-    LossArguments,
-    ScheduledSamplingArguments,
-    TokenDropoutArguments,
-)
+from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.sharding import ShardingArguments
 from .trainer.time_budget import TimeBudgetArguments
@@ -268,128 +258,3 @@ class RunDefaults(
                 f"{'greater' if score.greater_is_better else 'lower'} value is better; leave the option out"
             )
         fields.metric_for_best_model, fields.greater_is_better = score.name, score.greater_is_better
-
-
-@dataclass
-class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer values here
-    ScheduledSamplingArguments,
-    GuidedAttentionArguments,
-    TokenDropoutArguments,
-    RunDefaults,
-    Seq2SeqTrainingArguments,
-):
-    """Training arguments of `train-translation`."""
-
-    HELP_GROUP = BEAMS
-
-    output_dir: str | None = field(
-        default="runs/translation",
-        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
-    )
-    metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": best_checkpoint_help("translation"), "group": EVALUATION}
-    )
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Translate the validation data to score it", "group": EVALUATION}
-    )
-    generation_num_beams: int | None = field(
-        default=1, metadata={"help": "Beam search: number of beams in evaluations"}
-    )
-    num_beams: int = field(default=4, metadata={"help": "Beam search: number of beams in test and use"})
-    length_penalty: float = field(
-        default=1.0,
-        metadata={"help": "Beam search: exponent of the length"},
-    )
-    early_stopping: bool = field(
-        default=False, metadata={"help": "Beam search: stop as soon as num_beams outputs are complete"}
-    )
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},
-    )
-
-    def __post_init__(self) -> None:
-        beams = ("num_beams", "generation_num_beams", "generation_max_length")
-        check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
-        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
-            name = "early_stopping" if self.early_stopping else "length_penalty"
-            raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")
-        if not self.predict_with_generate:
-            if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
-                raise ValueError(
-                    f"--metric_for_best_model {self.metric_for_best_model} needs translations: not "
-                    "--predict_with_generate False, with which loss is the only score"
-                )
-            self.metric_for_best_model = "loss"
-        self.choose_by("translation")
-        super().__post_init__()
-
-    def search(self) -> dict[str, Any]:
-        """Return how the saved model searches, as its generation config has it."""
-        return {name: getattr(self, name) for name in ("num_beams", "length_penalty", "early_stopping")}
-
-
-@dataclass
-class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
-    """Training arguments of `train-language-model`."""
-
-    HELP_GROUP = TRAINING
-
-    objective: Objective = field(
-        default="causal",
-        metadata={"help": "Prediction of the next token, of hidden tokens, or as BERT also of the next segment"},
-    )
-    mlm_probability: float = field(
-        default=0.15, metadata={"help": "Fraction of hidden tokens, for masked and mlm+nsp"}
-    )
-    num_train_epochs: float = field(default=1.0, metadata={"help": EPOCHS})
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
-    metric_for_best_model: str | None = field(
-        default="loss",
-        metadata={"help": best_checkpoint_help("causal", "masked", "mlm+nsp"), "group": EVALUATION},
-    )
-
-    def __post_init__(self) -> None:
-        if not 0 < self.mlm_probability < 1:
-            raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
-        if self.scheduled_sampling != "none" and self.objective != "causal":
-            raise ValueError(
-                f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
-            )
-        if self.output_dir is None:
-            self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
-        self.choose_by(self.objective)
-        super().__post_init__()
-
-
-@dataclass
-class ClassifierTrainingArguments(  # type: ignore[misc]
-    TokenDropoutArguments, LanguageModelLossArguments, EnsembleArguments, RunDefaults, TrainingArguments
-):
-    """Training arguments of `train-classifier`."""
-
-    HELP_GROUP = TRAINING
-
-    output_dir: str | None = field(
-        default="runs/classifier",
-        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
-    )
-    metric_for_best_model: str | None = field(
-        default="accuracy", metadata={"help": best_checkpoint_help("classification"), "group": EVALUATION}
-    )
-    baseline: bool = field(
-        default=False,
-        metadata={"help": "Score a linear classifier (TF-IDF of words) on the same rows", "group": EVALUATION},
-    )
-    calibrate: bool = field(
-        default=True,
-        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
-    )
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)},
-    )
-
-    def __post_init__(self) -> None:
-        self.choose_by("classification")
-        super().__post_init__()

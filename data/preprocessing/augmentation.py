@@ -5,7 +5,7 @@ number of processes, and after an interruption.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log
 from typing import Literal
 from zlib import crc32
@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from vanillaformer.console.limits import NOT_NEGATIVE, Limit, check_limits
+from vanillaformer.console.limits import NOT_NEGATIVE, Limit, check_limits, option
 
 Flip = Literal["none", "horizontal", "vertical", "both"]
 
@@ -32,14 +32,10 @@ class AugmentationArguments:
 
     HELP_GROUP = "Augmentation"
 
-    flip: Flip = field(default="none", metadata={"help": "Mirror half of the training images"})
-    shift: int = field(default=0, metadata={"help": "Maximum shift of a training image in pixels"})
-    random_erasing: float = field(
-        default=0.0, metadata={"help": "Probability of erasing a rectangle of a training image"}
-    )
-    mixup: float = field(
-        default=0.0, metadata={"help": "Mixup: a of the Beta(a, a) that weighs two training images; 0 for none"}
-    )
+    flip: Flip = option("none", "Mirror half of the training images")
+    shift: int = option(0, "Maximum shift of a training image in pixels")
+    random_erasing: float = option(0.0, "Probability of erasing a rectangle of a training image")
+    mixup: float = option(0.0, "Mixup: a of the Beta(a, a) that weighs two training images; 0 for none")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""

@@ -1,7 +1,7 @@
 """Orders and batches that depend only on the seed, the epoch and the data, on any number of processes."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 from zlib import crc32
@@ -13,6 +13,8 @@ from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
+from vanillaformer.console.limits import POSITIVE_INT, check_limits, option
+
 COLUMNS = ("input_ids", "labels")  # those whose tokens are counted: source and target
 POOL = 100  # number of batches whose rows are sorted together
 
@@ -23,15 +25,11 @@ class BatchArguments:
 
     HELP_GROUP = "Training"
 
-    tokens_per_batch: int | None = field(
-        default=None,
-        metadata={"help": "Tokens per optimizer step, instead of a number of rows"},
-    )
+    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of a number of rows")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""
-        if self.tokens_per_batch is not None and self.tokens_per_batch < 1:
-            raise ValueError(f"--tokens_per_batch {self.tokens_per_batch}: it must be at least 1")
+        check_limits(self, {"tokens_per_batch": POSITIVE_INT})
 
 
 class RandomEpochs(Sampler[int]):

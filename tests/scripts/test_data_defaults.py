@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from script_runs import train
 
-from vanillaformer.training.defaults.following import follows_data
 from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.run_folder.settings import BY_DATA
+from vanillaformer.training.tasks import LanguageModel
 
 TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
 
@@ -28,8 +28,8 @@ TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
     ],
 )
 def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: list[str], expected: bool) -> None:
-    args: Any = parse_arguments("train-language-model", options)
-    assert follows_data(args.training_args.objective, args) is expected
+    args = parse_arguments("train-language-model", options)
+    assert LanguageModel(args).uses_auto_defaults is expected
 
 
 def record(folder: Path) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import pytest
 from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 from vanillaformer.data.tasks import KINDS, TASKS
-from vanillaformer.training.defaults.following import OPTIONS as FOLLOWED
-from vanillaformer.training.defaults.following import RULES
-from vanillaformer.training.programs import ARGUMENTS, TASKS_OF, parse_arguments
+from vanillaformer.training.auto_defaults import OPTIONS as FOLLOWED
+from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.tasks import PROGRAMS as TASK_OF
 
-PROGRAMS = (*ARGUMENTS, "generate")
+PROGRAMS = (*TASK_OF, "generate")
 COMMANDS = ("compare", "convert", "explore", "export", "push", "serve")
 OPTION = re.compile(r"^  (?:-h, )?(--\S+)", re.MULTILINE)
 
@@ -54,10 +54,10 @@ def test_options_stand_once_in_titled_groups_after_three_examples(program: str, 
     assert len(titles) == len(set(titles)) >= (4 if program in COMMANDS else 5)
 
 
-@pytest.mark.parametrize("program", ARGUMENTS)
+@pytest.mark.parametrize("program", TASK_OF)
 def test_presets_and_configuration_fields_are_listed(program: str, page) -> None:
     text, listed = page(program).split("Configuration fields for --set:")
-    kinds = {kind for task in TASKS_OF[program] for kind in TASKS[task].model_kinds}
+    kinds = {kind for task in TASK_OF[program].tasks() for kind in TASKS[task].model_kinds}
     for name, entry in PRESETS.items():
         assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (
             KINDS[entry.config_class.model_type] in kinds
@@ -72,7 +72,7 @@ def test_presets_and_configuration_fields_are_listed(program: str, page) -> None
     assert ("encoder_hidden_size" in listed) == (program == "train-translation")
 
 
-@pytest.mark.parametrize("program", ARGUMENTS)
+@pytest.mark.parametrize("program", TASK_OF)
 def test_all_options_of_transformers_are_in_the_long_page(program: str, page) -> None:
     short, everything = (set(OPTION.findall(page(program, option))) for option in ("--help", "--help-all"))
     assert short < everything
@@ -80,7 +80,7 @@ def test_all_options_of_transformers_are_in_the_long_page(program: str, page) ->
 
 
 def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
-    offered = {program: set(OPTION.findall(page(program))) for program in ARGUMENTS}
+    offered = {program: set(OPTION.findall(page(program))) for program in TASK_OF}
     only = {
         "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
         "train-language-model": {"--block_size", "--block_stride", "--turns_column", "--sample_by"},
@@ -102,7 +102,11 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
             "--token_dropout",
             "vanillaformer train-translation and vanillaformer train-classifier",
         ),
-        ("train-classifier", "--scheduled_sampling", "vanillaformer train-translation and vanillaformer train-"),
+        (
+            "train-classifier",
+            "--scheduled_sampling",
+            "vanillaformer train-translation and vanillaformer train-",
+        ),
     ],
 )
 def test_an_option_of_another_program(program: str, option: str, owner: str, tmp_path, capsys) -> None:
@@ -124,7 +128,7 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("task", RULES)
+@pytest.mark.parametrize("task", [name for task in TASK_OF.values() for name in task.auto_defaults])
 def test_defaults_that_follow_the_data_are_named(task: str, page) -> None:
     text = " ".join(page(TASKS[task].program).split("Examples:")[0].split())
     option, words = CHOSEN[task]

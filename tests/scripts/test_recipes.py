@@ -7,7 +7,8 @@ import pytest
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.models import check_preset
-from vanillaformer.training.programs import TASKS_OF, parse_arguments
+from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.tasks import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "scripts" / "recipes").glob("*.yaml"))
@@ -23,8 +24,7 @@ def test_recipe(path: Path) -> None:
     named = re.search(rf"^#\s+vanillaformer (train-\S+) scripts/recipes/{path.name} ", text, re.MULTILINE)
     assert named, "say in a comment which command runs it"
     args = parse_arguments(named[1], [str(path)])
-    task = getattr(args.training_args, "objective", TASKS_OF[named[1]][0])
-    assert task in TASKS_OF[named[1]]
+    task = PROGRAMS[named[1]](args).name
     check_preset(task, args.model_args)
     if args.model_args.model_name_or_path is None:
         assert preset(args.model_args.preset, **args.model_args.config_overrides())

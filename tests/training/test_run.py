@@ -4,12 +4,10 @@ import pytest
 
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.training.run import command_line, data_name
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
-from vanillaformer.training.training_arguments import (
-    ClassifierTrainingArguments,
-    LanguageModelTrainingArguments,
-    TranslationTrainingArguments,
-)
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
 

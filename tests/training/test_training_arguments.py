@@ -10,7 +10,8 @@ from vanillaformer.data.arguments import (
     TranslationDataArguments,
 )
 from vanillaformer.training.arguments import TokenizerArguments
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments, TranslationTrainingArguments
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 
 
 def settings(*words: str) -> ClassifierTrainingArguments:

@@ -20,12 +20,10 @@ from vanillaformer.training.metrics import (
     translation_metrics,
 )
 from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_better, ranking_names, scores_of
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.guards import EarlyStopping, GuardedTrainer
-from vanillaformer.training.training_arguments import (
-    ClassifierTrainingArguments,
-    LanguageModelTrainingArguments,
-    TranslationTrainingArguments,
-)
 
 JOBS = ("translation", "causal", "masked", "mlm+nsp", "classification")
 RANKED = [(job, name) for job in JOBS for name in ranking_names(job)]

@@ -15,11 +15,9 @@ from vanillaformer.training.run_folder.settings import (
     is_longer,
     listed,
 )
-from vanillaformer.training.training_arguments import (
-    ClassifierTrainingArguments,
-    LanguageModelTrainingArguments,
-    TranslationTrainingArguments,
-)
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 
 PROGRAMS = (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments)
 GROUPS = {"model": ModelArguments(), "data": TranslationDataArguments(), "tokenizer": TokenizerArguments()}

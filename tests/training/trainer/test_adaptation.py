@@ -7,9 +7,9 @@ from vanillaformer import (
     VanillaEncoderConfig,
     VanillaEncoderForSequenceClassification,
 )
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer import adaptation
 from vanillaformer.training.trainer.adaptation import AdaptationArguments, freeze, with_adapters
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 11, "num_attention_heads": 2}
 

@@ -9,8 +9,8 @@ from torch.optim.swa_utils import AveragedModel
 from transformers import PreTrainedModel
 
 from vanillaformer import VanillaDecoderConfig, VanillaDecoderForCausalLM
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer.averaging import AverageCheckpoints, average, load_weights, moving_average
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 STATE = SimpleNamespace(global_step=30)
 

@@ -7,8 +7,8 @@ from modeling.toys import sharpen, toy
 from torch.distributions import Categorical, kl_divergence
 
 from vanillaformer import VanillaEncoderForSequenceClassification
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer.distillation import Teachers, distillation_loss, teacher_arguments
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 EARLIER = [{"tokens": 90, "flops": 900}] * 3
 """What three teachers have consumed."""

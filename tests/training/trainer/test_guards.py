@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 from transformers import TrainerControl, TrainerState
 
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.trainer.guards import EarlyStopping
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments
 
 ARGUMENTS = SimpleNamespace(
     metric_for_best_model="accuracy", greater_is_better=True, load_best_model_at_end=True, save_strategy="steps"

@@ -9,10 +9,10 @@ from modeling.toys import toy
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training.report.card.techniques import techniques
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.guided_attention import attend_eagerly, guided_attention_loss
 from vanillaformer.training.trainer.losses import GuidedAttentionArguments, training_loss
 from vanillaformer.training.trainer.trainer import TranslationTrainer
-from vanillaformer.training.training_arguments import TranslationTrainingArguments
 
 SOURCES, TARGETS = (4, 6, 1), (5, 2, 3)  # lengths of three sentences
 SIGMA = 0.3

@@ -16,8 +16,9 @@ from vanillaformer import (
 )
 from vanillaformer.data.preprocessing.collators import RowMasking
 from vanillaformer.training.metrics import language_model_metrics, token_scores
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer
-from vanillaformer.training.training_arguments import LanguageModelTrainingArguments, TranslationTrainingArguments
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 LENGTHS = (3, 40, 5, 31, 4, 4, 22)

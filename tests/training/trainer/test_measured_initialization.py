@@ -9,9 +9,10 @@ from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model
 from vanillaformer.training.run_folder.run import Run
+from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.trainer.measured_initialization import first_batches, measure_new_model
 from vanillaformer.training.trainer.trainer import RunTrainer
-from vanillaformer.training.training_arguments import ClassifierTrainingArguments, LanguageModelTrainingArguments
 
 SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.trainer import sharding
-from vanillaformer.training.training_arguments import LanguageModelTrainingArguments
 
 CONFIG = {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": "auto"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vanillaformer.training.defaults.images import FEWEST_EPOCHS, MOST_EPOCHS, image_defaults
+from vanillaformer.training.tasks.images import FEWEST_EPOCHS, MOST_EPOCHS, image_defaults
 
 
 def chosen(rows: int, size: int) -> dict:

@@ -8,15 +8,15 @@ import pytest
 from vanillaformer.configuration import preset
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
-from vanillaformer.training.defaults.classification import TextFacts, classifier_defaults, text_facts
-from vanillaformer.training.defaults.following import OPTIONS
+from vanillaformer.training.auto_defaults import OPTIONS, set_defaults
+from vanillaformer.training.tasks.base import Default, HardwareFacts
+from vanillaformer.training.tasks.classification import TextFacts, classifier_defaults, text_facts
 
 SENTENCES = TextFacts(rows=3_000, classes=2, words=20, mean_characters=110, unknown=0.04, held_out=376)
 
 
 def values(facts: TextFacts, seconds: float = 600) -> dict[str, Any]:
-    return {found.option: found.value for found in classifier_defaults(facts, Machine(seconds, 2), 1024)}
+    return {found.option: found.value for found in classifier_defaults(facts, HardwareFacts(seconds, 2), 1024)}
 
 
 def config(options: dict[str, Any]) -> Any:
@@ -67,7 +67,7 @@ def test_every_choice_is_an_option(classes, unknown, rows) -> None:
     [(None, 0.0, 1), ("bpe", 0.0, 1), ("character", 0.0, 4), (None, 1.0, 4), ("bpe", 1.0, 4), ("word", 1.0, 1)],
 )
 def test_the_tokenizer_that_was_given_decides_what_an_ngram_is(algorithm, unknown, ngram) -> None:
-    found = classifier_defaults(SENTENCES._replace(unknown=unknown), Machine(600, 2), 1024, algorithm)
+    found = classifier_defaults(SENTENCES._replace(unknown=unknown), HardwareFacts(600, 2), 1024, algorithm)
     assert config({entry.option: entry.value for entry in found}).max_ngram == ngram
 
 

@@ -13,13 +13,14 @@ from transformers import AutoTokenizer
 
 from vanillaformer.scripts import train_classifier, train_translation
 from vanillaformer.tokenization import train as train_tokenizer
-from vanillaformer.training.defaults.lengths import LENGTHS, length_defaults
+from vanillaformer.training.auto_defaults import length_defaults
+from vanillaformer.training.tasks.classification import LENGTHS
 
 TIME = "--max_time 1s --max_epochs 1 --ensemble 0 --use_cpu --set hidden_size=16 num_attention_heads=2 dropout=0"
 
 
 def chosen(counts: list[int], given: dict[str, int] | None = None, limit: int | None = None) -> dict[str, Any]:
-    found = length_defaults(LENGTHS["classification"], {"max_length": np.array(counts)}, given or {}, limit)
+    found = length_defaults(LENGTHS, {"max_length": np.array(counts)}, given or {}, limit)
     return {entry.option: entry.value for entry in found}
 
 
@@ -45,10 +46,7 @@ def text(rng: random.Random, letters: str, words: int, longest: int) -> str:
 SCRIPTS = {
     "latin": "abcdefgh",
     "chinese": "的一是不了人我在有他这中大来上",
-    "japanese": "のにはをたがでてとしれさあいう",
-    "thai": "กขคงจชซญดตถทธน",
     "khmer": "កខគឃងចឆជឈញ",
-    "lao": "ກຂຄງຈສຊຍດຕ",
 }
 
 

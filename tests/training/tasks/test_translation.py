@@ -7,15 +7,15 @@ import pytest
 from vanillaformer.configuration import preset
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.defaults.choices import Machine
-from vanillaformer.training.defaults.following import OPTIONS
-from vanillaformer.training.defaults.translation import PairFacts, pair_facts, translator_defaults, vocabulary_size
+from vanillaformer.training.auto_defaults import OPTIONS
+from vanillaformer.training.tasks.base import HardwareFacts
+from vanillaformer.training.tasks.translation import PairFacts, pair_facts, translator_defaults, vocabulary_size
 
 FACTS = PairFacts(pairs=29_000, size=3_600_000)
 
 
 def values(facts: PairFacts, seconds: float = 600) -> dict[str, Any]:
-    return {found.option: found.value for found in translator_defaults(facts, Machine(seconds, 2))}
+    return {found.option: found.value for found in translator_defaults(facts, HardwareFacts(seconds, 2))}
 
 
 def config(options: dict[str, Any]) -> Any:
@@ -54,7 +54,7 @@ def test_every_choice_is_an_option(pairs: int, seconds: float) -> None:
 
 @pytest.mark.parametrize("decoding", ["mask_predict", "ctc"])
 def test_a_way_of_decoding_gets_what_it_takes(decoding: str) -> None:
-    found = {entry.option: entry.value for entry in translator_defaults(FACTS, Machine(600, 2), decoding)}
+    found = {entry.option: entry.value for entry in translator_defaults(FACTS, HardwareFacts(600, 2), decoding)}
     changes = ModelArguments(overrides=[*found["overrides"], f"decoding={decoding}"]).config_overrides()
     assert preset(TASKS["translation"].preset, **changes).decoding == decoding
     assert ("label_smoothing_factor" in found) is (decoding == "mask_predict")

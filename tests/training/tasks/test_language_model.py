@@ -8,13 +8,14 @@ import pytest
 from vanillaformer.configuration import preset
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.defaults.choices import Default, Machine, set_defaults
-from vanillaformer.training.defaults.language_model import language_model_defaults, vocabulary_size
+from vanillaformer.training.auto_defaults import set_defaults
 from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.tasks.base import Default, HardwareFacts
+from vanillaformer.training.tasks.language_model import language_model_defaults, vocabulary_size
 
 
 def values(size: float, seconds: float = 600, overlap: bool = True, **machine: bool) -> dict[str, Any]:
-    found = language_model_defaults(int(size), Machine(seconds, 2, **machine), overlap=overlap)
+    found = language_model_defaults(int(size), HardwareFacts(seconds, 2, **machine), overlap=overlap)
     return {entry.option: entry.value for entry in found}
 
 
@@ -68,7 +69,7 @@ def test_bfloat16_reaches_the_trainer(tmp_path: Path) -> None:
 
 
 def test_every_choice_has_a_reason() -> None:
-    reasons = {found.option: found.reason for found in language_model_defaults(1_000_000, Machine(600, 2))}
+    reasons = {found.option: found.reason for found in language_model_defaults(1_000_000, HardwareFacts(600, 2))}
     assert reasons["overrides"] == "1.0 MB of text, 10 minutes on 2 cores; about 18 passes over the text in the time"
     assert all(reasons.values())
 

@@ -1,0 +1,195 @@
+"""Defaults that follow the data: values for the options that a user did not give, each with its reason."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from joblib import cpu_count
+from transformers import PreTrainedTokenizerBase
+from transformers.utils import is_torch_bf16_gpu_available
+
+from vanillaformer.console.parsing import was_given
+from vanillaformer.console.reporting import report
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.tokenizing import text_lengths
+
+from .machine import has_bfloat16
+from .run_folder.run import Run
+from .run_folder.settings import BY_DATA, Settings
+from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask
+
+PERCENT = 99
+"""Texts in a hundred that a length is chosen for, with half as much room again."""
+SHORTEST = 64
+# The options that may be chosen, by the dataclass that has them
+OPTIONS = {
+    "data": ("max_length", "max_source_length", "max_target_length", "block_size", "block_stride"),
+    "tokenizer": (
+        *("tokenizer_algorithm", "tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase"),
+        "strip_punctuation",
+    ),
+    "training": (
+        *("per_device_train_batch_size", "rows_per_step", "tokens_per_batch", "optim", "learning_rate"),
+        *("lr_scheduler_type", "weight_decay", "label_smoothing_factor", "token_dropout", "max_epochs", "shift"),
+        *("early_stopping_patience", "metric_for_best_model", "greater_is_better", "ensemble", "bf16"),
+    ),
+}
+# Options that keep the default of another one from being chosen, besides that one
+INSTEAD = {
+    **dict.fromkeys(("optim", "learning_rate", "weight_decay"), ("optim", "learning_rate", "weight_decay")),
+    "tokenizer_algorithm": ("tokenizer_name_or_path",),
+    **dict.fromkeys(
+        ("tokenizer_vocab_size", "tokenizer_min_frequency", "lowercase", "strip_punctuation"),
+        ("tokenizer_name_or_path", "tokenizer_algorithm"),
+    ),
+    **dict.fromkeys(("per_device_train_batch_size", "tokens_per_batch"), ("tokens_per_batch",)),
+    "bf16": ("fp16", "dtype"),
+    "block_stride": ("packing", "turns_column"),
+    **dict.fromkeys(("greater_is_better", "metric_for_best_model"), ("metric_for_best_model", "lr_scheduler_type")),
+}
+
+
+def explicit_settings(settings: Settings, task: TrainingTask) -> Settings:
+    """Return the settings of a run with `BY_DATA` for the options that the data chooses."""
+    if not task.uses_auto_defaults:
+        return settings
+    given = {name for part in task.args for name in getattr(part, "given", ())}
+    if "per_device_train_batch_size" in given:
+        given.add("rows_per_step")
+    return {
+        group: {
+            name: BY_DATA if name in OPTIONS.get(group, ()) and name not in given else value
+            for name, value in values.items()
+        }
+        for group, values in settings.items()
+    }
+
+
+def follow_data(run: Run, task: TrainingTask, data: TaskData) -> None:
+    """Set the options that were not given by a rule on the data, print each with its reason, and record them.
+
+    A run that is resumed keeps those that it was begun with. Lengths follow once there is a tokenizer
+    (`follow_tokens`).
+    """
+    if not task.uses_auto_defaults:
+        return
+    recorded = run.details.get("defaults")
+    hardware = hardware_facts(task.training_args.max_time)
+    found = task.defaults(data, hardware) if recorded is None else [Default(*entry) for entry in recorded]
+    run.details["defaults"] = []
+    _apply(run, task, found, "Defaults for this data, each an option to be given:")
+
+
+def follow_tokens(
+    run: Run, task: TrainingTask, tokenizers: Sequence[PreTrainedTokenizerBase], texts: Sequence[Any]
+) -> None:
+    """Set the lengths that were not given by the tokens of the training texts, in the same way.
+
+    Args:
+        run: The run.
+        task: What the model does.
+        tokenizers: Those of source and target.
+        texts: The columns of the training texts, of a stream the first.
+    """
+    given, rule = task.data_args, task.lengths
+    if rule is None or not task.uses_auto_defaults:
+        return
+    if any(entry[0] in rule.texts for entry in run.details["defaults"]):
+        return  # of a run that is resumed
+    counts = {
+        option: np.array(text_lengths(tokenizer, column.sample(), side))
+        for option, tokenizer, column, side in zip(rule.texts, tokenizers, texts, ("text", "text_target"))
+    }
+    known = {option: getattr(given, option) for option in rule.texts if was_given(given, option)}
+    limit = task.model_args.config_overrides().get("max_position_embeddings")
+    _apply(run, task, length_defaults(rule, counts, known, limit), "Lengths for these tokens, in the same way:")
+
+
+def _apply(run: Run, task: TrainingTask, found: Sequence[Default], heading: str) -> None:
+    applied = set_defaults(task.args, found)
+    run.details["defaults"] += [list(entry) for entry in applied]
+    if applied and not run.finished:
+        report(heading)
+        for option, value, reason in applied:
+            text = f"--set {' '.join(value)}" if option == "overrides" else f"--{option} {value}"
+            report(f"  {text}: {reason}")
+
+
+def hardware_facts(seconds: float) -> HardwareFacts:
+    """Return what there is to compute with, for a training of so many seconds."""
+    accelerator = torch.accelerator.is_available()
+    return HardwareFacts(
+        seconds=seconds,
+        cores=cpu_count(),
+        accelerator=accelerator,
+        bfloat16=is_torch_bf16_gpu_available() if accelerator else has_bfloat16(),
+    )
+
+
+def length_defaults(
+    rule: LengthRule, counts: Mapping[str, np.ndarray], given: Mapping[str, int], limit: int | None = None
+) -> list[Default]:
+    """Return the lengths that were not given, and the positions of a model that reads such rows.
+
+    Args:
+        rule: The lengths of the task.
+        counts: Tokens of a sample of the training texts, by the option with their length.
+        given: The lengths that were given.
+        limit: Positions of the model, if they were given.
+    """
+    lengths, found = dict(given), []
+    for option, texts in rule.texts.items():
+        if option not in given:
+            most = int(np.percentile(counts[option], PERCENT, method="inverted_cdf"))
+            lengths[option] = min(max(SHORTEST, most * 3 // 2), rule.longest, limit or rule.longest)
+            found.append(Default(option, lengths[option], f"{PERCENT} % of the {texts} have at most {most} tokens"))
+    positions = max(*lengths.values(), 0 if given else rule.readable)
+    return [
+        *found,
+        Default("overrides", [f"max_position_embeddings={positions}"], "the longest text that the model reads"),
+    ]
+
+
+def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Default]:
+    """Set options that were not given, and return what was set.
+
+    The entries of `overrides`, the fields of a new model, go before those that were given.
+
+    Args:
+        groups: The parsed dataclasses of arguments.
+        found: The defaults.
+    """
+    applied, given = [], frozenset[str]().union(*(getattr(group, "given", ()) for group in groups))
+    for option, value, reason in found:
+        group = next((group for group in groups if hasattr(type(group), option) or hasattr(group, option)), None)
+        if option == "overrides":
+            value = _fields(value, group.config_overrides())  # type: ignore[union-attr]
+            if not value:
+                continue
+            group.overrides = [*value, *group.overrides]  # type: ignore[union-attr]
+        elif group is None or not given.isdisjoint((option, *INSTEAD.get(option, ()))):
+            continue
+        else:
+            setattr(group, option, value)
+            if option == "bf16":
+                group.mixed_precision = "bf16"  # type: ignore[union-attr]  # the Trainer reads this one
+        applied.append(Default(option, value, reason))
+    return applied
+
+
+def _fields(chosen: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+    """Return the fields that were not given; those that depend on a width or heads that were given fit these."""
+    fields = dict(entry.split("=", 1) for entry in chosen)
+    if "hidden_size" in fields and "num_attention_heads" in fields:
+        width, heads = int(fields["hidden_size"]), int(fields["num_attention_heads"])
+        if "hidden_size" in given:
+            new = int(given["hidden_size"])
+            most = max(1, new * heads // width)  # heads as wide
+            fields["num_attention_heads"] = str(next(number for number in range(most, 0, -1) if new % number == 0))
+            if "intermediate_size" in fields:
+                fields["intermediate_size"] = str(int(fields["intermediate_size"]) * new // width)
+        elif "num_attention_heads" in given and "head_dim" not in given:
+            step = 2 * int(given["num_attention_heads"])  # rotary positions need an even width of heads
+            fields["hidden_size"] = str(-(-width // step) * step)
+    return [f"{name}={value}" for name, value in fields.items() if name not in given]

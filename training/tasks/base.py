@@ -1,0 +1,177 @@
+"""What training does for a task: one class a task, in a file of its own; `training/run.py` is the engine."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from datasets import DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.tasks import TASKS, TaskName
+
+from ..arguments import Arguments
+from ..run_folder.run import Run
+from ..trainer.trainer import RunTrainer
+
+Tokenizers = tuple[PreTrainedTokenizerBase, ...]
+"""Those of source and target; of models of images, none."""
+ACCELERATOR = 150
+"""Processor cores that an accelerator stands for."""
+BFLOAT16 = "the device multiplies bfloat16 faster than float32"
+"""Why a run computes in bfloat16."""
+
+
+class Default(NamedTuple):
+    """The value of an option that the user did not give, and why."""
+
+    option: str
+    value: Any
+    reason: str
+
+
+class LengthRule(NamedTuple):
+    """The lengths of a task's rows, where they follow the tokens.
+
+    Attributes:
+        texts: What the texts are called, by the option with their length.
+        longest: Largest length that is chosen.
+        readable: Tokens that a model can read at least: more than it is trained on cost nothing.
+    """
+
+    texts: Mapping[str, str]
+    longest: int
+    readable: int
+
+
+class HardwareFacts(NamedTuple):
+    """What a run has to compute with.
+
+    Attributes:
+        seconds: Time to train.
+        cores: Processor cores.
+        accelerator: Whether there is an accelerator.
+        bfloat16: Whether bfloat16 is fast on the device.
+    """
+
+    seconds: float
+    cores: int
+    accelerator: bool = False
+    bfloat16: bool = False
+
+    @property
+    def name(self) -> str:
+        """What computes, in words."""
+        return "an accelerator" if self.accelerator else "one core" if self.cores == 1 else f"{self.cores} cores"
+
+    @property
+    def words(self) -> str:
+        """The time on what computes, in words."""
+        return f"{self.seconds / 60:.3g} minutes on {self.name}"
+
+    @property
+    def core_seconds(self) -> float:
+        """The time of all cores together, in seconds."""
+        return self.seconds * (ACCELERATOR if self.accelerator else self.cores)
+
+
+class TrainingTask:
+    """A task as training sees it; `TASKS[name]` describes it to everyone else.
+
+    Args:
+        args: The parsed arguments, which the task completes and checks.
+
+    Attributes:
+        program: The program that trains for it, a subcommand of `vanillaformer`.
+        arguments: The dataclasses that its options fill: of model, data, tokenizer (not of images) and training.
+        auto_defaults: The tasks of the program whose defaults follow the data.
+        follow: What follows the data, in words for `--help`.
+        trainer_class: The trainer.
+    """
+
+    program: ClassVar[str]
+    arguments: ClassVar[tuple[type, ...]]
+    auto_defaults: ClassVar[tuple[TaskName, ...]]
+    follow: ClassVar[str]
+    trainer_class: ClassVar[type[RunTrainer]] = RunTrainer
+
+    def __init__(self, args: Arguments):
+        self.args = args
+        self.model_args, data_args, self.tokenizer_args, self.training_args = args
+        self.data_args: Any = data_args
+        self.check()
+
+    @classmethod
+    def tasks(cls) -> tuple[TaskName, ...]:
+        """Return the tasks of the program, the default one first."""
+        return tuple(name for name, task in TASKS.items() if task.program == cls.program)
+
+    @property
+    def name(self) -> TaskName:
+        """Which of them it is."""
+        return getattr(self.training_args, "objective", None) or self.tasks()[0]
+
+    @property
+    def uses_auto_defaults(self) -> bool:
+        """Whether the data chooses the defaults: of a run with a time, and of a new model without a preset."""
+        model_args, timed = self.model_args, self.training_args.max_time is not None
+        unnamed = model_args.preset is None and model_args.model_name_or_path is None
+        return self.name in self.auto_defaults and timed and unnamed
+
+    @property
+    def length(self) -> int:
+        """The longest row in tokens, 0 where rows have none."""
+        return 0
+
+    @property
+    def lengths(self) -> LengthRule | None:
+        """How the lengths of rows follow the tokens, if they do."""
+        return None
+
+    def check(self) -> None:
+        """Set what options imply. Raises ValueError for options that do not go with each other."""
+
+    def fit_to_model(self) -> None:
+        """Set the options of the data that a saved model or a preset decides."""
+
+    def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
+        """Return the defaults that follow the data."""
+        return []
+
+    def example(self, run: Run, data: TaskData) -> str:
+        """Return an input from the data."""
+        raise NotImplementedError
+
+    def columns(self, data: TaskData) -> list[Iterable[str]]:
+        """Return the training texts that tokenizers are trained on: one column, or source and target."""
+        return []
+
+    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        """Return the splits as the model reads them."""
+        raise NotImplementedError
+
+    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+        """Return the rows of a stream as the model reads them."""
+        raise NotImplementedError
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a new model that follow the data, where they are not set."""
+        return {}
+
+    def fit_model(self, model: PreTrainedModel, run: Run) -> None:
+        """Set how the model is trained and decodes, and check that it can do what the options ask for."""
+
+    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        """Return what makes batches of rows."""
+        raise NotImplementedError
+
+    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+        """Return the arguments of the trainer that say what is scored, and how."""
+        raise NotImplementedError
+
+    def test_options(self) -> dict[str, Any]:
+        """Return the options of the evaluation of the test split."""
+        return {}
+
+    def finish(self, run: Run, data: TaskData) -> None:
+        """Add to the folder of a run what only this task leaves there."""

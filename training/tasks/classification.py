@@ -1,0 +1,295 @@
+"""Train a classifier of texts: an encoder or a decoder, from scratch or from the weights of a language model.
+
+Without arguments: a small encoder that tells the language of a name (countries, languages, currencies) in 20 locales.
+
+Examples:
+  vanillaformer train-classifier --train_file reviews.csv --text_column review --label_column stars
+  vanillaformer train-classifier --dataset imdb --preset bert-base --max_length 512
+  vanillaformer train-classifier --model_name_or_path runs/masked --train_file reviews.csv
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from datasets import DatasetDict
+from transformers import DataCollatorWithPadding, PreTrainedModel, TrainingArguments
+
+from vanillaformer.console.parsing import was_given
+from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
+from vanillaformer.data.arguments import ClassifierDataArguments
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.labels import label_names
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.packing import fit_packing
+from vanillaformer.data.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.data.streaming import StreamedRows, TextStream
+
+from ..arguments import ModelArguments, TokenizerArguments
+from ..metrics import classification_metrics
+from ..report.card.examples import WIDTH, example_row, opening
+from ..run_folder.run import Run
+from ..trainer.losses import (
+    EnsembleArguments,
+    LanguageModelLossArguments,
+    TokenDropoutArguments,
+    check_language_model_loss,
+)
+from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
+from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
+
+TOKENS_PER_CORE_SECOND = 50_000
+"""Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
+PARAMETERS_PER_CORE_SECOND = 150_000_000
+"""Parameters of embeddings that it updates in a second, at every step."""
+UNKNOWN_WORDS = 0.35
+"""Share of held-out words without which words are no good tokens."""
+CHARACTERS = ("character", "chinese_character")
+"""Algorithms of tokenizers without words."""
+VOCABULARY = {True: 20_000, False: 4_000}
+"""Largest vocabulary of words, and of characters."""
+LONG_TEXT = 100
+"""Mean words of texts of which half are enough to tell the class."""
+FEW_ROWS, FEW_HELD_OUT, MANY_CLASSES = 4_000, 2_000, 10
+"""Training texts; validation texts below which the loss chooses the best checkpoint; classes."""
+STEPS = 1_000
+"""Steps after which a model of few classes is as good as it gets."""
+BIGRAMS = 2_000_000
+"""Training words from which on pairs of words have vectors of their own."""
+STUDENT = 2
+"""Passes of a student for each pass of its teachers."""
+ENSEMBLES, ENSEMBLE_SHARE = (4, 2), 0.25
+"""Models of an ensemble, and the largest part of the compute that it and its student take: beside a linear classifier
+they gain little."""
+LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
+
+
+@dataclass
+class ClassifierTrainingArguments(  # type: ignore[misc]
+    TokenDropoutArguments, LanguageModelLossArguments, EnsembleArguments, RunDefaults, TrainingArguments
+):
+    """Training arguments of `train-classifier`."""
+
+    HELP_GROUP = TRAINING
+
+    output_dir: str | None = field(
+        default="runs/classifier",
+        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
+    )
+    metric_for_best_model: str | None = field(
+        default="accuracy", metadata={"help": best_checkpoint_help("classification"), "group": EVALUATION}
+    )
+    baseline: bool = field(
+        default=False,
+        metadata={"help": "Score a linear classifier (TF-IDF of words) on the same rows", "group": EVALUATION},
+    )
+    calibrate: bool = field(
+        default=True,
+        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)},
+    )
+
+    def __post_init__(self) -> None:
+        self.choose_by("classification")
+        super().__post_init__()
+
+
+class Classification(TrainingTask):
+    """Texts with labels for an encoder or a decoder."""
+
+    program = "train-classifier"
+    arguments = (ModelArguments, ClassifierDataArguments, TokenizerArguments, ClassifierTrainingArguments)
+    auto_defaults = ("classification",)
+    follow = "tokenizer, length, sizes, learning rate and ensemble"
+
+    @property
+    def lengths(self) -> LengthRule:
+        return LENGTHS
+
+    @property
+    def length(self) -> int:
+        return self.data_args.max_length
+
+    def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
+        texts, held_out = (TextColumn(data.splits[split], "text").sample() for split in ("train", "validation"))
+        facts = text_facts(
+            texts,
+            held_out,
+            rows=len(data.splits["train"]),
+            classes=len(label_names(data.splits)),
+            held_out=len(data.splits["validation"]),
+        )
+        given, tokenizer_args = self.data_args, self.tokenizer_args
+        assert tokenizer_args is not None
+        limit = self.model_args.config_overrides().get("max_position_embeddings", LENGTHS.longest)
+        length = given.max_length if was_given(given, "max_length") else limit
+        chosen = was_given(tokenizer_args, "tokenizer_algorithm")
+        algorithm = tokenizer_args.tokenizer_algorithm if chosen else None
+        return [
+            entry
+            for entry in classifier_defaults(facts, hardware, length, algorithm)
+            if data.stream is None or entry.option not in ("ensemble", "max_epochs")
+        ]
+
+    def example(self, run: Run, data: TaskData) -> str:
+        return opening(example_row(data.splits["validation"], "text"), WIDTH)
+
+    def columns(self, data: TaskData) -> list[Any]:
+        return [TextColumn(data.splits["train"], "text")]
+
+    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        set_truncation_side(tokenizers[0], self.data_args.truncation_side)
+        options = {"num_proc": self.data_args.preprocessing_num_workers, "long_texts": self.data_args.long_texts}
+        return classification_rows(data.splits, tokenizers[0], max_length=self.length, **options)
+
+    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+        encode = encode_texts(tokenizers[0], self.length)
+        return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
+
+    def fit_model(self, model: PreTrainedModel, run: Run) -> None:
+        check_language_model_loss(self.training_args.lm_loss_weight, model.config)
+
+    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        padded = DataCollatorWithPadding(tokenizers[0])
+        return fit_packing(model, self.data_args.packing, rows["train"], self.training_args, padded)
+
+    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+        return {"processing_class": tokenizers[0], "compute_metrics": classification_metrics()}
+
+
+class TextFacts(NamedTuple):
+    """What is known of the texts of a classifier.
+
+    Attributes:
+        rows: Number of training texts.
+        classes: Number of classes.
+        words: Mean words of a text.
+        mean_characters: Mean characters of a text.
+        unknown: Share of the validation data's words that the training data lacks.
+        held_out: Number of validation texts.
+    """
+
+    rows: int
+    classes: int
+    words: float
+    mean_characters: float
+    unknown: float
+    held_out: int
+
+
+def text_facts(
+    texts: Sequence[str], validation: Sequence[str], *, rows: int, classes: int, held_out: int
+) -> TextFacts:
+    """Return the facts on texts, from samples of the training and validation data."""
+    known = {word for text in texts for word in text.lower().split()}
+    new = [word for text in validation for word in text.lower().split()]
+    return TextFacts(
+        rows=rows,
+        classes=classes,
+        words=sum(len(text.split()) for text in texts) / len(texts),
+        mean_characters=sum(map(len, texts)) / len(texts),
+        unknown=sum(word not in known for word in new) / max(1, len(new)),
+        held_out=held_out,
+    )
+
+
+def classifier_defaults(
+    facts: TextFacts, hardware: HardwareFacts, length: int, algorithm: str | None = None
+) -> list[Default]:
+    """Return the defaults of a new classifier; docs/training.md has them as a table.
+
+    Args:
+        facts: What is known of its texts.
+        hardware: What there is to compute with.
+        length: The longest row in tokens, at most.
+        algorithm: The algorithm of the tokenizer, if it was given.
+    """
+    by_words = algorithm not in CHARACTERS and (algorithm == "word" or facts.unknown < UNKNOWN_WORDS)
+    many, long = facts.classes > MANY_CLASSES, facts.words >= LONG_TEXT
+    tokens = facts.rows * min(length, facts.words if by_words else facts.mean_characters)
+    batch = 64 if many else 16 if facts.rows < FEW_ROWS else 32
+    fields = classifier_fields(facts.classes, tokens, by_words=by_words, many=many, long=long)
+    passes = 10 if many else round(max(4, min(12, STEPS * batch / facts.rows)))
+    # A word vocabulary is about a quarter full
+    table = VOCABULARY[by_words] / 4 + (fields["max_ngram"] - 1) * fields.get("ngram_buckets", 0)
+    cost = tokens * fields["hidden_size"] / 64 / TOKENS_PER_CORE_SECOND
+    cost += facts.rows / batch * table * fields["hidden_size"] / PARAMETERS_PER_CORE_SECOND
+    number, epochs = ensemble(cost, passes, hardware)
+    size = f"{facts.rows:,} texts in {facts.classes} classes"
+    kind = f"{facts.words:.0f} words in a text, {facts.classes} classes"
+    unknown = f"{facts.unknown:.0%} of the words in the validation data are unknown"
+    found = [
+        Default("tokenizer_algorithm", "word" if by_words else "character", unknown),
+        Default("tokenizer_vocab_size", VOCABULARY[by_words], "a table that these texts fill"),
+        Default("tokenizer_min_frequency", 1 if tokens < BIGRAMS else 2, "in few texts rare words count"),
+        Default("lowercase", by_words, "a word at the beginning of a sentence is the same"),
+        Default("overrides", [f"{name}={value}" for name, value in fields.items()], size),
+        Default("per_device_train_batch_size", batch, "many small steps"),
+        Default("learning_rate", 4e-3 if many else 1.5e-3, "a small model"),
+        Default("lr_scheduler_type", "cosine", "best at its end"),
+        Default("weight_decay", 0.1, "little data"),
+        Default("label_smoothing_factor", 0.1, "little data"),
+        Default("token_dropout", 0.1 if many else 0.5 if long else 0.3, kind),
+        Default("max_epochs", epochs, size),
+        Default("early_stopping_patience", 5, "more passes than are needed"),
+    ]
+    if facts.held_out < FEW_HELD_OUT:
+        found += [
+            Default("metric_for_best_model", "loss", f"steadier than the accuracy on {facts.held_out:,} texts"),
+            Default("greater_is_better", False, "a loss"),
+        ]
+    if by_words and long:
+        found.append(Default("strip_punctuation", True, "the words of a long text say enough"))
+    if number:
+        found.append(Default("ensemble", number, "there is time, and a mean errs less than one model"))
+    return found
+
+
+def classifier_fields(classes: int, tokens: float, *, by_words: bool, many: bool, long: bool) -> dict[str, Any]:
+    """Return the fields of a new classifier.
+
+    Args:
+        classes: The number of classes.
+        tokens: Tokens of all training rows.
+        by_words: Whether these are words, or else characters.
+        many: Whether the classes are many.
+        long: Whether half of a text is enough to tell its class.
+    """
+    width = 128 if many else 64
+    ngram = (2 if many or tokens >= BIGRAMS else 1) if by_words else 4
+    wide_ngram = 2 if by_words else 4
+    # Of the linear classifier's table many more rows than the texts have n-grams, so that few share one
+    wanted = 2 ** round(8 * tokens * wide_ngram).bit_length()
+    buckets = min(2**17, max(2**12, 2 ** round(tokens).bit_length() // (8 if by_words else 16)))
+    return {
+        "hidden_size": width,
+        "num_hidden_layers": 1,
+        "num_attention_heads": width // 32,
+        "intermediate_size": 4 * width,
+        "max_ngram": ngram,
+        **({"ngram_buckets": buckets} if ngram > 1 else {}),
+        "classifier_pooling": "mean",
+        "dropout": 0.3 if long else 0.2,
+        "wide_max_ngram": wide_ngram,
+        "wide_buckets": max(2**12, min(wanted, 2**20, 2**23 // 2 ** (classes - 1).bit_length())),
+    }
+
+
+def ensemble(second: float, epochs: int, hardware: HardwareFacts) -> tuple[int, float]:
+    """Return how many models to distill into one, and the passes of that one: as many as the time allows.
+
+    A teacher's pass costs the student a third: it goes forward only.
+
+    Args:
+        second: Seconds of a core for a pass over the texts.
+        epochs: Passes of a model on its own.
+        hardware: What there is to compute with.
+    """
+    for number in ENSEMBLES:
+        cost = number * epochs + STUDENT * epochs * (1 + number / 3)
+        if second * cost <= ENSEMBLE_SHARE * hardware.core_seconds:
+            return number, STUDENT * epochs
+    return 0, epochs

@@ -1,0 +1,209 @@
+"""Train a classifier of images, from scratch or from a masked image model, or that model itself.
+
+Without arguments: a small Vision Transformer that reads the handwritten digits of scikit-learn.
+
+Examples:
+  vanillaformer train-image-classifier --train_file photos --preset vit-mini --image_size 64
+  vanillaformer train-image-classifier --train_file photos --objective masked_image
+  vanillaformer train-image-classifier --train_file photos --model_name_or_path runs/masked_image
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
+
+from vanillaformer.configuration import preset
+from vanillaformer.console.transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
+from vanillaformer.data.arguments import ImageDataArguments
+from vanillaformer.data.image_rows import usual_patch
+from vanillaformer.data.images import CHANNELS, pillow
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.augmentation import AugmentationArguments
+from vanillaformer.data.preprocessing.images import (
+    ImageCollator,
+    PatchMasking,
+    encode_images,
+    image_processor,
+    image_rows,
+    new_processor,
+)
+from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.targets import PATCHES
+from vanillaformer.data.tasks import ImageObjective
+from vanillaformer.hub.file_names import IMAGE_PROCESSOR
+from vanillaformer.hub.image_processors import open_image_processor
+from vanillaformer.hub.loading import open_config
+
+from ..arguments import ModelArguments
+from ..metrics import classification_metrics
+from ..report.card.examples import write_example
+from ..run_folder.files import EXAMPLE
+from ..run_folder.run import Run
+from ..trainer.losses import EnsembleArguments
+from ..training_arguments import RunDefaults, best_checkpoint_help
+from .base import Default, HardwareFacts, Tokenizers, TrainingTask
+
+MOST_EPOCHS, FEWEST_EPOCHS = 60, 10
+"""Passes over few and over many images."""
+SMALL = 20
+"""Pixels of a side below which a shift by one changes too much."""
+IMAGES_SEEN = 30_000
+"""Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
+
+
+@dataclass
+class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
+    """Training arguments of `train-image-classifier`."""
+
+    HELP_GROUP = TRAINING
+
+    output_dir: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder of the run, resumed if unfinished (default: runs/ and the objective)",
+            "group": OUTPUT,
+        },
+    )
+    objective: ImageObjective = field(
+        default="image_classification", metadata={"help": "Prediction of classes, or of hidden patches (SimMIM)"}
+    )
+    mask_ratio: float = field(default=0.6, metadata={"help": "Fraction of hidden patches, for masked_image"})
+    learning_rate: float = field(default=2e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
+    lr_scheduler_type: str = field(
+        default="cosine", metadata={"help": "Learning rate schedule: cosine, linear, ...", "group": OPTIMIZER}
+    )
+    weight_decay: float = field(
+        default=0.05, metadata={"help": "Decoupled weight decay of the matrices", "group": OPTIMIZER}
+    )
+    metric_for_best_model: str | None = field(
+        default=None,
+        metadata={
+            "help": f"{best_checkpoint_help('image_classification')} (default: accuracy, for masked_image loss)",
+            "group": EVALUATION,
+        },
+    )
+    baseline: bool = field(
+        default=False, metadata={"help": "Score a linear classifier of pixels on the same rows", "group": EVALUATION}
+    )
+    calibrate: bool = field(
+        default=True,
+        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
+    )
+    train_sampling_strategy: str = field(
+        default="random", metadata={"help": "Order of the rows", "choices": ["random", "sequential"]}
+    )
+
+    def __post_init__(self) -> None:
+        AugmentationArguments.check(self)
+        if self.tokens_per_batch is not None:
+            raise ValueError(f"--tokens_per_batch {self.tokens_per_batch}: images have no tokens")
+        if not 0 < self.mask_ratio < 1:
+            raise ValueError(f"--mask_ratio {self.mask_ratio}: it must lie between 0 and 1")
+        if self.objective == "masked_image":
+            for name in ("mixup", "random_erasing", "label_smoothing_factor", "r_drop", "ensemble", "baseline"):
+                if value := getattr(self, name):
+                    raise ValueError(f"--{name} {value} is for --objective image_classification, not {self.objective}")
+            self.calibrate = False
+        if self.output_dir is None:
+            self.output_dir = f"runs/{self.objective}"
+        if self.metric_for_best_model is None:
+            self.metric_for_best_model = "loss" if self.objective == "masked_image" else "accuracy"
+        self.choose_by(self.objective)
+        super().__post_init__()
+        if self.objective == "masked_image":
+            self.label_names = [PATCHES]  # what the loss needs
+
+
+class Images(TrainingTask):
+    """Images for an encoder: with labels, or as what hidden patches are filled in from."""
+
+    program = "train-image-classifier"
+    arguments = (ModelArguments, ImageDataArguments, ImageTrainingArguments)
+    auto_defaults = ("image_classification",)
+    follow = "shift, smoothing, batch and epochs"
+
+    def check(self) -> None:
+        pillow()
+
+    def fit_to_model(self) -> None:
+        """Set the size of the images to that of the model where it has one; otherwise it follows the data.
+
+        Raises:
+            ValueError: The images of the model are not square, or of another size than is asked for.
+        """
+        model_args = self.model_args
+        changes, saved = model_args.config_overrides(), model_args.saved
+        config: PreTrainedConfig | None = None
+        if saved is not None or model_args.preset is not None:
+            config = open_config(saved) if saved is not None else preset(str(model_args.preset))
+        size = changes.get("image_size", getattr(config, "image_size", None))
+        if isinstance(size, list | tuple) and len(set(size)) == 1:
+            size = size[0]
+        if size is not None and not isinstance(size, int):
+            raise ValueError(f"image_size={size} of the model: the program reads square images")
+        fixed = "image_size" in changes or saved is not None
+        if fixed and self.data_args.image_size not in (None, size):
+            raise ValueError(f"--image_size {self.data_args.image_size}: the model has image_size={size}")
+        channels = changes.get("num_channels", getattr(config, "num_channels", CHANNELS))
+        if channels != CHANNELS:
+            raise ValueError(f"num_channels={channels} of the model: images are read in color, of {CHANNELS} channels")
+        self.data_args.image_size = self.data_args.image_size or size
+
+    def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
+        found = image_defaults(len(data.splits["train"]), self.data_args.image_size or 0)
+        return [entry for entry in found if data.stream is None or entry.option != "max_epochs"]
+
+    def example(self, run: Run, data: TaskData) -> str:
+        return str(run.folder / EXAMPLE)
+
+    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        self.processor = self._processor(data.splits["train"])
+        return image_rows(data.splits)
+
+    def _processor(self, rows: Dataset) -> Any:
+        """Return the image processor of a saved model, or a new one that normalizes by the training images."""
+        saved, size = self.model_args.saved, self.data_args.image_size
+        if saved is None or not (saved / IMAGE_PROCESSOR).is_file():
+            return new_processor(rows, size)
+        found = open_image_processor(saved, f"--model_name_or_path {self.model_args.model_name_or_path}")
+        return image_processor(size, list(found.image_mean), list(found.image_std))
+
+    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+        return StreamedRows(texts, encode_images)
+
+    def fields(self) -> dict[str, Any]:
+        size = self.data_args.image_size
+        patch = {"patch_size": usual_patch(size)} if self.model_args.preset is None else {}
+        return {"image_size": size, **patch}
+
+    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        options = self.training_args
+        if self.name == "image_classification":
+            return ImageCollator(self.processor, options, options.seed)
+        return PatchMasking(self.processor, model.config.patch_size, options.mask_ratio, options, options.seed)
+
+    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+        scored = {"compute_metrics": classification_metrics()} if self.name == "image_classification" else {}
+        return {"processing_class": self.processor, **scored}
+
+    def finish(self, run: Run, data: TaskData) -> None:
+        if self.training_args.should_save:
+            write_example(run.folder, data.splits["validation"][0]["image"], self.data_args.image_size)
+
+
+def image_defaults(rows: int, size: int) -> list[Default]:
+    """Return the defaults of a new classifier of images.
+
+    Args:
+        rows: Number of training images.
+        size: Their height and width in pixels.
+    """
+    epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(IMAGES_SEEN / rows)))
+    return [
+        *([Default("shift", round(size / 14), "a shifted image has the same class")] if size >= SMALL else []),
+        Default("label_smoothing_factor", 0.1, "less sure of itself"),
+        Default("per_device_train_batch_size", 32 if rows < 5_000 else 64, f"{rows:,} images"),
+        Default("max_epochs", epochs, f"{rows:,} images"),
+    ]

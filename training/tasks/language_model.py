@@ -1,0 +1,231 @@
+"""Train a language model: a decoder that predicts the next token, or an encoder that predicts hidden ones.
+
+Without arguments: a small decoder on the source text of Python's standard library. `--objective masked` trains an
+encoder, from which `train-classifier` can start; `--objective mlm+nsp` does so as BERT was trained, on pairs of
+segments. With `--turns_column` the texts are dialogues, and `vanillaformer generate --chat` talks with the model.
+
+Examples:
+  vanillaformer train-language-model --train_file input.txt --preset gpt2 --block_size 1024
+  vanillaformer train-language-model --objective masked --preset bert-base --train_file a.csv
+  vanillaformer train-language-model --train_file dialogues.jsonl --turns_column turns
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import DatasetDict
+from transformers import PreTrainedModel, TrainingArguments
+
+from vanillaformer.console.parsing import was_given
+from vanillaformer.console.transformers_help import EVALUATION, TRAINING
+from vanillaformer.data.arguments import LanguageModelDataArguments
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.blocks import block_cutter, check_stride
+from vanillaformer.data.preprocessing.language_model import FRAME, language_model_collator, language_model_rows
+from vanillaformer.data.preprocessing.packing import check_attention
+from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.tasks import Objective
+
+from .. import metrics
+from ..arguments import ModelArguments, TokenizerArguments
+from ..models import set_generation
+from ..report.card.examples import example_row
+from ..run_folder.run import Run
+from ..trainer.losses import ScheduledSamplingArguments
+from ..training_arguments import EPOCHS, RunDefaults, best_checkpoint_help
+from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask
+
+STREAMED = 100_000_000
+"""Bytes of text that a stream is taken to have."""
+BYTES_PER_CORE_SECOND = 15_000
+"""Bytes of text that a processor core trains the smallest model on, in a second."""
+# Hidden size, layers: the core-seconds and bytes of text from which on it is the better one. Ten minutes of two cores
+# are 1,200. The compute-optimal number of parameters grows with the root of the compute (Hoffmann et al. 2022), and
+# more of them than a text can determine memorize it.
+MODELS = ((192, 4, 0, 0), (256, 4, 4_000, 500_000), (384, 6, 16_000, 3_000_000), (512, 8, 64_000, 30_000_000))
+# Passes over the text in the time, from which on this dropout is the better one
+DROPOUT = ((0.0, 0), (0.1, 3), (0.2, 8))
+BLOCK = 256
+HEAD = 64
+
+
+@dataclass
+class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, TrainingArguments):  # type: ignore[misc]
+    """Training arguments of `train-language-model`."""
+
+    HELP_GROUP = TRAINING
+
+    objective: Objective = field(
+        default="causal",
+        metadata={"help": "Prediction of the next token, of hidden tokens, or as BERT also of the next segment"},
+    )
+    mlm_probability: float = field(
+        default=0.15, metadata={"help": "Fraction of hidden tokens, for masked and mlm+nsp"}
+    )
+    num_train_epochs: float = field(default=1.0, metadata={"help": EPOCHS})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
+    metric_for_best_model: str | None = field(
+        default="loss",
+        metadata={"help": best_checkpoint_help("causal", "masked", "mlm+nsp"), "group": EVALUATION},
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.mlm_probability < 1:
+            raise ValueError(f"--mlm_probability {self.mlm_probability}: it must lie between 0 and 1")
+        if self.scheduled_sampling != "none" and self.objective != "causal":
+            raise ValueError(
+                f"--scheduled_sampling {self.scheduled_sampling}: --objective {self.objective} feeds itself no tokens"
+            )
+        if self.output_dir is None:
+            self.output_dir = f"runs/{self.objective.replace('+', '_')}_language_model"
+        self.choose_by(self.objective)
+        super().__post_init__()
+
+
+class LanguageModel(TrainingTask):
+    """Texts or dialogues for a decoder or an encoder."""
+
+    program = "train-language-model"
+    arguments = (ModelArguments, LanguageModelDataArguments, TokenizerArguments, LanguageModelTrainingArguments)
+    auto_defaults = ("causal",)
+    follow = "vocabulary, blocks, sizes, batch and optimizer (causal)"
+
+    @property
+    def length(self) -> int:
+        return self.data_args.block_size
+
+    def check(self) -> None:
+        data_args, tokenizer_args, objective = self.data_args, self.tokenizer_args, self.name
+        assert tokenizer_args is not None
+        if data_args.turns_column is not None:
+            if objective != "causal" or data_args.streaming:
+                what = "--streaming" if data_args.streaming else f"--objective {objective}"
+                raise ValueError(f"--turns_column {data_args.turns_column} does not go with {what}")
+            data_args.packing = True
+            if SEPARATOR not in tokenizer_args.extra_special_tokens:
+                tokenizer_args.extra_special_tokens = [*tokenizer_args.extra_special_tokens, SEPARATOR]
+        data_args.choose_sampling(objective)
+        pairs = objective == "mlm+nsp"
+        if data_args.packing and pairs:
+            raise ValueError(
+                "--packing is for --objective causal and masked: the rows of mlm+nsp are pairs of segments"
+            )
+        if data_args.block_stride is not None:
+            if data_args.packing or pairs:
+                other = f"--objective {objective}" if pairs else "--packing, which --turns_column implies"
+                raise ValueError(f"--block_stride is for blocks cut from the stream of all texts, not for {other}")
+            check_stride(data_args.block_stride, data_args.block_size - (0 if objective == "causal" else FRAME))
+        if data_args.streaming and pairs:
+            raise ValueError("--streaming is for --objective causal and masked: mlm+nsp draws from all documents")
+
+    def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
+        given = self.data_args
+        size = sum(len(text.encode()) for text in TextColumn(data.splits["train"], "text"))
+        return language_model_defaults(
+            size if data.stream is None else STREAMED,
+            hardware,
+            block=given.block_size if was_given(given, "block_size") else BLOCK,
+            overlap=not given.packing and given.turns_column is None and data.stream is None,
+        )
+
+    def example(self, run: Run, data: TaskData) -> str:
+        return example_row(data.splits["validation"], "text")[:1_000]
+
+    def columns(self, data: TaskData) -> list[Any]:
+        column = TextColumn(data.splits["train"], "text")
+        return [column if self.data_args.turns_column is None else WithoutSeparators(column)]
+
+    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        texts = data.splits
+        if self.data_args.turns_column is not None:
+            set_chat_template(tokenizers[0])
+            texts = reverse_dialogues(texts) if self.data_args.reverse_turns else texts
+        return language_model_rows(texts, tokenizers[0], self.data_args, self.training_args)
+
+    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+        size, stride = self.data_args.block_size, self.data_args.block_stride
+        return StreamedRows(texts, *block_cutter(tokenizers[0], size, stride, masked=self.name != "causal"))
+
+    def fit_model(self, model: PreTrainedModel, run: Run) -> None:
+        set_generation(model, self.name, length=self.data_args.block_size)
+        if self.data_args.packing:
+            check_attention(model)
+
+    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        return language_model_collator(tokenizers[0], self.data_args, self.training_args)
+
+    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+        causal = self.name == "causal"
+        compute: Any = metrics.language_model_metrics(tokenizers[0] if causal else None)
+        preprocess: Any = metrics.token_scores(causal=causal)
+        if self.name == "mlm+nsp":
+            compute, preprocess = metrics.pretraining_metrics(), metrics.pretraining_scores
+        return {
+            "processing_class": tokenizers[0],
+            "compute_metrics": compute,
+            "preprocess_logits_for_metrics": preprocess,
+        }
+
+
+FIXED = (
+    Default("per_device_train_batch_size", 8, "many small steps"),
+    Default("optim", "muon", "fewer steps than AdamW to the same loss"),
+    Default("learning_rate", 4e-3, "for Muon"),
+    Default("weight_decay", 0.1, "for Muon"),
+)
+
+
+def vocabulary_size(size: int) -> int:
+    """Return the vocabulary size for a text of `size` bytes: 2,000 tokens for 1 MB."""
+    return max(500, min(8_000, 100 * round(20 * (size / 1e6) ** 0.7)))
+
+
+def language_model_defaults(
+    size: int, hardware: HardwareFacts, *, block: int = BLOCK, overlap: bool = True
+) -> list[Default]:
+    """Return the defaults of a new causal language model; docs/training.md has them as a table.
+
+    Args:
+        size: UTF-8 bytes of the training text.
+        hardware: What there is to compute with.
+        block: Tokens in a block.
+        overlap: Whether blocks are cut from one long text, so that they may overlap.
+    """
+    compute = hardware.core_seconds
+    width, layers = [model[:2] for model in MODELS if compute >= model[2] and size >= model[3]][-1]
+    cost = (width / MODELS[0][0]) ** 2 * layers / MODELS[0][1]
+    passes = compute * BYTES_PER_CORE_SECOND / cost / max(1, size)
+    dropout = [value for value, least in DROPOUT if passes >= least][-1]
+    amount, often = f"{size / 1e6:.1f} MB of text", f"about {passes:.2g} passes over the text in the time"
+    found = [
+        Default("tokenizer_vocab_size", vocabulary_size(size), amount),
+        Default("overrides", overrides(width, layers, dropout, block), f"{amount}, {hardware.words}; {often}"),
+        Default("block_size", block, "a context of some hundred characters"),
+        *FIXED,
+    ]
+    if overlap and passes >= 2:
+        found.append(Default("block_stride", max(1, block // 4), f"each token is seen in four contexts: {often}"))
+    if hardware.bfloat16:
+        found.append(Default("bf16", True, BFLOAT16))
+    return found
+
+
+def overrides(width: int, layers: int, dropout: float, block: int) -> list[str]:
+    """Return the fields of the model as `--set` takes them: a decoder as Llama's, with tied embeddings."""
+    fields = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD,
+        "intermediate_size": 64 * round(width * 8 / 3 / 64),
+        "feed_forward": "gated",
+        "hidden_act": "silu",
+        "norm": "rms_norm",
+        "position_embedding_type": "rotary",
+        "max_position_embeddings": block,
+        "attention_bias": "false",
+        "mlp_bias": "false",
+        "dropout": dropout,
+    }
+    return [f"{name}={value}" for name, value in fields.items()]

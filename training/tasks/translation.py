@@ -1,0 +1,250 @@
+"""Train an encoder-decoder to translate, from scratch or from a saved model.
+
+Without arguments: a small model on embedded data (dates, times and numbers, English to German).
+
+Examples:
+  vanillaformer train-translation --preset transformer-base --train_file pairs.csv --max_steps 20000
+  vanillaformer train-translation --set norm=rms_norm norm_placement=pre --tokens_per_batch 25000
+  vanillaformer train-translation settings.yaml --output_dir runs/second --learning_rate 5e-4
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from datasets import DatasetDict
+from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainingArguments
+
+from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits
+from vanillaformer.console.transformers_help import BEAMS, EVALUATION, OUTPUT, TRAINING
+from vanillaformer.data.arguments import TranslationDataArguments
+from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.packing import fit_packing
+from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
+from vanillaformer.data.streaming import StreamedRows, TextStream
+
+from ..arguments import ModelArguments, TokenizerArguments
+from ..metrics import sacrebleu_signatures, translation_metrics
+from ..models import fit_decoding, set_generation
+from ..report.card.examples import example_row
+from ..run_folder.run import Run
+from ..trainer.guided_attention import attend_eagerly
+from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
+from ..trainer.trainer import TranslationTrainer
+from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
+from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
+
+STREAMED = 1_000_000
+"""Pairs that a stream is taken to have."""
+# Hidden size, layers on each side: the core-seconds and pairs from which on it is the better one
+MODELS = ((128, 4, 0, 0), (256, 4, 12_000, 100_000), (512, 6, 100_000, 1_000_000))
+# Pairs up to which this dropout is the better one
+DROPOUT = ((0.3, 60_000), (0.1, float("inf")))
+HEAD = 32
+
+
+@dataclass
+class TranslationTokenizerArguments(TokenizerArguments):
+    """The tokenizers of source and target."""
+
+    joint_vocabulary: bool = field(
+        default=True, metadata={"help": "Train one vocabulary for both languages", "group": "Tokenizer"}
+    )
+
+
+@dataclass
+class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer values here
+    ScheduledSamplingArguments, GuidedAttentionArguments, TokenDropoutArguments, RunDefaults, Seq2SeqTrainingArguments
+):
+    """Training arguments of `train-translation`."""
+
+    HELP_GROUP = BEAMS
+
+    output_dir: str | None = field(
+        default="runs/translation",
+        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
+    )
+    metric_for_best_model: str | None = field(
+        default="bleu", metadata={"help": best_checkpoint_help("translation"), "group": EVALUATION}
+    )
+    predict_with_generate: bool = field(
+        default=True, metadata={"help": "Translate the validation data to score it", "group": EVALUATION}
+    )
+    generation_num_beams: int | None = field(
+        default=1, metadata={"help": "Beam search: number of beams in evaluations"}
+    )
+    num_beams: int = field(default=4, metadata={"help": "Beam search: number of beams in test and use"})
+    length_penalty: float = field(
+        default=1.0,
+        metadata={"help": "Beam search: exponent of the length"},
+    )
+    early_stopping: bool = field(
+        default=False, metadata={"help": "Beam search: stop as soon as num_beams outputs are complete"}
+    )
+    train_sampling_strategy: str = field(
+        default="group_by_length",
+        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},
+    )
+
+    def __post_init__(self) -> None:
+        beams = ("num_beams", "generation_num_beams", "generation_max_length")
+        check_limits(self, dict.fromkeys(beams, POSITIVE_INT) | {"length_penalty": FINITE})
+        if self.num_beams == 1 and (self.length_penalty != 1 or self.early_stopping):  # which no model is saved with
+            name = "early_stopping" if self.early_stopping else "length_penalty"
+            raise ValueError(f"--{name} {getattr(self, name)} is for beam search: --num_beams must be more than 1")
+        if not self.predict_with_generate:
+            if self.metric_for_best_model not in ("bleu", "loss", "eval_loss"):
+                raise ValueError(
+                    f"--metric_for_best_model {self.metric_for_best_model} needs translations: not "
+                    "--predict_with_generate False, with which loss is the only score"
+                )
+            self.metric_for_best_model = "loss"
+        self.choose_by("translation")
+        super().__post_init__()
+
+    def search(self) -> dict[str, Any]:
+        """Return how the saved model searches, as its generation config has it."""
+        return {name: getattr(self, name) for name in ("num_beams", "length_penalty", "early_stopping")}
+
+
+class Translation(TrainingTask):
+    """Pairs of texts for an encoder-decoder."""
+
+    program = "train-translation"
+    arguments = (
+        ModelArguments,
+        TranslationDataArguments,
+        TranslationTokenizerArguments,
+        TranslationTrainingArguments,
+    )
+    auto_defaults = ("translation",)
+    follow = "tokenizer, lengths, sizes, batch and optimizer"
+    trainer_class = TranslationTrainer
+
+    @property
+    def lengths(self) -> LengthRule | None:
+        texts = {"max_source_length": "sources", "max_target_length": "targets"}
+        return None if self.data_args.is_embedded else LengthRule(texts, longest=256, readable=64)
+
+    @property
+    def length(self) -> int:
+        return max(self._lengths)
+
+    @property
+    def _lengths(self) -> tuple[int, int]:
+        return self.data_args.max_source_length, self.data_args.max_target_length
+
+    def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
+        if self.data_args.is_embedded:
+            return []  # sentences of a grammar, which teach nothing about others
+        source, target = (column.sample() for column in self.columns(data))
+        facts = pair_facts(source, target, pairs=len(data.splits["train"]) if data.stream is None else STREAMED)
+        decoding = str(self.model_args.config_overrides().get("decoding"))
+        found = translator_defaults(facts, hardware, decoding)
+        return [entry for entry in found if data.stream is None or entry.option != "tokens_per_batch"]
+
+    def example(self, run: Run, data: TaskData) -> str:
+        return example_row(data.splits["validation"], "source")
+
+    def columns(self, data: TaskData) -> list[Any]:
+        return [TextColumn(data.splits["train"], name) for name in ("source", "target")]
+
+    def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
+        return translation_rows(
+            data.splits,
+            *tokenizers,
+            max_source_length=self._lengths[0],
+            max_target_length=self._lengths[1],
+            num_proc=self.data_args.preprocessing_num_workers,
+            long_texts=self.data_args.long_texts,
+        )
+
+    def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
+        source, target = tokenizers
+        encode = encode_pairs(source, target, *self._lengths)
+        return StreamedRows(texts, encode, long_texts=self.data_args.long_texts)
+
+    def fit_model(self, model: PreTrainedModel, run: Run) -> None:
+        fit_decoding(model.config, self.training_args)
+        if self.training_args.guided_attention and not run.finished:
+            attend_eagerly(model)
+        set_generation(model, "translation", length=self._lengths[1], **self.training_args.search())
+
+    def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        padded = DataCollatorForSeq2Seq(tokenizers[0], model=model)
+        return fit_packing(model, self.data_args.packing, rows["train"], self.training_args, padded)
+
+    def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
+        if not self.training_args.predict_with_generate:
+            return {}
+        options = {name: getattr(self.data_args, name) for name in ("bleu_tokenize", "bleu_lowercase")}
+        run.details["signatures"] = sacrebleu_signatures(**options)
+        return {"compute_metrics": translation_metrics(tokenizers[1], **options)}
+
+    def test_options(self) -> dict[str, Any]:
+        return {"num_beams": self.training_args.num_beams}
+
+
+class PairFacts(NamedTuple):
+    """What is known of the pairs of a translator.
+
+    Attributes:
+        pairs: Number of training pairs.
+        size: Bytes of source and target together.
+    """
+
+    pairs: int
+    size: int
+
+
+def pair_facts(source: Sequence[str], target: Sequence[str], *, pairs: int) -> PairFacts:
+    """Return the facts on pairs, from a sample of them."""
+    size = sum(len(text.encode()) for texts in (source, target) for text in texts)
+    return PairFacts(pairs, size * pairs // len(source))
+
+
+def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str = "autoregressive") -> list[Default]:
+    """Return the defaults of a new translator; docs/training.md has them as a table.
+
+    Args:
+        facts: What is known of the pairs.
+        hardware: What there is to compute with.
+        decoding: How the model writes; one that is unknown counts as the usual one.
+    """
+    way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
+    compute = hardware.core_seconds
+    width, layers = [model[:2] for model in MODELS if compute >= model[2] and facts.pairs >= model[3]][-1]
+    dropout = next(rate for rate, most in DROPOUT if facts.pairs <= most)
+    pairs = f"{facts.pairs:,} pairs, {facts.size / 1e6:.1f} MB of text"
+    fields = {
+        "hidden_size": width,
+        "encoder_layers": layers,
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // HEAD,
+        "intermediate_size": 4 * width,
+        "norm_placement": "pre",
+        "position_embedding_type": "sinusoidal" if way.needs_table else "rotary",
+        "dropout": dropout,
+    }
+    found = [
+        Default("tokenizer_algorithm", "bpe", "frequent pieces of both languages"),
+        Default("tokenizer_vocab_size", vocabulary_size(facts.size), pairs),
+        Default("overrides", [f"{name}={value}" for name, value in fields.items()], f"{pairs}; {hardware.words}"),
+        Default("tokens_per_batch", 4_096, "little padding, and many steps"),
+        Default("optim", "muon", "fewer steps than AdamW to the same loss"),
+        Default("learning_rate", 4e-3, "for Muon"),
+        Default("weight_decay", 0.1, "for Muon"),
+        Default("lr_scheduler_type", "cosine", "best at its end"),
+        Default("label_smoothing_factor", 0.1, "Vaswani et al. 2017"),
+        Default("max_epochs", 60, "more passes than small data needs"),
+        Default("early_stopping_patience", 5, "more passes than small data needs"),
+        *([Default("bf16", True, BFLOAT16)] if hardware.bfloat16 else []),
+    ]
+    return [default for default in found if default.option not in way.excludes]
+
+
+def vocabulary_size(size: int) -> int:
+    """Return the size of the joint vocabulary for `size` bytes in both languages: 3,000 tokens for 1 MB."""
+    return max(500, min(8_000, 100 * round(30 * (size / 1e6) ** 0.5)))
