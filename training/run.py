@@ -15,6 +15,7 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from vanillaformer.acceleration import chosen
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.fingerprints import fingerprints
@@ -325,6 +326,7 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         found = {name: run.metrics.get(name, value) for name, value in found.items()}
     run.metrics = found
     run.details["consumed"] = trainer.account.record()
+    run.details["acceleration"] = chosen()
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 

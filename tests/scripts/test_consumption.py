@@ -17,6 +17,7 @@ from test_data_options import stream_options
 from test_processes import train_together
 from torch.utils.flop_counter import FlopCounterMode
 
+from vanillaformer.acceleration import autotune
 from vanillaformer.training.report.card.architecture import short
 from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer.trainer import RunTrainer
@@ -140,10 +141,12 @@ def test_rows_and_tokens_are_those_read(job, options, share, tmp_path: Path) -> 
     assert share[0] <= found["flops"] / spy.flops <= share[1]
 
 
-def test_a_pass_without_gradient_counts_once(tmp_path: Path) -> None:
+def test_a_pass_without_gradient_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At first all inputs are gold ones, and there is one pass; later there are two, one of them with gradients."""
+    monkeypatch.setattr(autotune, "CHOICES", {"oneDNN": True})
     for name, options in (("gold", []), ("own", ["--scheduled_sampling", "linear", "--scheduled_sampling_k", "1"])):
         train("causal", tmp_path / name, *options)
+    assert json.loads((tmp_path / "own" / "run.json").read_text())["details"]["acceleration"] == {"oneDNN": True}
     gold, own = (consumed(tmp_path / name) for name in ("gold", "own"))
     assert own["tokens"] == gold["tokens"]
     assert own["flops"] / gold["flops"] == pytest.approx(1 + 5 / 6 / 3, rel=0.01)  # five of six steps
