@@ -15,10 +15,10 @@ from vanillaformer.data.tasks import TASKS, TaskName
 
 from .report.calibration import accepted_in_words
 from .report.card.examples import card_example, terminal_example
-from .report.card.run_card import card_options, run_facts, update_card
-from .report.class_report import report_classes
-from .report.predictions import PREFIXES
-from .report.samples import print_samples
+from .report.card.facts import card_options, run_facts
+from .report.card.writing import update_card
+from .report.classes import PREFIXES, report_classes
+from .report.predictions import print_samples
 from .run_folder.checkpoints import drop_extra
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard

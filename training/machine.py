@@ -1,9 +1,13 @@
-"""The machine a program runs on: threads, precision, and how memory is taken from the system."""
+"""The hardware that a program runs on: threads, precision, how memory is taken from the system, and its facts."""
 
 import ctypes
 import os
+import platform
+import sys
 import time
 from functools import cache
+from importlib.metadata import version
+from pathlib import Path
 
 import psutil
 import torch
@@ -13,6 +17,8 @@ from vanillaformer.console.reporting import warn
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # the names are malloc.h's
 LARGEST = 2**31 - 1  # bytes; mallopt takes an int
+PACKAGES = ("vanillaformer", "transformers", "torch", "tokenizers", "datasets")
+CPU_INFO = Path("/proc/cpuinfo")
 INTERVAL = 0.2  # seconds; the system counts CPU time in hundredths
 
 
@@ -110,3 +116,37 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, LARGEST))
+
+
+def hardware(processes: int, device: torch.device) -> dict[str, str]:
+    """Return the hardware that this process runs on, by heading.
+
+    Args:
+        processes: How many processes train.
+        device: Where the model is.
+    """
+    facts = {}
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+        facts["GPU"] = f"{torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB"
+        facts["GPU memory used"] = f"{torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB at most"
+    elif device.type != "cpu":
+        facts["device"] = device.type
+    cores, threads = psutil.cpu_count(logical=False) or os.cpu_count() or 1, torch.get_num_threads()
+    facts["CPU"] = f"{_cpu_name()}, {cores} core{'s' if cores > 1 else ''}"
+    facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    facts["processes"] = f"{processes}, of {threads} thread{'s' if threads > 1 else ''}"
+    return facts
+
+
+def _cpu_name() -> str:
+    text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.exists() else ""
+    entries = (line.partition(":") for line in text.splitlines())
+    names = (value.strip() for name, _, value in entries if name.strip() == "model name" and value.strip())
+    return next(names, platform.processor() or platform.machine())
+
+
+def software() -> str:
+    """Return the versions of the packages that trained the model."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return ", ".join([f"Python {python}", *(f"{package} {version(package)}" for package in PACKAGES)])

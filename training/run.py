@@ -35,7 +35,7 @@ from .models import build_model, check_attention, check_model, check_preset, fit
 from .programs import parse_arguments
 from .report.calibration import calibrate
 from .report.card.examples import card_example
-from .report.card.run_card import training_facts
+from .report.card.facts import training_facts
 from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
 from .report.predictions import score_and_predict
 from .report.summary import add_trained_baselines, summarize_run

@@ -20,8 +20,8 @@ from transformers import (
     set_seed,
 )
 
-from vanillaformer.training.report.confusion import class_scores
-from vanillaformer.training.report.samples import print_samples, read_samples
+from vanillaformer.training.report.classes import class_scores
+from vanillaformer.training.report.predictions import print_samples, read_samples
 from vanillaformer.training.run_folder.files import discard_previous, files_of_run, move_aside
 
 

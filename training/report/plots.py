@@ -1,4 +1,4 @@
-"""Pictures of a run: learning curves, confusion matrix, cross-attention."""
+"""Pictures of a run: learning curves, confusion matrix, images that a model takes for others or completes."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,21 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.drawing import drawable, save_figure, visible
+from vanillaformer.data.preprocessing.images import unpacked
 
 from ..metrics.scores import ENTRIES
-from .confusion import NUMBERED
+from .classes import NUMBERED
+
+CONFUSED, COLUMNS = 24, 6
+"""Images of the picture of errors, and those in a row."""
+RECONSTRUCTED = 8
+TITLE = 24
+"""Most characters of the names of two classes."""
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
@@ -68,7 +76,7 @@ def confusion_picture(
     figure = Figure(figsize=(size + 1, size), layout="constrained")
     axes = figure.add_subplot(xlabel="predicted", ylabel="reference", title=title)
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    ticks = [_tick(str(name), f"class {number}") for number, name in zip(numbers or range(len(names)), names)]
+    ticks = [_drawn(str(name), f"class {number}", 40) for number, name in zip(numbers or range(len(names)), names)]
     font = 8 if len(names) <= NUMBERED else 5
     axes.set_xticks(range(len(names)), ticks, rotation=90, fontsize=font)
     axes.set_yticks(range(len(names)), ticks, fontsize=font)
@@ -77,6 +85,87 @@ def confusion_picture(
         number = axes.text(column, row, str(count), ha="center", va="center", fontsize=7, color=color)
         number.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
     figure.colorbar(image, label="share of the reference's rows")
+    return save_figure(figure, path)
+
+
+def confused_picture(
+    folder: Path,
+    rows: Dataset,
+    size: tuple[int, int],
+    labels: np.ndarray,
+    probabilities: np.ndarray,
+    names: Sequence[str],
+) -> Path | None:
+    """Draw the images that a classifier is surest of, and wrong about: `confused_images.png`; none without errors.
+
+    Args:
+        folder: Folder of the picture.
+        rows: Rows with `pixel_values`.
+        size: Height and width of an image.
+        labels: Their classes (N).
+        probabilities: The probabilities of all classes (N, C).
+        names: The names of the classes.
+    """
+    path = folder / "confused_images.png"
+    path.unlink(missing_ok=True)
+    chosen = probabilities.argmax(axis=1)
+    wrong = np.flatnonzero(chosen != labels)
+    wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:CONFUSED]
+    if not len(wrong):
+        return None
+    images = unpacked(rows.select(wrong)["pixel_values"], size).permute(0, 2, 3, 1)
+    short = [_drawn(name, "?", TITLE // 2) for name in names]
+    titles = [f"{short[labels[row]]} → {short[chosen[row]]}\n{probabilities[row].max():.0%}" for row in wrong]
+    return draw_images([images.numpy()], path, [titles], columns=COLUMNS, title="reference → prediction")
+
+
+def write_reconstructions(folder: Path, trainer: Any, rows: Dataset) -> None:
+    """Draw some images, what a masked image model saw of them, and what it made of it: `reconstructions.png`.
+
+    Args:
+        folder: Folder of the picture.
+        trainer: The trainer, whose collator hides patches.
+        rows: Rows with `pixel_values`.
+    """
+    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    model, collator = trainer.accelerator.unwrap_model(trainer.model), trainer.data_collator
+    model.eval()
+    with collator.evaluation(), torch.inference_mode():
+        batch = collator(rows.select(range(min(RECONSTRUCTED, len(rows)))).to_list())
+        inputs = {name: value.to(model.device) for name, value in batch.items() if name != "labels"}
+        made = model(**inputs).reconstruction.float().cpu()
+    images, hidden = batch["pixel_values"], collator.pixel_mask(batch["bool_masked_pos"])[:, None]
+    seen, filled = images.masked_fill(hidden, 0.0), torch.where(hidden, made, images)
+    shown = [collator.colors(each) for each in (images, seen, filled)]
+    titles = [["image"], ["what it sees"], ["what it makes of it"]]
+    draw_images(shown, folder / "reconstructions.png", titles, columns=len(images))
+
+
+def draw_images(
+    rows: Sequence[np.ndarray], path: Path, titles: Sequence[Sequence[str]], *, columns: int, title: str = ""
+) -> Path:
+    """Draw rows of images.
+
+    Args:
+        rows: Images (N, H, W, C) of each row; more than `columns` are continued below.
+        path: The picture to write.
+        titles: Titles of the first images of each row.
+        columns: Images side by side.
+        title: Shown above.
+    """
+    lines = sum(-(-len(images) // columns) for images in rows)
+    figure = Figure(figsize=(1.3 * columns, 1.55 * lines + 0.3), layout="constrained")
+    grid = iter(figure.subplots(lines, columns, squeeze=False).flat)
+    for images, texts in zip(rows, titles):
+        for number in range(-(-len(images) // columns) * columns):
+            axes = next(grid)
+            axes.set_axis_off()
+            if number < len(images):
+                axes.imshow(images[number])
+            if number < min(len(images), len(texts)):
+                axes.set_title(texts[number], fontsize=7)
+    figure.suptitle(title, fontsize=9)
     return save_figure(figure, path)
 
 
@@ -132,9 +221,9 @@ def attention_map(
     return save_figure(figure, path)
 
 
-def _tick(name: str, other: str) -> str:
-    """Return a class's name as a tick label, or `other` if the font lacks one of its characters."""
-    return shorten(drawable(name, other), 40, placeholder=" ...").replace("$", "\\$")
+def _drawn(name: str, other: str, width: int) -> str:
+    """Return the beginning of a name as matplotlib draws it, or `other` if the font lacks one of its characters."""
+    return shorten(drawable(name, other), width, placeholder=" ...").replace("$", "\\$")
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -1,15 +1,18 @@
-"""Scores and predictions of a finished model on held-out data."""
+"""Scores and predictions of a finished model on held-out data, and samples of what a causal language model writes."""
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.trainer_utils import PredictionOutput
 
-from vanillaformer.console.reporting import optional
+from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -17,12 +20,13 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
-from .confusion import class_scores, confusion_counts, part_in_words, pictured_classes
-from .image_pictures import confused_picture, write_reconstructions
-from .plots import confusion_picture
-from .samples import write_samples
+from .classes import PREFIXES, class_scores, confusion_counts, part_in_words, pictured_classes
+from .plots import confused_picture, confusion_picture, write_reconstructions
 
-PREFIXES = {"validation": "eval", "test": "test"}
+COUNT, TOKENS = 8, 64
+"""Samples, and the tokens of each."""
+SHOWN, PROMPT_END = 3, 60
+"""Samples that are printed, and characters of the text before each."""
 Tokenizers = tuple[PreTrainedTokenizerBase, ...]
 
 
@@ -47,7 +51,7 @@ def score_and_predict(
         **options: For the test split only (`num_beams`).
     """
     splits = [split for split in PREFIXES if split in rows]
-    samples = "next_tokens" in TASKS[task].predicts
+    predicts = TASKS[task].predicts
     for split in splits:
         prefix, given = PREFIXES[split], options if split == "test" else {}
         if split != splits[-1] or trainer.compute_metrics is None:
@@ -61,49 +65,39 @@ def score_and_predict(
         output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
         run.metrics |= output.metrics or {}
         trainer.log(output.metrics or {})
-        if trainer.is_world_process_zero() and not samples:
+        if trainer.is_world_process_zero() and "next_tokens" not in predicts:
             order = np.argsort(evaluation_order(rows[split]), kind="stable")
             output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
             with optional(f"predictions_{split}.jsonl", run.failed):
-                records = _records(run, task, trainer, rows, split, output, tokenizers)
+                if "texts" in predicts:
+                    records = _translations(rows[split], output, tokenizers[1])
+                elif "classes" in predicts:
+                    records = _classes(run, trainer, rows[split], output, split)
+                else:
+                    records = _filled(output, tokenizers[0])
                 write_lines(run.folder / f"predictions_{split}.jsonl", records)
-    if samples and "validation" in rows:
+    if "next_tokens" in predicts and "validation" in rows:
         with optional(SAMPLES, run.failed):
             write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
-    if "pixels" in TASKS[task].predicts and splits:
+    if "pixels" in predicts and splits:
         with optional("reconstructions.png", run.failed):
             write_reconstructions(run.folder, trainer, rows[splits[-1]])
-
-
-def _records(
-    run: Run,
-    task: TaskName,
-    trainer: RunTrainer,
-    rows: DatasetDict,
-    split: str,
-    output: PredictionOutput,
-    tokenizers: Tokenizers,
-) -> Iterator[dict[str, Any]]:
-    predicts = TASKS[task].predicts
-    if "texts" in predicts:
-        return _translations(rows[split], output, tokenizers)
-    if "classes" in predicts:
-        return _classes(run, trainer, rows[split], output, split)
-    return _filled(output, tokenizers[0])
-
-
-def _translations(rows: Dataset, output: PredictionOutput, tokenizers: Tokenizers) -> Iterator[dict[str, Any]]:
-    ids = labels_and_predictions(output)[1]
-    ids = np.where(ids == IGNORE_INDEX, tokenizers[1].pad_token_id, ids)
-    predictions = tokenizers[1].batch_decode(list(ids), skip_special_tokens=True)
-    for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
-        yield {"source": source, "reference": reference, "prediction": prediction}
 
 
 def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
     """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
     predictions: Any = output.predictions
     return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
+
+
+def _translations(
+    rows: Dataset, output: PredictionOutput, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[dict[str, Any]]:
+    ids = labels_and_predictions(output)[1]
+    ids = np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)
+    predictions = tokenizer.batch_decode(list(ids), skip_special_tokens=True)
+    for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
+        yield {"source": source, "reference": reference, "prediction": prediction}
 
 
 def _classes(
@@ -152,3 +146,51 @@ def _filled(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Ite
 def _reordered(values: Any, order: np.ndarray) -> Any:
     """Return collected arrays in another order."""
     return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
+
+
+def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Continue the first half of some rows as the saved model samples; one process cannot with a sharded model.
+
+    Args:
+        folder: Folder of the run.
+        trainer: The trainer, whose seed is that of the samples.
+        rows: Tokenized texts.
+        tokenizer: Their tokenizer.
+    """
+    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
+    set_seed(trainer.args.seed)
+    records = []
+    for row in rows.select(range(min(COUNT, len(rows)))):
+        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
+        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:TOKENS]
+        if not rest:
+            continue
+        inputs = torch.tensor([prompt], device=model.device)
+        with torch.inference_mode():
+            options = {"max_new_tokens": len(rest), "max_length": None}
+            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
+        texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
+        records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
+    write_lines(folder / SAMPLES, records)
+
+
+def read_samples(folder: Path) -> list[dict[str, str]]:
+    """Return the samples of a run to show, with `prompt` and `prediction`: none blank, without control characters."""
+    path = folder / SAMPLES
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    records = list(map(json.loads, lines))
+    for record in records:
+        signs = (sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in record["prediction"])
+        record["prediction"] = "".join(signs).strip()
+    return [record for record in records if record["prediction"]][:SHOWN]
+
+
+def print_samples(folder: Path) -> None:
+    """Print what the model of a run wrote after the beginnings of some held-out texts."""
+    for sample in read_samples(folder):
+        before = sample["prompt"][-PROMPT_END:]
+        report(f"Sample, after {before!r}:\n{indent(sample['prediction'], '  | ', lambda line: True)}")

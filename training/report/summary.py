@@ -21,9 +21,9 @@ from ..run_folder.run import Run
 from ..trainer.time_budget import option_value
 from ..trainer.trainer import RunTrainer
 from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
+from .classes import PREFIXES
 from .diagnosis import RunSummary, diagnose
 from .plots import loss_curve
-from .predictions import PREFIXES
 
 MAX_ROWS, MIN_ROWS = 1_000, 64
 """Training rows that are scored."""

@@ -27,7 +27,7 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import classification_metrics
-from ..report.card.examples import WIDTH, example_row, opening
+from ..report.card.examples import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..trainer.losses import (
     EnsembleArguments,
@@ -135,7 +135,7 @@ class Classification(TrainingTask):
         ]
 
     def example(self, run: Run, data: TaskData) -> str:
-        return opening(example_row(data.splits["validation"], "text"), WIDTH)
+        return first_words(example_row(data.splits["validation"], "text"), WIDTH)
 
     def columns(self, data: TaskData) -> list[Any]:
         return [TextColumn(data.splits["train"], "text")]

@@ -7,7 +7,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from vanillaformer.data.preprocessing.images import PatchMasking, image_processor
 from vanillaformer.training.report.baselines import BaselineData
 from vanillaformer.training.report.image_baselines import linear_on_pixels, mean_image, nearest_mean
-from vanillaformer.training.report.image_pictures import confused_picture
+from vanillaformer.training.report.plots import confused_picture
 
 SIZE = 8
 

@@ -8,7 +8,7 @@ import torch
 from modeling.toys import toy
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
-from vanillaformer.training.report.card.techniques import techniques
+from vanillaformer.training.report.card.citations import techniques
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.guided_attention import attend_eagerly, guided_attention_loss
 from vanillaformer.training.trainer.losses import GuidedAttentionArguments, training_loss

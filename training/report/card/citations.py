@@ -1,10 +1,10 @@
-"""Which papers a model's parts and its training go back to; their BibTeX entries stand in `references.bib`."""
+"""The techniques of training, each described once, and the papers that a model goes back to (`references.bib`)."""
 
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 from vanillaformer.configuration import PRESETS, BlockConfig
 from vanillaformer.configuration.activations import activation_choice
@@ -12,11 +12,10 @@ from vanillaformer.configuration.options import LAYER_TYPE_CHOICES, OPTIONS
 
 from ...metrics.scores import SCORES
 from .facts import CardFacts
-from .techniques import techniques
 
 ENTRY = re.compile(r"^@\w+\{([\w-]+),\n.*?^\}$", re.DOTALL | re.MULTILINE)
+Settings = Mapping[str, Any]
 Papers = tuple[str, ...]
-
 # `layer_types` differ by layer, and a classifier's pooling is a detail
 CITED_OPTIONS = [name for name in OPTIONS if name not in ("layer_types", "classifier_pooling")]
 TOKENIZERS: dict[str, Papers] = {
@@ -30,13 +29,112 @@ TOKENIZERS: dict[str, Papers] = {
 }
 
 
+class Technique(NamedTuple):
+    """What a card says of a technique, formatted with the settings, and the papers it comes from."""
+
+    words: str
+    papers: Papers = ()
+
+
+# By the beginning of `optim`
+OPTIMIZERS = {
+    "adamw": Technique("AdamW", ("kingma2015adam", "loshchilov2019decoupled")),
+    "radam": Technique("RAdam", ("liu2020variance",)),
+    "muon": Technique(
+        "Muon for matrices, AdamW for the rest", ("jordan2024muon", "liu2025muon", "loshchilov2019decoupled")
+    ),
+    "adafactor": Technique("Adafactor", ("shazeer2018adafactor",)),
+}
+# By `lr_scheduler_type`
+SCHEDULES = {
+    "inverse_sqrt": Technique("learning rate ∝ 1/√step", ("vaswani2017attention",)),
+    "cosine": Technique("learning rate along a cosine", ("loshchilov2017sgdr",)),
+    "linear": Technique("learning rate linearly to 0"),
+    "constant": Technique("constant learning rate"),
+    "constant_with_warmup": Technique("constant learning rate"),
+}
+# By `objective`
+OBJECTIVES = {
+    "masked": Technique("masked language modeling, {mlm_probability:.0%} of the tokens hidden", ("devlin2019bert",)),
+    "masked_image": Technique("masked image modeling, {mask_ratio:.0%} of the patches hidden", ("xie2022simmim",)),
+    "mlm+nsp": Technique(
+        "masked language modeling and next-sentence prediction, {mlm_probability:.0%} of the tokens hidden",
+        ("devlin2019bert",),
+    ),
+}
+# By the training or data argument that turns it on
+TECHNIQUES = {
+    "label_smoothing_factor": Technique("label smoothing {label_smoothing_factor}", ("szegedy2016rethinking",)),
+    "r_drop": Technique("R-Drop {r_drop}", ("liang2021rdrop",)),
+    "guided_attention": Technique(
+        "guided attention, weight {guided_attention}, width {guided_attention_sigma}", ("tachibana2018efficiently",)
+    ),
+    "scheduled_sampling": Technique(
+        "scheduled sampling, {scheduled_sampling}", ("bengio2015scheduled", "mihaylova2019scheduled")
+    ),
+    "flip": Technique("mirrored images ({flip})"),
+    "shift": Technique("images shifted by up to {shift} pixels"),
+    "random_erasing": Technique("random erasing, probability {random_erasing}", ("zhong2020random",)),
+    "mixup": Technique("mixup, Beta({mixup}, {mixup})", ("zhang2018mixup",)),
+    "token_dropout": Technique("token dropout {token_dropout}", ("iyyer2015deep",)),
+    "lm_loss_weight": Technique(
+        "language-model loss beside the classifier's, weight {lm_loss_weight}", ("radford2018improving",)
+    ),
+    "ensemble": Technique(
+        "distilled from the mean of {ensemble} models trained with other seeds",
+        ("hinton2015distilling", "beyer2022knowledge"),
+    ),
+    "lora_rank": Technique("LoRA of rank {lora_rank}, merged", ("hu2022lora",)),
+    "freeze": Technique("frozen parameters: {freeze}"),
+    "average_checkpoints": Technique(
+        "average of the last {average_checkpoints} checkpoints", ("vaswani2017attention",)
+    ),
+    "ema_decay": Technique(
+        "exponential moving average of the weights, decay {ema_decay}", ("polyak1992acceleration",)
+    ),
+    "temperature": Technique(
+        "probabilities calibrated by temperature scaling, {temperature:.3g}", ("guo2017calibration",)
+    ),
+    "block_stride": Technique("overlapping blocks, one every {block_stride} tokens"),
+    "packing": Technique("packed rows whose texts do not see each other"),
+    "reverse_turns": Technique("dialogues from their last turn to the first", ("li2016diversity",)),
+    "bf16": Technique("mixed precision, bfloat16"),
+    "fp16": Technique("mixed precision, float16"),
+    "max_grad_norm": Technique("gradients clipped to norm {max_grad_norm}"),
+}
+
+
+def techniques(training: Settings, data: Settings) -> list[Technique]:
+    """Return the techniques that were used, with their words filled in.
+
+    Args:
+        training: Training arguments by name; absent ones were not used.
+        data: Data arguments by name.
+    """
+    settings = {"mlm_probability": 0, "mask_ratio": 0, **data, **training}
+    optim = str(settings.get("optim", "adamw_torch"))
+    known = (entry for name, entry in OPTIMIZERS.items() if optim.startswith(name))
+    schedule = settings.get("lr_scheduler_type", "linear")
+    schedule = str(getattr(schedule, "value", schedule))
+    words, papers = SCHEDULES.get(schedule, Technique(f"learning rate schedule {schedule}"))
+    if warmup := settings.get("warmup_steps"):
+        words += f" after a warm-up over {f'{warmup:.0%} of the steps' if warmup < 1 else f'{warmup:,.0f} steps'}"
+    used = [
+        *([OBJECTIVES[settings["objective"]]] if settings.get("objective") in OBJECTIVES else []),
+        next(known, Technique(f"optimizer {optim}")),
+        Technique(words, papers),
+        *(entry for name, entry in TECHNIQUES.items() if settings.get(name) and settings[name] != "none"),
+    ]
+    shown = {**settings, "freeze": ", ".join(map(str, settings.get("freeze") or ()))}
+    return [technique._replace(words=technique.words.format_map(shown)) for technique in used]
+
+
 def cited_papers(facts: CardFacts) -> list[str]:
     """Return the papers that the parts and the training go back to."""
     training, data = facts.choices.get("training", {}), facts.choices.get("data", {})
     preset = PRESETS.get(str(facts.choice("model", "preset")))
     papers = [*(preset.papers if preset else ())]
-    is_ours = facts.is_ours
-    papers += part_papers(facts.config, classifies=facts.classifies) if is_ours else ["vaswani2017attention"]
+    papers += part_papers(facts.config, classifies=facts.classifies) if facts.is_ours else ["vaswani2017attention"]
     papers += [paper for technique in techniques(training, data) for paper in technique.papers]
     if facts.choice("tokenizer", "tokenizer_name_or_path") is None and facts.started_from is None:
         papers += TOKENIZERS.get(facts.choice("tokenizer", "tokenizer_algorithm"), ())
@@ -46,12 +144,7 @@ def cited_papers(facts: CardFacts) -> list[str]:
 
 
 def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
-    """Return the papers of the parts that a config of ours chooses, the Transformer first if it is one.
-
-    Args:
-        config: The model's config.
-        classifies: Whether the model is a classifier, which has no language model's output layer.
-    """
+    """Return the papers of the parts that a config of ours chooses, the Transformer first if it is one."""
     chosen = [name for name in CITED_OPTIONS if hasattr(config, name)]
     found = [paper for name in chosen for paper in OPTIONS[name][getattr(config, name)].papers]
     used = {"press2017using": getattr(config, "tie_word_embeddings", False) and not classifies}

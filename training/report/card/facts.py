@@ -1,25 +1,53 @@
-"""The facts on a run that its model card states."""
+"""The facts on a run that its model card states: its record, its settings, and where its data comes from."""
 
 import os
-import platform
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-import torch
+import yaml
+from babel import Locale, UnknownLocaleError
+from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from vanillaformer.configuration import VanillaConfig
+from vanillaformer.data.arguments import DataArguments
+from vanillaformer.data.embedded import embedded_corpus
 from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
+from vanillaformer.hub.remote_code import OFF, SWITCH
 
+from ...machine import hardware
 from ...metrics.scores import SCORES
-from .sources import Source
+from ...run_folder.run import Run
+from ...run_folder.settings import BY_DATA
+from ...trainer.trainer import RunTrainer
+from ..predictions import read_samples
 
-PACKAGES = ("vanillaformer", "transformers", "torch", "tokenizers", "datasets")
-CPU_INFO = Path("/proc/cpuinfo")
+NOT_STATED = "not stated"
+
+
+@dataclass
+class Source:
+    """The data of a run.
+
+    Attributes:
+        name: What to call them.
+        identifier: The same as one word, or the id on the Hub.
+        description: What they are, in a sentence.
+        license: Their license.
+        languages: Codes of the languages, if known.
+        on_hub: Whether `identifier` is an id on the Hub.
+        limits: What a model that was trained only on them cannot do.
+    """
+
+    name: str
+    identifier: str = "local"
+    description: str = ""
+    license: str = NOT_STATED
+    languages: list[str] = field(default_factory=list)
+    on_hub: bool = False
+    limits: str = ""
 
 
 @dataclass
@@ -29,28 +57,14 @@ class CardFacts:
     Attributes:
         task: What the model does.
         config: The model's config.
-        model_class: Name of the model's class.
-        parameters: Number of parameters.
         name: Name of the model.
         place: Where it is: a folder or a Hub id.
         command: The command line that made it.
         example: An input for it.
         source: What is known about the data.
-        data: Statistics of the data by split, from `describe_data`.
-        rows: Rows by split.
+        details: The details of the record (`run.json`), those of `training_facts` under `training`.
         choices: Settings of model, data and tokenizer by group, and of the training.
         metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
-        baselines: Scores of baselines by their names, named as those of the model.
-        classes: Precision, recall, F1 and rows of each class of a classifier, from the last split that is scored.
-        calibration: Temperature and reliability of a classifier, from `calibrate`.
-        diagnosis: Sentences on how the training went.
-        signatures: sacrebleu's signatures by score.
-        steps: Optimizer steps.
-        epochs: Passes over the data.
-        resumed: The checkpoint that the last part of the training began with, None if the run was never interrupted.
-        consumed: What the training consumed, from `Account`; records of earlier versions lack it.
-        hardware: What it was trained on, by heading.
-        separate_target: Whether the target has a tokenizer of its own.
         pictures: Names of pictures next to the card.
         samples: Texts that a causal language model wrote.
         license: License of the model, as the Hub writes it.
@@ -59,28 +73,14 @@ class CardFacts:
 
     task: TaskName
     config: Any
-    model_class: str
-    parameters: int
     name: str
     place: str
     command: str
     example: str
     source: Source
-    data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    rows: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, Any]
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
-    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    classes: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    calibration: Mapping[str, Any] = field(default_factory=dict)
-    diagnosis: tuple[str, ...] = ()
-    signatures: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 0
-    epochs: float | None = None
-    resumed: str | None = None
-    consumed: Mapping[str, Any] = field(default_factory=dict)
-    hardware: Mapping[str, str] = field(default_factory=dict)
-    separate_target: bool = False
     pictures: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     license: str | None = None
@@ -90,6 +90,21 @@ class CardFacts:
         """Return a setting, `default` if it is not known or none."""
         value = self.choices.get(group, {}).get(name)
         return default if value is None else value
+
+    @property
+    def training(self) -> Mapping[str, Any]:
+        """What `training_facts` returned."""
+        return self.details["training"]
+
+    @property
+    def data(self) -> Mapping[str, Mapping[str, Any]]:
+        """Statistics of the data by split."""
+        return self.details.get("data", {})
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Rows by split."""
+        return self.details.get("rows", {})
 
     @property
     def classifies(self) -> bool:
@@ -125,47 +140,121 @@ class CardFacts:
         return round(stats["rows"] * sum(means)) if means and "rows" in stats else None
 
     @property
+    def epochs(self) -> float | None:
+        """Passes over the data, if it has an end."""
+        return None if "sampled rows" in self.data.get("train", {}) else self.training["epochs"]
+
+    @property
     def tokens_seen(self) -> int | None:
         """How many tokens the training went through, those of an ensemble's models too, or about how many."""
-        if self.consumed:
-            return self.consumed["tokens"]
+        if consumed := self.details.get("consumed"):  # records of earlier versions lack it
+            return consumed["tokens"]
         tokens = self.train_tokens
         return None if tokens is None or not self.epochs else round(tokens * self.epochs)
 
 
-def hardware(processes: int, device: torch.device) -> dict[str, str]:
-    """Return the hardware that this process runs on.
+def run_facts(
+    run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, source: str, example: str
+) -> CardFacts:
+    """Return the facts on a finished run and its model.
 
     Args:
-        processes: How many processes train.
-        device: Where the model is.
+        run: The run, whose details hold `training_facts`.
+        task: What the model does.
+        training_args: The training arguments.
+        data_args: The data arguments.
+        config: The model's config.
+        source: What to call the data.
+        example: An input for the model.
     """
-    found = {}
-    if device.type == "cuda":
-        memory = torch.cuda.get_device_properties(device).total_memory
-        found["GPU"] = f"{torch.cuda.get_device_name(device)}, {memory / 2**30:.0f} GiB"
-        found["GPU memory used"] = f"{torch.cuda.max_memory_allocated(device) / 2**30:.2f} GiB at most"
-    elif device.type != "cpu":
-        found["device"] = device.type
-    cores = psutil.cpu_count(logical=False) or os.cpu_count() or 1
-    found["CPU"] = f"{_cpu_name()}, {cores} core{'s' if cores > 1 else ''}"
-    found["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    found["processes"] = (
-        f"{processes}, of {torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+    repo = run.details["card"]["repository"]
+    choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
+    choices["training"] = training_args.to_dict() | choices["training"]
+    chosen = {option: value for option, value, _ in run.details.get("defaults", ())}
+    rows = training_args.train_batch_size * training_args.gradient_accumulation_steps * training_args.world_size
+    others = {
+        "training": {**training_args.to_dict(), "rows_per_step": None if training_args.tokens_per_batch else rows},
+        "data": vars(data_args),
+    }
+    for group, values in choices.items():  # an option may be left as it is by the rule for the data
+        known = {**others.get(group, {}), **chosen}
+        values |= {name: known[name] for name, value in values.items() if value == BY_DATA and name in known}
+    choices["training"]["temperature"] = run.details.get("calibration", {}).get("temperature")
+    if choices["model"].get("model_name_or_path") is None and choices["model"].get("preset") is None:
+        choices["model"]["preset"] = TASKS[task].preset
+    of_data = () if data_args.train_file is not None else DATA_PICTURES  # a user's own stay private
+    return CardFacts(
+        task=task,
+        config=config,
+        name=repo.rpartition("/")[2] if repo else run.folder.resolve().name,
+        place=repo or str(run.folder),
+        command=run.command,
+        example=example,
+        source=data_source(data_args, task, source),
+        details=run.details,
+        choices=choices,
+        metrics=run.metrics,
+        pictures=tuple(name for name in (*PICTURES, *of_data) if (run.folder / name).exists()),
+        samples=() if data_args.turns_column else tuple(each["prediction"] for each in read_samples(run.folder)),
+        license=training_args.license,
+        has_code=isinstance(config, VanillaConfig) and os.environ.get(SWITCH, "").lower() not in OFF,
     )
-    return found
 
 
-def software() -> str:
-    """Return the versions of the packages that trained the model."""
-    python = ".".join(map(str, sys.version_info[:3]))
-    return ", ".join([f"Python {python}", *(f"{package} {version(package)}" for package in PACKAGES)])
+def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
+    """Return the facts that are known only after training, for the record and the card."""
+    model: Any = trainer.model
+    added = ("lora_", "original_module")  # low-rank adapters are merged into the model that is saved
+    parameters = (value for name, value in model.named_parameters() if not any(word in name for word in added))
+    return {
+        "model_class": type(getattr(model, "get_base_model", lambda: model)()).__name__,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "epochs": trainer.state.epoch,
+        "resumed": run.checkpoint.name if run.checkpoint else None,
+        "hardware": hardware(trainer.args.world_size, trainer.args.device),
+        "separate_target": trainer.target_tokenizer is not None,
+    }
 
 
-def _cpu_name() -> str:
-    if CPU_INFO.exists():
-        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name" and value.strip():
-                return value.strip()
-    return platform.processor() or platform.machine()
+def card_options(training_args: Any, data_args: DataArguments) -> dict[str, Any]:
+    """Return the options that change only the card."""
+    of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
+    repository = training_args.hub_model_id if training_args.push_to_hub else None
+    return {"license": training_args.license, **of_data, "repository": repository}
+
+
+def data_source(data_args: DataArguments, task: TaskName, name: str) -> Source:
+    """Return what is known about the data, by the name to call them; what the user says takes precedence."""
+    if data_args.train_file is not None:
+        source = Source(name)
+    elif data_args.dataset != "embedded":
+        source = _hub_source(data_args.dataset, name)
+    else:
+        corpus = embedded_corpus(data_args, task)
+        described = corpus.identifier, corpus.description, corpus.license, corpus.languages
+        source = Source(name, *described, limits=corpus.limits)
+    source.license = data_args.data_license or source.license
+    source.description = data_args.data_description or source.description
+    return source
+
+
+def _hub_source(identifier: str, name: str) -> Source:
+    """Return what the card of a data set on the Hub says, if it has been downloaded with the data."""
+    card = try_to_load_from_cache(identifier, "README.md", repo_type="dataset") if "/" in identifier else None
+    try:
+        metadata: dict[str, Any] = (metadata_load(Path(card)) or {}) if isinstance(card, str) else {}
+    except (ValueError, yaml.YAMLError):  # a damaged card
+        metadata = {}
+    license, languages = (
+        [str(entry) for entry in (value if isinstance(value, list) else [value]) if entry]
+        for value in (metadata.get("license"), metadata.get("language"))
+    )
+    return Source(name, identifier, license=", ".join(license) or NOT_STATED, languages=languages, on_hub=True)
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language, the code itself if it has none."""
+    try:
+        return Locale.parse(code.replace("-", "_")).english_name or code
+    except (ValueError, UnknownLocaleError):
+        return code

@@ -1,21 +1,44 @@
 """Model cards: what a model is for, what it was made of and trained on, how good it is, and how to load and run it."""
 
+import json
 import math
 import re
+import shlex
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
-from jinja2 import Template
+from jinja2 import Environment
 
+from vanillaformer.configuration.options import POSITION_CHOICES
+from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS
-from vanillaformer.hub.card_merging import generated_card
+from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
 
+from ...machine import software
 from ...metrics.scores import SCORES, label
-from .facts import CardFacts
-from .sections import card_variables
+from ...run_folder.files import CARD
+from ...run_folder.run import Run
+from ..baselines import BASELINES
+from ..calibration import accepted_in_words
+from ..classes import NUMBERED, accuracy_intervals, class_rows, part_in_words
+from .architecture import architecture, flops_per_token, short
+from .citations import bibtex, cited_papers, techniques
+from .examples import loading_code
+from .facts import CardFacts, language_name
 
 TEMPLATE = "model_card.md.jinja"
+# What stands in the table of the training, if it is set; the rest is in the command and in run.json.
+SHOWN = """
+    learning_rate lr_scheduler_type warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon optim max_grad_norm
+    tokens_per_batch rows_per_step seed data_seed
+""".split()  # noqa: SIM905 - a list would be a line for each
+BUDGET_WORDS = {"max_time": "time budget", "max_tokens": "token budget", "max_flops": "FLOP budget"}
+MAX_CLASS_NAMES = 12
+Table = list[tuple[str, ...]]
+"""The heading and the rows."""
 
 # https://huggingface.co/docs/hub/repositories-licenses, without those that are one model's own
 LICENSES = frozenset(
@@ -30,40 +53,62 @@ LICENSES = frozenset(
 )
 
 
+def update_card(run: Run, facts: CardFacts) -> Path:
+    """Write the card of a run into its folder; the text that a person wrote around the generated part stays."""
+    path = run.folder / CARD
+    try:
+        old = path.read_text(encoding="utf-8") if path.exists() else None
+    except UnicodeDecodeError:  # it cannot be merged: `write_card` keeps it next to the new one
+        old = None
+    write_card(path, merged_card(model_card(facts), old))
+    return path
+
+
 def model_card(facts: CardFacts) -> str:
     """Return the text of a model's card, with the marks by which `merged_card` knows what was generated."""
-    template = (files(__package__) / TEMPLATE).read_text(encoding="utf-8")
-    text = Template(template).render(**card_variables(facts))
+    template = Environment().from_string((files(__package__) / TEMPLATE).read_text(encoding="utf-8"))
+    text = template.render(**card_variables(facts))
     return generated_card(metadata(facts).to_yaml(), facts.name, text, facts.place)
 
 
 def metadata(facts: CardFacts) -> ModelCardData:
     """Return what the Hub reads of a card."""
-    source, scores = facts.source, facts.scores
-    listed = {name for name, score in SCORES.items() if score.on_hub}
-    license, license_name = _license(facts.license)
-    evaluated = [
-        _result(facts, key, value)
-        for key, value in scores.items()
-        if math.isfinite(value) and SCORES[key.split("_", 1)[1]].greater_is_better is not None
-    ]
+    source, tag, signatures = facts.source, TASKS[facts.task].pipeline_tag, facts.details.get("signatures", {})
+    license, license_name = hub_license(facts.license)
+    results = []
+    for key, value in facts.scores.items():
+        split, name = key.split("_", 1)
+        if math.isfinite(value) and SCORES[name].greater_is_better is not None:
+            results.append(
+                EvalResult(
+                    task_type=tag,
+                    dataset_type=source.identifier,
+                    dataset_name=source.name,
+                    dataset_split="validation" if split == "eval" else "test",
+                    metric_type=name,
+                    metric_name=label(name),
+                    metric_value=float(f"{value:.6g}"),
+                    metric_args={"signature": signatures[name]} if name in signatures else None,
+                )
+            )
     from_hub = facts.started_from is not None and not Path(facts.started_from).exists()
+    names = {key.split("_", 1)[1] for key in facts.scores}
     return ModelCardData(
         license=license,
         license_name=license_name,
         library_name="transformers",
-        pipeline_tag=TASKS[facts.task].pipeline_tag,
+        pipeline_tag=tag,
         tags=["vanillaformer", facts.config.model_type],
         base_model=facts.started_from if from_hub else None,
         datasets=[source.identifier] if source.on_hub else None,
         language=source.languages or None,
-        metrics=sorted({key.split("_", 1)[1] for key in scores} & listed) or None,
+        metrics=sorted(name for name in names if SCORES[name].on_hub) or None,
         model_name=facts.name,
-        eval_results=evaluated or None,
+        eval_results=results or None,
     )
 
 
-def _license(name: str | None) -> tuple[str | None, str | None]:
+def hub_license(name: str | None) -> tuple[str | None, str | None]:
     """Return the Hub's id of a license, and the name of one that it does not know."""
     if name is None or not name.strip():
         return None, None
@@ -71,16 +116,162 @@ def _license(name: str | None) -> tuple[str | None, str | None]:
     return (word, None) if word in LICENSES else ("other", word or name.strip())
 
 
-def _result(facts: CardFacts, key: str, value: float) -> EvalResult:
-    split, metric = key.split("_", 1)
-    signature = facts.signatures.get(metric)
-    return EvalResult(
-        task_type=TASKS[facts.task].pipeline_tag,
-        dataset_type=facts.source.identifier,
-        dataset_name=facts.source.name,
-        dataset_split="validation" if split == "eval" else "test",
-        metric_type=metric,
-        metric_name=label(metric),
-        metric_value=float(f"{value:.6g}"),
-        metric_args={"signature": signature} if signature else None,
-    )
+def card_variables(facts: CardFacts) -> dict[str, Any]:
+    """Return what the template of the card is filled with."""
+    config, task, details = facts.config, TASKS[facts.task], facts.details
+    length, source_length = trained_lengths(facts)
+    unknown = (value for name, value in facts.data.get("train", {}).items() if name.endswith("unknown tokens"))
+    positions = POSITION_CHOICES[getattr(config, "position_embedding_type", "none")]
+    training, calibration = facts.choices.get("training", {}), details.get("calibration")
+    variables: dict[str, Any] = {}
+    if facts.is_ours:
+        with_head = task.reads_images or not facts.classifies
+        variables["flops"] = flops_per_token(config, length, source_length, head=with_head)
+        variables["architecture"] = architecture(config, classifies=facts.classifies)
+    pictured = facts.classifies and "confusion_matrix.png" in facts.pictures
+    return variables | {
+        "facts": facts,
+        "record": details,
+        "task": task,
+        "input": "image" if task.reads_images else "text",
+        "purpose": purpose(facts),
+        "length": length,
+        "source_length": source_length,
+        "limit": config.max_position_embeddings if positions.has_table else None,
+        "unknown_tokens": max(unknown, default=0),
+        "tested": any(name.startswith("test_") for name in facts.scores),
+        "code": partial(
+            loading_code,
+            facts.task,
+            facts.place,
+            facts.example,
+            separate_target=facts.training["separate_target"],
+            ours=facts.is_ours,
+            chat=facts.chats,
+        ),
+        "generate_options": shlex.join(
+            ["--model", facts.place, *(["--chat"] if facts.chats else [f"--{task.input_option}", facts.example])]
+        ),
+        "results": result_table(facts),
+        "baselines": {name: BASELINES[name].does for name in details.get("baselines", {}) if name in BASELINES},
+        "calibration": calibration,
+        "accepted": accepted_in_words(calibration) if calibration else "",
+        "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},
+        "classes_shown": part_in_words(len(config.id2label)) if pictured else "",
+        "class_rows": class_rows(details.get("classes", {}))[:NUMBERED],
+        "cut_texts": cut_texts(facts),
+        "config": stored_config(config),
+        "languages": [language_name(code) for code in facts.source.languages],
+        "data": data_table(facts),
+        "tokenizer": facts.choice("tokenizer", "tokenizer_name_or_path") or facts.started_from,
+        "techniques": techniques(training, facts.choices.get("data", {})),
+        "diagnosis": details.get("diagnosis") or details.get("verdict", ()),  # its name in earlier versions
+        "training": training_rows(facts),
+        "settings": [(f"`{name}`", training[name]) for name in SHOWN if training.get(name) is not None],
+        "bibtex": bibtex(cited_papers(facts)),
+        "short": short,
+        "count": "{:,}".format,
+        "label": label,
+    }
+
+
+def purpose(facts: CardFacts) -> str:
+    """Say what the model does: "This model ..."."""
+    task, languages = TASKS[facts.task], [language_name(code) for code in facts.source.languages]
+    if "texts" in task.predicts and len(languages) > 1:
+        return f"translates from {languages[0]} to {languages[-1]}"
+    if facts.classifies:
+        names = [str(name) for name in facts.config.id2label.values()]
+        listed = ", ".join(names[:MAX_CLASS_NAMES]) + (", ..." if len(names) > MAX_CLASS_NAMES else "")
+        return task.does.format(count=len(names), names=listed)
+    if facts.chats:
+        backwards = facts.choice("data", "reverse_turns")
+        return "finds what came before a turn of a dialogue" if backwards else "answers in a dialogue"
+    return task.does
+
+
+def trained_lengths(facts: CardFacts) -> tuple[int, int | None]:
+    """Return the longest row of the training, and the longest source of an encoder-decoder; an image is one thing."""
+    if TASKS[facts.task].reads_images:
+        return 1, None
+    option, limit = TASKS[facts.task].length_option, getattr(facts.config, "max_position_embeddings", 0)
+    length = facts.choice("data", option, limit)
+    return length, facts.choice("data", "max_source_length", length) if facts.config.is_encoder_decoder else None
+
+
+def result_table(facts: CardFacts) -> Table:
+    """Return the scores by split, each followed by those of the baselines; nothing if there are none."""
+    splits = {"eval": "validation", "test": "test"}
+    if not any(key.startswith("test_") for key in facts.scores):
+        del splits["test"]
+    baselines = {f" of the baseline ({name})": each for name, each in facts.details.get("baselines", {}).items()}
+    rows = []
+    for name in dict.fromkeys(key.split("_", 1)[1] for key in facts.scores):
+        keys = [f"{split}_{name}" for split in splits]
+        for model, scores in {"": facts.scores, **baselines}.items():
+            if any(key in scores for key in keys):
+                rows.append((label(name) + model, *(f"{scores[key]:.4g}" if key in scores else "" for key in keys)))
+    return [("", *splits.values()), *rows] if rows else []
+
+
+def cut_texts(facts: CardFacts) -> dict[str, list[str]]:
+    """Say by split how many of the texts that are scored were cut."""
+    splits = ("validation", "test") if TASKS[facts.task].whole_texts else ()
+    return {split: words for split in splits if (words := shortfalls(facts.data.get(split, {})))}
+
+
+def stored_config(config: Any) -> str:
+    """Return the config as JSON, without what is as long as there are classes, or of no interest."""
+    names = config.to_diff_dict().keys() - {"id2label", "label2id", "auto_map"}
+    stored = {name: value for name, value in config.to_diff_dict().items() if name in names}
+    return json.dumps(stored, indent=2, ensure_ascii=False, default=str)
+
+
+def data_table(facts: CardFacts) -> Table:
+    """Return the statistics of the data by split, or where there are none the rows."""
+    cells = {split: format_statistics(values) for split, values in facts.data.items()}
+    cells = cells or {split: {"rows": f"{rows:,}"} for split, rows in facts.rows.items()}
+    names = dict.fromkeys(name for values in cells.values() for name in values)
+    return [("", *cells), *((name, *(values.get(name, "") for values in cells.values())) for name in names)]
+
+
+def format_statistics(values: Any) -> dict[str, str]:
+    """Return the statistics of a split that fit a table; zeros and what stands elsewhere are left out."""
+    cells = {}
+    for name, value in sorted(values.items(), key=lambda entry: "rows" not in entry[0]):  # rows first
+        if "vocabulary" in name or name == "padding" or isinstance(value, list) or (not value and name != "rows"):
+            continue
+        share = name.endswith("unknown tokens")
+        name += " in tokens" if name.endswith(("mean length", "longest")) else ""
+        cells[name] = f"{value:.2%}" if share else f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+    return cells
+
+
+def training_rows(facts: CardFacts) -> dict[str, str]:
+    """Return how long the training was, and on what it ran."""
+    consumed, resumed = facts.details.get("consumed"), facts.training["resumed"]
+    rows = {"steps": f"{facts.details['steps']:,}" + (f" ({facts.epochs:.3g} epochs)" if facts.epochs else "")}
+    read = "patches" if TASKS[facts.task].reads_images else "tokens"
+    if facts.tokens_seen:
+        rows[f"{read} seen"] = ("" if consumed else "about ") + short(facts.tokens_seen)
+    if consumed:
+        rows["FLOPs"] = f"{short(consumed['flops'])}, matrix products of the training without padding"
+    if teachers := (consumed or {}).get("teachers"):
+        ensemble = f"models it learned from: {short(teachers['tokens'])} tokens, {short(teachers['flops'])} FLOPs"
+        rows["of these"] = ensemble
+    for name, words in BUDGET_WORDS.items():
+        if budget := facts.choice("training", name):
+            rows[words] = format_duration(budget) if name == "max_time" else short(budget)
+    if seconds := facts.metrics.get("train_runtime"):
+        rows["time"] = f"{format_duration(seconds)}, evaluation included"
+        if resumed:
+            rows["time"] += f" (since {resumed}, from which it resumed)"
+        elif facts.tokens_seen:
+            rows["time"] += f"; {short(facts.tokens_seen / seconds)} {read} per second"
+    return {**rows, **facts.training["hardware"], "software": software()}
+
+
+def format_duration(seconds: float) -> str:
+    """Return a duration in hours, minutes or seconds."""
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{hours:.1f} h" if hours >= 2 else f"{minutes:.1f} min" if minutes >= 2 else f"{seconds:.3g} s"

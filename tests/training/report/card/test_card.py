@@ -1,6 +1,6 @@
 """The text and the metadata of a model card."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,9 @@ from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.report import card as cards
 from vanillaformer.training.report.card import architecture as words
-from vanillaformer.training.report.card.facts import CardFacts
-from vanillaformer.training.report.card.sections import card_variables
-from vanillaformer.training.report.card.sources import Source, data_source
-from vanillaformer.training.report.card.usage import loading_code
-from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, model_card
+from vanillaformer.training.report.card.examples import loading_code
+from vanillaformer.training.report.card.facts import CardFacts, Source, data_source
+from vanillaformer.training.report.card.writing import LICENSES, TEMPLATE, card_variables, model_card
 
 METRICS = {
     "eval_loss": 1.5,
@@ -51,18 +49,21 @@ TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vo
 
 
 def facts(**changes: Any) -> CardFacts:
+    trained = {"model_class": "VanillaEncoderForMaskedLM", "parameters": 12345, "epochs": 2.0, "resumed": None}
+    trained |= {"hardware": {"CPU": "a | b, 2 cores"}, "separate_target": False}
+    details = {"data": DATA, "rows": {"train": 1000, "validation": 10}, "steps": 50, "training": trained}
+    names = {field.name for field in fields(CardFacts)}
+    trained |= {name: changes.pop(name) for name in trained.keys() & changes.keys()}
+    details |= {name: changes.pop(name) for name in list(changes) if name not in names}
     known = CardFacts(
         task="masked",
         config=preset("bert-tiny", **TINY),
-        model_class="VanillaEncoderForMaskedLM",
-        parameters=12345,
         name="my_run",
         place="runs/my_run",
         command="python -m train --set a=1",
         example="the [MASK] | end",
         source=Source("some data", description="Made up."),
-        data=DATA,
-        rows={"train": 1000, "validation": 10},
+        details=details,
         choices={
             "model": {"preset": "bert-tiny", "overrides": ["hidden_size=16"]},
             "data": {"block_size": 16},
@@ -70,9 +71,6 @@ def facts(**changes: Any) -> CardFacts:
             "training": {"learning_rate": 0.001, "load_best_model_at_end": True, "metric_for_best_model": "loss"},
         },
         metrics=METRICS,
-        steps=50,
-        epochs=2.0,
-        hardware={"CPU": "a | b, 2 cores"},
         pictures=("loss_curve.png",),
     )
     return replace(known, **changes)
@@ -103,9 +101,10 @@ def test_metadata(tmp_path: Path) -> None:
 
 def test_model_index_is_as_the_hub_wants_it(tmp_path: Path) -> None:
     scores = {"eval_bleu": 30.0, "test_bleu": 29.0, "test_gen_len": 7.0}
-    known = facts(task="translation", config=preset("transformer-tiny", **TINY), metrics=scores)
+    signatures = {"bleu": "nrefs:1|tok:13a"}
+    known = facts(task="translation", config=preset("transformer-tiny", **TINY), metrics=scores, signatures=signatures)
     path = tmp_path / "README.md"
-    path.write_text(model_card(replace(known, signatures={"bleu": "nrefs:1|tok:13a"})))
+    path.write_text(model_card(known))
     header = metadata_load(path)
     name, results = model_index_to_eval_results(header["model-index"])
     assert name == "my_run"
@@ -178,7 +177,7 @@ def test_text() -> None:
 def test_the_template_asks_for_nothing_that_is_not_there() -> None:
     """Jinja writes nothing for a name that it does not know."""
     asked = meta.find_undeclared_variables(Environment().parse((files(cards) / TEMPLATE).read_text("utf-8")))
-    assert asked - {"notes"} == {*card_variables(facts())}  # the template sets notes itself
+    assert asked - {"notes", "train"} == {*card_variables(facts())}  # which the template sets itself
 
 
 def test_limits() -> None:

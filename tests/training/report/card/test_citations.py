@@ -10,7 +10,7 @@ from vanillaformer.configuration import options
 from vanillaformer.configuration.activations import ACTIVATIONS
 from vanillaformer.tokenization import TokenizerAlgorithm
 from vanillaformer.training.report.card import citations as cite
-from vanillaformer.training.report.card.techniques import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+from vanillaformer.training.report.card.citations import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
 
 EVERYTHING_ON = {
     **{

@@ -9,7 +9,7 @@ from vanillaformer.console.parsing import parse
 from vanillaformer.data.arguments import DataArguments, LanguageModelDataArguments
 from vanillaformer.data.tasks import MASK, TASKS
 from vanillaformer.inference.arguments import GenerateArguments
-from vanillaformer.training.report.card.examples import card_example, example_row, opening, terminal_example
+from vanillaformer.training.report.card.examples import card_example, example_row, first_words, terminal_example
 from vanillaformer.training.run import input_option
 
 OWN = {"train_file": "own.csv"}
@@ -52,7 +52,7 @@ def test_dialogues_are_for_chatting() -> None:
 
 @pytest.mark.parametrize(("text", "wanted"), [("汉字" * 60, "汉字" * 5), ("one two three", "one two"), ("one", "one")])
 def test_first_words(text: str, wanted: str) -> None:
-    assert opening(text, 10) == wanted
+    assert first_words(text, 10) == wanted
 
 
 @pytest.mark.parametrize(("task", "text", "message"), [("masked", "no mask", "needs a"), ("causal", " ", "is empty")])

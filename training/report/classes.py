@@ -1,0 +1,103 @@
+"""Where a classifier errs: intervals of its accuracy, the scores of each class, which classes are taken for which."""
+
+import heapq
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+from sklearn.metrics import precision_recall_fscore_support
+
+from vanillaformer.console.reporting import report
+
+from ..run_folder.run import Run
+
+NUMBERED = 40
+"""Classes of a picture with numbers in it, and of one that shows a part of the classes."""
+PICTURED = 150
+"""Classes whose whole matrix is drawn and kept in the record; of more, a part is drawn and no matrix is kept."""
+ERRORS, WORST = 5, 3
+"""Errors and classes that are shown in the terminal."""
+WIDTH = 100
+"""Characters of a text there."""
+PREFIXES = {"validation": "eval", "test": "test"}
+
+
+def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:
+    """Return precision, recall, F1 and number of rows of each class."""
+    scores = precision_recall_fscore_support(labels, chosen, labels=range(len(names)), zero_division=0)
+    keys = ("precision", "recall", "f1", "rows")
+    return {
+        name: {key: (int if key == "rows" else float)(values[number]) for key, values in zip(keys, scores)}
+        for number, name in enumerate(names)
+    }
+
+
+def pictured_classes(labels: np.ndarray, chosen: np.ndarray, count: int) -> np.ndarray:
+    """Return the classes that a picture shows: all, or of more than `PICTURED` those that are most often confused."""
+    if count <= PICTURED:
+        return np.arange(count)
+    wrong = labels != chosen
+    errors = sum(np.bincount(side[wrong], minlength=count) for side in (labels, chosen))
+    return np.sort(np.argsort(-errors, kind="stable")[:NUMBERED])
+
+
+def confusion_counts(labels: np.ndarray, chosen: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return how many rows of each of some classes (C) were taken for each of them: (C, C).
+
+    Scikit-learn's function makes a matrix of all classes first, and with thousands of classes it fills the memory.
+    """
+    positions = {number: index for index, number in enumerate(classes.tolist())}
+    matrix = np.zeros((len(classes), len(classes)), dtype=np.int64)
+    for label, predicted in zip(labels.tolist(), chosen.tolist()):
+        if label in positions and predicted in positions:
+            matrix[positions[label], positions[predicted]] += 1
+    return matrix
+
+
+def part_in_words(count: int) -> str:
+    """Say which of `count` classes the picture shows; nothing if it shows all."""
+    return "" if count <= PICTURED else f"the {NUMBERED} of {count:,} classes with the most errors"
+
+
+def accuracy_intervals(metrics: Mapping[str, float], rows: Mapping[str, int]) -> dict[str, str]:
+    """Return the 95 % interval of a classifier's accuracy (Wilson 1927) by split, from scores and numbers of rows."""
+    intervals = {}
+    for split, prefix in PREFIXES.items():
+        share, count = metrics.get(f"{prefix}_accuracy"), rows.get(split)
+        if share is not None and count:
+            low, high = binomtest(round(share * count), count).proportion_ci(method="wilson")
+            intervals[split] = f"{low:.1%} to {high:.1%} (of {count:,})"
+    return intervals
+
+
+def class_rows(classes: Mapping[str, Mapping[str, float]]) -> list[tuple[str, ...]]:
+    """Return name, precision, recall, F1 and rows of each class that has rows, the lowest F1 first."""
+    scored = sorted((entry for entry in classes.items() if entry[1]["rows"]), key=lambda entry: entry[1]["f1"])
+    return [
+        (name, *(f"{scores[key]:.1%}" for key in ("precision", "recall", "f1")), f"{scores['rows']:,}")
+        for name, scores in scored
+    ]
+
+
+def report_classes(run: Run) -> None:
+    """Print the intervals of the accuracies, the classes with the lowest F1 and the surest errors."""
+    for split, words in accuracy_intervals(run.metrics, run.details.get("rows", {})).items():
+        report(f"{split.capitalize()}, 95 % interval of the accuracy: {words}")
+    split = "test" if "test_accuracy" in run.metrics else "validation"
+    worst = [
+        f"{name} {f1} (precision {precision}, recall {recall}, rows {rows})"
+        for name, precision, recall, f1, rows in class_rows(run.details.get("classes", {}))[:WORST]
+        if f1 != "100.0%"
+    ]
+    if worst:
+        report(f"{split.capitalize()}, lowest F1 of a class: {', '.join(worst)}")
+    path = run.folder / f"predictions_{split}.jsonl"
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else []
+    wrong: list[dict[str, Any]] = [row for row in map(json.loads, lines) if row["reference"] != row["prediction"]]
+    if wrong:
+        report(f"{split.capitalize()}, surest of {len(wrong):,} errors (all predictions are in {path.name}):")
+    for row in heapq.nlargest(ERRORS, wrong, key=lambda row: row["probability"]):
+        shown = " ".join(row["text" if "text" in row else "image"].split())[:WIDTH]
+        report(f"  {row['prediction']} {row['probability']:.1%}, labeled {row['reference']}: {shown}")
