@@ -1,7 +1,6 @@
 """Pushing saved models to the Hub: the files to upload, checks before the upload, one commit."""
 
 import warnings
-from collections.abc import Iterable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
@@ -46,12 +45,10 @@ STALE_WITH_TOKENIZER = (
 
 
 class Pushed(NamedTuple):
-    """What a push did: the repository, where its commit (or pull request) is, and the files."""
+    """The repository of a push, and the address of its commit or pull request."""
 
     repo: str
     url: str
-    files: list[str]
-    commit: str
 
 
 def files_to_push(folder: Path) -> dict[str, Path]:
@@ -73,14 +70,10 @@ def files_to_push(folder: Path) -> dict[str, Path]:
             raise ValueError(f"{folder} {error}") from error
         paths = [*weight_files(folder), *code_files(folder)]  # those that loading reads, and `check_folder` has read
         more = files_by_name(folder, [*paths, folder / INDEX] if folder / WEIGHTS not in paths else paths)
-    return dict(sorted((matching_files(folder, (*PUSHED, *shown_pictures(folder))) | more).items()))
-
-
-def shown_pictures(folder: Path) -> list[str]:
-    """Return the pictures of data that a folder's card shows: its owner, or the program, has decided that they may."""
     card = folder / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    return [name for name in DATA_PICTURES if f"]({name})" in text]
+    shown = [name for name in DATA_PICTURES if f"]({name})" in text]  # its owner, or the program, has decided so
+    return dict(sorted((matching_files(folder, (*PUSHED, *shown)) | more).items()))
 
 
 def code_files(folder: Path) -> list[Path]:
@@ -194,11 +187,14 @@ def push_folder(
             CommitOperationAdd(name, card.encode() if name == CARD and card is not None else path)
             for name, path in files.items()
         ]
+        patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
+        old = [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
+        deletions = [CommitOperationDelete(name) for name in old]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the card's metadata: a card is written by the run
             done = api.create_commit(
                 repo,
-                [*additions, *(CommitOperationDelete(name) for name in stale(there, files))],
+                [*additions, *deletions],
                 commit_message=message,
                 revision=revision,
                 create_pr=pull_request,
@@ -206,7 +202,7 @@ def push_folder(
             )
     if card is not None:
         save_pushed_card(files[CARD], card)
-    return Pushed(repo, done.pr_url or done.commit_url, list(files), done.oid)
+    return Pushed(repo, done.pr_url or done.commit_url)
 
 
 def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
@@ -240,12 +236,6 @@ def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: boo
         except (EntryNotFoundError, RepositoryNotFoundError):
             remote = None
     return card_to_push(read_card(path, f"in {path.parent}"), remote, repo)
-
-
-def stale(there: Iterable[str], files: dict[str, Path]) -> list[str]:
-    """Return the files of an earlier push that do not belong to the pushed model."""
-    patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
-    return [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def save_pushed_card(path: Path, text: str) -> None:

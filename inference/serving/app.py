@@ -1,6 +1,7 @@
 """The server of one model: transformers' handlers behind checks of what a client asks for, and no other endpoints."""
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -12,12 +13,12 @@ from fastapi.responses import JSONResponse, Response
 from jinja2 import TemplateError
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from transformers import StoppingCriteria, StoppingCriteriaList
+from transformers import StoppingCriteriaList
 from transformers.cli.serving.chat_completion import ChatCompletionHandler
 from transformers.cli.serving.completion import CompletionHandler
 from transformers.cli.serving.server import build_server
 
-from .requests import Limits, RequestError, check_chat, check_completion, message_of, new_tokens, parsed
+from .requests import Limits, RequestError, check_chat, check_completion, message_of, new_tokens
 from .stopping import StoppedAnswer, StopText, stop_sequences, stopped
 
 KEPT = ("/health",)  # of transformers' endpoints, as they are
@@ -27,18 +28,8 @@ BODY: ContextVar[dict[str, Any]] = ContextVar("body")
 GONE: ContextVar[threading.Event] = ContextVar("gone")
 
 
-class ClientGone(StoppingCriteria):
-    """Stops generating once nobody waits for the answer."""
-
-    def __init__(self, gone: threading.Event):
-        self.gone = gone
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        return input_ids.new_full((len(input_ids),), self.gone.is_set()).bool()
-
-
 class Limited:
-    """What the handlers of both endpoints do with a request: its room, its stop sequences, and whom it is for."""
+    """The limits, stop sequences and model name of a request, for the handlers of both endpoints."""
 
     limits: Limits
     model_manager: Any
@@ -56,7 +47,8 @@ class Limited:
         generation_config.max_new_tokens = new_tokens(BODY.get(), prompt, positions, self.limits)
         if {"temperature", "top_p"} & BODY.get().keys():  # which a model that is greedy by default would ignore
             generation_config.do_sample = BODY.get().get("temperature") != 0
-        criteria: list[StoppingCriteria] = [ClientGone(GONE.get())]
+        gone = GONE.get()
+        criteria: list[Any] = [lambda ids, scores: ids.new_full((len(ids),), gone.is_set()).bool()]
         if stops := stop_sequences(BODY.get()):
             generation_config.stop_strings = None  # which would also find what begins in the prompt
             criteria.append(StopText(stops, processor, prompt))
@@ -95,10 +87,10 @@ class LimitedCompletion(Limited, CompletionHandler):
 
 
 def builder(limits: Limits, host: str) -> Callable[..., FastAPI]:
-    """Return what builds the app in place of transformers' `build_server`, with the same arguments.
+    """Return a function that builds the app in place of transformers' `build_server`, with the same arguments.
 
     Args:
-        limits: What a request may take.
+        limits: The limits of a request.
         host: The address that the server listens on. On one of this machine's, other names are refused, so that no
             web page reaches the server by a name that it has made an address of this machine.
     """
@@ -140,7 +132,7 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
 
     @app.post(path)
     async def endpoint(request: Request) -> Response:
-        body = parsed(await content(request, handler.limits.max_body_bytes))
+        body = await json_body(request, handler.limits.max_body_bytes)
         check(body, handler.limits)
         BODY.set(body)
         try:
@@ -151,11 +143,12 @@ def add_endpoint(app: FastAPI, path: str, handler: Any, check: Callable[[dict[st
             raise RequestError(message_of(error)) from error
 
 
-async def content(request: Request, largest: int) -> bytes:
-    """Return the body of a request.
+async def json_body(request: Request, largest: int) -> dict[str, Any]:
+    """Return the fields of a request that are not null.
 
     Raises:
-        RequestError: It is too large, or not declared as JSON, as what a web page sends without asking is not.
+        RequestError: It is too large, not a JSON object, or not declared as JSON, as what a web page sends without
+            asking is not.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -165,7 +158,13 @@ async def content(request: Request, largest: int) -> bytes:
         collected += part
         if len(collected) > largest:
             raise RequestError(f"the body has more than {largest:,} bytes", 413)
-    return bytes(collected)
+    try:
+        body = json.loads(bytes(collected))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"the body is not JSON: {str(error)[:200]}") from error
+    if not isinstance(body, dict):
+        raise RequestError(f"the body must be a JSON object, got a {type(body).__name__}")
+    return {name: value for name, value in body.items() if value is not None}
 
 
 async def answered(request: Request, work: Coroutine[Any, Any, Response]) -> Response:

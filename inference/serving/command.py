@@ -1,8 +1,7 @@
-"""The command `transformers serve` for one model of this package: what it needs, what it refuses, its limits."""
+"""The command `transformers serve` for one model of this package: its libraries, refusals and limits."""
 
 import copy
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -42,12 +41,7 @@ def server_command() -> Any:
         for name, (default, text) in LIMITS.items()
     ]
     command.params = [*command.params, *options]
-    command.callback = limited(command.callback)
-    return command
-
-
-def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
-    """Return transformers' serving with an app that has the endpoints of one model, within limits."""
+    serve_models = command.callback
 
     def run(**options: Any) -> Any:
         from transformers.cli.serving import server
@@ -57,9 +51,10 @@ def limited(serve: Callable[..., Any]) -> Callable[..., Any]:
 
         limits = Limits(**{name: options.pop(name) for name in LIMITS})
         server.build_server = builder(limits, options["host"])  # which `serve` looks up there
-        return serve(**options)
+        return serve_models(**options)
 
-    return run
+    command.callback = run
+    return command
 
 
 def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:

@@ -1,9 +1,8 @@
-"""What clients of the server may ask for: types and limits of a request, each with an error that names the field."""
+"""Checks of a request to the server: types and limits of its fields, each with an error that names the field."""
 
 import inspect
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
@@ -21,9 +20,8 @@ class RequestError(ValueError):
         self.status = status
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one request may take: tokens written, tokens read, and bytes of its body."""
+class Limits(NamedTuple):
+    """Limits of one request: tokens written, tokens read, and bytes of its body."""
 
     max_tokens: int
     max_prompt_tokens: int
@@ -82,21 +80,6 @@ CHAT_FIELDS: dict[str, Setting] = {
 LENGTHS = ("max_tokens", "max_completion_tokens")
 
 
-def parsed(content: bytes) -> dict[str, Any]:
-    """Return the fields of a body.
-
-    Raises:
-        RequestError: It is not a JSON object.
-    """
-    try:
-        body = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not JSON: {str(error)[:200]}") from error
-    if not isinstance(body, dict):
-        raise RequestError(f"the body must be a JSON object, got a {type(body).__name__}")
-    return {name: value for name, value in body.items() if value is not None}
-
-
 def check_fields(body: dict[str, Any], fields: dict[str, Setting], content: str) -> None:
     """Raise RequestError for a field other than the content that is unknown, not supported or outside its limits."""
     for name, value in body.items():
@@ -128,29 +111,22 @@ def check_chat(body: dict[str, Any], limits: Limits) -> None:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise RequestError(f"messages={messages!r:.80}: it must be a list of messages, and not an empty one")
-    for place, message in enumerate(messages):
-        if reason := fault(message):
-            raise RequestError(f"messages[{place}]: {reason}")
+    for index, message in enumerate(messages):
+        if not isinstance(message, dict) or not is_text(message.get("role")):
+            raise RequestError(f"messages[{index}]: it must be an object with a role")
+        content = message.get("content")
+        if "tool_calls" in message:
+            if not is_list(message["tool_calls"], is_call):
+                raise RequestError(f"messages[{index}]: tool_calls must be functions with name and arguments")
+        elif not isinstance(content, str) and not is_list(content, is_text_part):
+            raise RequestError(
+                f"messages[{index}]: content={content!r:.80}: it must be a text, or a list of parts of type text"
+            )
 
 
-def fault(message: Any) -> str | None:
-    """Return what is wrong with a message, `None` if nothing is."""
-    if not isinstance(message, dict) or not is_text(message.get("role")):
-        return "it must be an object with a role"
-    if "tool_calls" in message:
-        return (
-            None if is_list(message["tool_calls"], is_call) else "tool_calls must be functions with name and arguments"
-        )
-    content = message.get("content")
-    if isinstance(content, str):
-        return None
-    if is_list(content, lambda part: isinstance(part, dict) and part.get("type") == "text" and _has_text(part)):
-        return None
-    return f"content={content!r:.80}: it must be a text, or a list of parts of type text"
-
-
-def _has_text(part: dict[str, Any]) -> bool:
-    return isinstance(part.get("text"), str)
+def is_text_part(part: Any) -> bool:
+    """Whether a value is a part of a message that is a text."""
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def is_call(call: Any) -> bool:
@@ -168,11 +144,11 @@ def is_call(call: Any) -> bool:
 
 
 def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits: Limits) -> int:
-    """Return how many tokens are written after a prompt: those asked for, or as many as the model and limits allow.
+    """Return the number of tokens to write after a prompt: that asked for, or what model and limits allow.
 
     Args:
         body: The request.
-        prompt: Tokens of its prompt.
+        prompt: Number of tokens of its prompt.
         positions: The model's length, `None` if it has none.
         limits: The server's limits.
 
