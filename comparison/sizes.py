@@ -33,24 +33,14 @@ def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
 
 
 def equal_measure(equal: str, task: TaskName, stats: dict[str, Any]) -> Callable[[Any], float]:
-    """Return what has to be equal in all variants, as a function of a config.
-
-    Args:
-        equal: Parameters or flops.
-        task: What the models do.
-        stats: Statistics of the baseline's training data.
-    """
+    """Return what has to be equal in all variants, as a function of a config."""
     if equal == "parameters":
         return lambda config: build_on_meta(config, TASKS[task].auto_class.from_config).num_parameters()
     return lambda config: flops_of_row(config, task, *row_lengths(stats, config))
 
 
 def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
-    """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target.
-
-    Raises:
-        ValueError: Without a feed-forward layer it would have more already.
-    """
+    """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target."""
     size = config.intermediate_size
 
     def at(width: int) -> float:

@@ -68,10 +68,6 @@ def against_baseline(scores: Mapping[str, Sequence[float]], baseline: str) -> di
     left of the 5 %, and a difference of theirs is one by Welch's test too, with the square root of the number of tests
     as its correction: a family then keeps the 5 % in simulations with unequal variances and heavy tails. A variant
     with fewer than two runs is not tested, and no variant is if the baseline has fewer.
-
-    Args:
-        scores: The scores of each variant's runs.
-        baseline: The name of the baseline among them.
     """
     control = scores.get(baseline, ())
     tested = {name: values for name, values in scores.items() if name != baseline and len(values) > 1}

@@ -35,14 +35,6 @@ def without_stale_parts(saved: BlockFields, fields: Fields, overrides: Fields) -
     """Return the saved fields that still hold, and the overrides.
 
     Rotary parameters and layer types are dropped together with the position scheme and the window that they belong to.
-
-    Args:
-        saved: The config that the fields make.
-        fields: The content of `config.json`.
-        overrides: The new values.
-
-    Raises:
-        ValueError: A rotary parameter is overridden where each layer type has its own.
     """
     stale = set()
     patterns = {name: shortest_pattern(getattr(saved, name)) for name in LAYER_TYPES if hasattr(saved, name)}

@@ -90,11 +90,7 @@ def cheapest(fits: dict[str, Fit]) -> list[str]:
 
 
 def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tuple[Architecture, Fit]:
-    """Return the architecture called `name`, or the only one of `native_architectures`, and how the config fits it.
-
-    Raises:
-        ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
-    """
+    """Return the architecture called `name`, or the only one of `native_architectures`, and how the config fits it."""
     if name is not None and name not in ARCHITECTURES:
         raise ValueError(f"architecture must be one of {', '.join(ARCHITECTURES)}, got {name!r}")
     fits = {each: fit(ARCHITECTURES[each], config, head) for each in ([name] if name else ARCHITECTURES)}
@@ -117,11 +113,7 @@ def nearest(fits: dict[str, Fit], config: BlockConfig, head: str, number: int = 
 
 
 def our_head(model: PreTrainedModel) -> str:
-    """Return the head of one of our models.
-
-    Raises:
-        ValueError: The model is not one of ours, or has a head that no native model has.
-    """
+    """Return the head of one of our models."""
     for heads in OUR_CLASSES.values():
         for head, model_class in heads.items():
             if type(model) is model_class:
@@ -143,11 +135,7 @@ def architecture_of(config: PreTrainedConfig) -> Architecture:
 
 
 def load_native(name: str | os.PathLike, **kwargs: Any) -> PreTrainedModel:
-    """Return the transformers model saved in a folder or on the Hub, with the head it was saved with.
-
-    Raises:
-        ValueError: Its architecture or head is unknown, or its file lacks tensors.
-    """
+    """Return the transformers model saved in a folder or on the Hub, with the head it was saved with."""
     config = AutoConfig.from_pretrained(name, **{key: kwargs[key] for key in HUB_ARGUMENTS & set(kwargs)})
     architecture = architecture_of(config)
     usual = architecture.heads[main_head(architecture.config_class)].native_class

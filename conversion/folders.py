@@ -93,11 +93,7 @@ def lost_settings(ours: VanillaPreTrainedModel, native: PreTrainedModel, back: b
 
 
 def load_ours(folder: Path) -> VanillaPreTrainedModel:
-    """Return one of our models with the head that it was saved with.
-
-    Raises:
-        ValueError: It is not one of ours, or its files are damaged.
-    """
+    """Return one of our models with the head that it was saved with."""
     config = open_config(folder)
     if not isinstance(config, VanillaConfig):
         raise ValueError(
@@ -197,11 +193,7 @@ def carried_files(origin: Path) -> dict[str, Path]:
 
 
 def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:
-    """Copy tokenizers, image processor, templates and license; return the names of files and folders.
-
-    Raises:
-        ValueError: A tokenizer has tokens that the embedding table has no row for.
-    """
+    """Copy tokenizers, image processor, templates and license; return the names of files and folders."""
     names = [name for name in files if name != CARD]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -222,11 +214,7 @@ def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[
 
 
 def embedding_rows(path: Path) -> int:
-    """Return how many rows of an embedding table the tokens in a `tokenizer.json` need.
-
-    Raises:
-        ValueError: It is not a tokenizer.
-    """
+    """Return how many rows of an embedding table the tokens in a `tokenizer.json` need."""
     try:
         described = json.loads(path.read_text(encoding="utf-8"))
         vocabulary = described["model"].get("vocab", [])

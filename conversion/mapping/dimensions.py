@@ -39,11 +39,7 @@ def module_of(name: str) -> str:
 
 
 def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> torch.Tensor:
-    """Return one of our tensors for a model with another layout; stacks of different widths have an order each.
-
-    Raises:
-        ValueError: Its axes along the model's width are not known.
-    """
+    """Return one of our tensors for a model with another layout; stacks of different widths have an order each."""
     module = module_of(name)
     if module not in WIDTH_AXES:
         raise ValueError(

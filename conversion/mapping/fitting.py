@@ -136,11 +136,7 @@ def fit_cost(config: BlockConfig, fitted: BlockConfig) -> int:
 
 
 def our_config(architecture: Architecture, config: PreTrainedConfig, head: str, known: Values) -> BlockConfig:
-    """Return our config for a native one, with the fields that are `known` from the weights.
-
-    Raises:
-        ValueError: The native config has a field that ours cannot express.
-    """
+    """Return our config for a native one, with the fields that are `known` from the weights."""
     try:
         ours = architecture.to_our_config(config, head, known)
         reasons = [*native_mismatches(architecture, config, ours, head), *equal_tokens(architecture, ours)]

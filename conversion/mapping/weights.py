@@ -143,11 +143,7 @@ def write_tensors(model: nn.Module, values: Tensors) -> None:
 def our_weights(
     architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
 ) -> Tensors:
-    """Return the weights of a native model for one of our new models.
-
-    Raises:
-        ValueError: A tensor of either model is left over, or a native table is not the one that ours computes.
-    """
+    """Return the weights of a native model for one of our new models."""
     links = model_links(architecture, ours, native, head)
     for name, our_name in head_names(architecture.fixed_tables, architecture, head).items():
         expected, actual = ours.get_buffer(our_name), native.get_parameter(name)
@@ -160,11 +156,7 @@ def our_weights(
 def native_weights(
     architecture: Architecture, ours: VanillaPreTrainedModel, native: PreTrainedModel, head: str
 ) -> Tensors:
-    """Return the weights of our model for a new native one, with copies for its tensors that nothing reads.
-
-    Raises:
-        ValueError: A tensor of either model is left over.
-    """
+    """Return the weights of our model for a new native one, with copies for its tensors that nothing reads."""
     values, natives = tensors_of(ours), tensors_of(native)
     weights = to_native_values(model_links(architecture, ours, native, head), values, ours.config)
     unused = head_names(architecture.unused, architecture, head)

@@ -98,11 +98,7 @@ def write_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
 
 
 def verify_file(gguf: Any, path: Path, fields: Fields, tensors: Stored) -> None:
-    """Raise unless a file holds these fields and tensors and no others.
-
-    Raises:
-        ValueError: It does not.
-    """
+    """Raise unless a file holds these fields and tensors and no others."""
     reader = gguf.GGUFReader(path)
     found = {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")}
     expected = {key: value for key, value in fields.items() if value != []}

@@ -17,11 +17,7 @@ ROLES = {"bos": "bos_token_id", "eos": "eos_token_id", "unknown": "unk_token_id"
 
 
 def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) -> Fields:
-    """Return the fields on the tokenizer, by key.
-
-    Raises:
-        ValueError: llama.cpp would split texts into other tokens.
-    """
+    """Return the fields on the tokenizer, by key."""
     if tokenizer is None:
         return {"tokenizer.ggml.model": "none"}
     whole = json.loads(tokenizer_json(tokenizer))
@@ -47,11 +43,7 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
 
 
 def tokenizer_json(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the description of a tokenizer of the tokenizers library.
-
-    Raises:
-        ValueError: It is of another kind.
-    """
+    """Return the description of a tokenizer of the tokenizers library."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is not from the tokenizers library")

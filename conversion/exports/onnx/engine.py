@@ -217,11 +217,7 @@ def until(row: list[int], end: list[int]) -> list[int]:
 
 
 def providers_of(onnxruntime: Any, device: str) -> list[str]:
-    """Return the execution providers for a device.
-
-    Raises:
-        ValueError: The installed ONNX Runtime has nothing for the device.
-    """
+    """Return the execution providers for a device."""
     provider = "CPUExecutionProvider" if device == "cpu" else f"{device.split(':')[0].upper()}ExecutionProvider"
     if provider not in (available := onnxruntime.get_available_providers()):
         raise ValueError(f"device={device!r}: this ONNX Runtime has {', '.join(available)}")
