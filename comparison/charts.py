@@ -20,7 +20,7 @@ AXES: dict[str, tuple[str, Callable[[Result], float]]] = {
     "flops": ("floating-point operations", lambda run: run.consumed["flops"]),
     "seconds": ("seconds of training, evaluations included", lambda run: run.seconds),
 }
-"""What a curve is drawn over, with how much of it a run took."""
+"""Axes that curves are drawn over, with how much of each a run took."""
 
 
 def score_figure(comparison: Comparison, folder: Path) -> list[str]:
@@ -30,14 +30,14 @@ def score_figure(comparison: Comparison, folder: Path) -> list[str]:
     figure = Figure(figsize=(7.5, 1.2 + 0.36 * len(variants)), layout="constrained")
     axes = figure.add_subplot(xlabel=f"{label}, validation: each seed, mean and 95 % t interval")
     rows: list[Sequence[Any]] = []
-    for place, variant in enumerate(variants):
-        look = style(place)
-        axes.plot(variant.scores, [place] * len(variant.scores), "o", color=look["color"], alpha=0.5, markersize=4)
+    for line, variant in enumerate(variants):
+        color = style(line)["color"]
+        axes.plot(variant.scores, [line] * len(variant.scores), "o", color=color, alpha=0.5, markersize=4)
         if variant.scores:
             center = sum(variant.scores) / len(variant.scores)
             low, high = interval_of_mean(comparison.plan.score, variant.scores)
             error = None if math.isnan(low) else [[center - low], [high - center]]
-            axes.errorbar(center, place, xerr=error, fmt="|", color=look["color"], capsize=4, markersize=14)
+            axes.errorbar(center, line, xerr=error, fmt="|", color=color, capsize=4, markersize=14)
             if variant.name == comparison.plan.baseline:
                 axes.axvline(center, color="0.6", linewidth=1, zorder=0)
         rows += [(variant.name, run.seed, run.score) for run in variant.runs]
@@ -61,9 +61,9 @@ def curve_figure(comparison: Comparison, folder: Path, axis: str) -> list[str]:
     labels = {"loss": "validation loss (log scale)"} | ({score.name: score.label} if score.name != "loss" else {})
     figure = Figure(figsize=(7.5, 0.6 + 3.4 * len(labels)), layout="constrained")
     rows: list[Sequence[Any]] = []
-    for place, (name, label) in enumerate(labels.items(), start=1):
+    for line, (name, label) in enumerate(labels.items(), start=1):
         scale = "log" if name == "loss" else "linear"
-        axes = figure.add_subplot(len(labels), 1, place, xlabel=title, ylabel=f"{label}, mean", yscale=scale)
+        axes = figure.add_subplot(len(labels), 1, line, xlabel=title, ylabel=f"{label}, mean", yscale=scale)
         for number, variant in enumerate(comparison.variants.values()):
             for run in variant.runs:
                 rows += [(variant.name, run.seed, name, f"{taken(run, axis, x):.6g}", y) for x, y in run.curves[name]]

@@ -11,13 +11,15 @@ from transformers import AutoConfig
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.fingerprints import changed_splits
+from vanillaformer.data.tasks import TASKS
+from vanillaformer.modeling.counts import build_on_meta
 from vanillaformer.training.run_folder.files import locked
 
 from .plan import BUDGETS, Options, Plan, merged
 from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_print
 from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
 from .running import Job, Outcome, Runner
-from .sizes import equal_measure, matched_size
+from .sizes import flops_of_row, matched_size, row_lengths
 
 MEASURED_STEPS = 4
 """Steps whose mean says whether a budget is too small."""
@@ -26,13 +28,7 @@ Tuning = dict[str, list[tuple[Options, float | None]]]
 
 @dataclass
 class Comparison:
-    """What a plan came to.
-
-    Attributes:
-        plan: The plan.
-        variants: The results of the variants, the baseline's among them.
-        tuning: For each variant the values that were tried with their mean scores, if there was tuning.
-    """
+    """A plan with its results: of the variants, and for each one the tuned values with their mean scores."""
 
     plan: Plan
     variants: dict[str, VariantResult]
@@ -45,7 +41,7 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False)
     Args:
         plan: The plan.
         folder: Where runs, logs and settings are kept.
-        jobs: Trainings at once.
+        jobs: Number of parallel runs.
         overwrite: Whether runs in the folder that the plan does not ask for any more make room for others.
 
     Raises:
@@ -69,45 +65,34 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False)
         found = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
         variants = {name: VariantResult(name, merged(plan.variants[name], options[name])) for name in plan.variants}
         for (name, _, seed), result in found.items():
-            variant, place = variants[name], work.place("runs", f"{name}-{seed}")
+            variant, run = variants[name], work.run_folder("runs", f"{name}-{seed}")
             if isinstance(result, Result):
                 variant.runs.append(result)
-                variant.parameters = variant.parameters or read_record(place)["details"]["training"]["parameters"]
-                variant.config = variant.config or AutoConfig.from_pretrained(place).to_diff_dict()
+                variant.parameters = variant.parameters or read_record(run)["details"]["training"]["parameters"]
+                variant.config = variant.config or AutoConfig.from_pretrained(run).to_diff_dict()
             else:
                 variant.lost[seed] = result
     return Comparison(plan, variants, tuning)
 
 
 class Work:
-    """The trainings of a comparison.
-
-    Args:
-        plan: The plan.
-        folder: Where they are kept.
-        jobs: How many run at once.
-        overwrite: Whether other runs make room for them.
-    """
+    """The trainings of a comparison in a folder, `jobs` of them in parallel."""
 
     def __init__(self, plan: Plan, folder: Path, jobs: int, *, overwrite: bool):
         self.plan, self.folder = plan, folder
         self.runner = Runner(plan, folder, jobs, overwrite=overwrite)
 
-    def place(self, kind: str, name: str) -> Path:
+    def run_folder(self, kind: str, name: str) -> Path:
         """Return the folder of a training."""
         return self.folder / kind / name
 
     def job(self, kind: str, name: str, variant: str, *options: Mapping[str, Any]) -> Job:
         """Return a training of a variant."""
-        place = {"output_dir": str(self.place(kind, name))}
-        return Job(f"{kind}-{name}", self.plan.options(variant, *options, place))
+        output = {"output_dir": str(self.run_folder(kind, name))}
+        return Job(f"{kind}-{name}", self.plan.options(variant, *options, output))
 
     def measure(self) -> dict[str, Options]:
-        """Train a few steps of each variant, if the budget or equal sizes ask for it; return what makes them equal.
-
-        Raises:
-            ValueError: They could not be trained, the budget is too small, or no width makes variants equal.
-        """
+        """Train a few steps of each variant, if the budget or equal sizes ask for it; return what makes them equal."""
         added: dict[str, Options] = {name: {} for name in self.plan.variants}
         counted = self.plan.budget in ("tokens", "flops")
         if self.plan.equal is None and not counted:
@@ -139,10 +124,16 @@ class Work:
     def _widths(self, record: Mapping[str, Any]) -> dict[str, Options]:
         """Return the overrides that make each variant as large as the baseline, of which there is a record."""
         added: dict[str, Options] = {self.plan.baseline: {}}
-        measure = equal_measure(str(self.plan.equal), self.plan.task, record["details"]["data"]["train"])
-        target = measure(AutoConfig.from_pretrained(self.place("measured", self.plan.baseline)))
+        stats, task = record["details"]["data"]["train"], self.plan.task
+
+        def measure(config: Any) -> float:
+            if self.plan.equal == "flops":
+                return flops_of_row(config, task, *row_lengths(stats, config))
+            return build_on_meta(config, TASKS[task].auto_class.from_config).num_parameters()
+
+        target = measure(AutoConfig.from_pretrained(self.run_folder("measured", self.plan.baseline)))
         for name in self.plan.variants.keys() - added.keys():
-            config = AutoConfig.from_pretrained(self.place("measured", name))
+            config = AutoConfig.from_pretrained(self.run_folder("measured", name))
             try:
                 added[name] = {"overrides": {"intermediate_size": matched_size(config, measure, target)}}
             except ValueError as error:
@@ -150,11 +141,7 @@ class Work:
         return added
 
     def tune(self, added: Mapping[str, Options]) -> tuple[Tuning, dict[str, Options]]:
-        """Train each variant with each value, with other seeds; return the mean scores and the best values.
-
-        Raises:
-            ValueError: No choice of a variant came to a score.
-        """
+        """Train each variant with each value, with other seeds; return the mean scores and the best values."""
         grid = self.plan.grid()
         choices = {name: tuple(merged(added[name], options) for options in grid) for name in self.plan.variants}
         found = self.train("tuning", choices, self.plan.tuning_seeds)
@@ -178,11 +165,7 @@ class Work:
     def train(
         self, kind: str, choices: Mapping[str, Sequence[Options]], seeds: Sequence[int]
     ) -> dict[tuple[str, int, int], Result | Outcome]:
-        """Train variants with one choice of options each, or with several.
-
-        Returns:
-            What the runs came to, by variant, number of the choice, and seed.
-        """
+        """Train variants with choices of options; return the results by variant, number of the choice and seed."""
         jobs: dict[tuple[str, int, int], Job] = {}
         for seed, variant in product(seeds, self.plan.variants):  # a machine that slows down does so for all variants
             for number, options in enumerate(choices[variant]):

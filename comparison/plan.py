@@ -45,7 +45,7 @@ TUNING_SEEDS = (101,)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared.
+    """A comparison that is asked for.
 
     Attributes:
         program: The training program.
@@ -77,7 +77,7 @@ class Plan:
 
     @property
     def task(self) -> TaskName:
-        """What the models do."""
+        """The task of the models."""
         return self.arguments.get("objective", PROGRAMS[self.program].tasks()[0])
 
     @property
@@ -97,13 +97,13 @@ class Plan:
 
 def merged(*parts: Mapping[str, Any]) -> Options:
     """Return options of which later ones win, fields of the configuration one by one."""
-    found: Options = {}
+    together: Options = {}
     for options in parts:
-        overrides = fields_of(found.get("overrides")) | fields_of(options.get("overrides"))
-        found |= options
+        overrides = fields_of(together.get("overrides")) | fields_of(options.get("overrides"))
+        together |= options
         if overrides:
-            found["overrides"] = overrides
-    return found
+            together["overrides"] = overrides
+    return together
 
 
 def fields_of(overrides: Any) -> Options:
@@ -114,32 +114,42 @@ def fields_of(overrides: Any) -> Options:
     return {word.partition("=")[0]: yaml.safe_load(word.partition("=")[2]) for word in words}
 
 
-def read_plan(path: Path, **given: Any) -> Plan:
+def read_plan(path: Path, **replaced: Any) -> Plan:
     """Return the plan of a file.
 
     Args:
         path: A YAML or JSON file with the keys `KEYS`.
-        **given: Keys with values that replace those of the file; None for none.
+        **replaced: Keys with values that replace those of the file; None for none.
 
     Raises:
         ValueError: A key is missing, unknown or has a value that cannot be.
     """
-    content = read_settings(path) | {name: value for name, value in given.items() if value is not None}
+    content = read_settings(path) | {name: value for name, value in replaced.items() if value is not None}
     for key in content:
         if key not in KEYS:
             raise ValueError(f"{path}: unknown key {key!r}; choose from {', '.join(KEYS)}")
     program = one_of(path, "program", content.get("program"), PROGRAMS)
-    variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in _variants(path, content)}
+    given = content.get("variants")
+    named = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
+    if len(named) < 2:
+        raise ValueError(f"{path}: variants: {len(named)} given; a comparison needs two or more")
+    for name in named:
+        if not str(name).translate(dict.fromkeys(map(ord, "-_."))).isalnum():
+            raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
+    variants = {str(name): mapping(path, f"variants: {name}", value) for name, value in named.items()}
     arguments = mapping(path, "arguments", content.get("arguments"))
-    tune = {name: _values(path, name, values) for name, values in mapping(path, "tune", content.get("tune")).items()}
+    tune = mapping(path, "tune", content.get("tune"))
+    for name, values in tune.items():
+        if not isinstance(values, list) or len(values) < 2:
+            raise ValueError(f"{path}: tune: {name}: {values!r}; it must be a list of two values or more")
     seeds = _seeds(path, "seeds", content.get("seeds", SEEDS))
     tuning_seeds = _seeds(path, "tuning_seeds", content.get("tuning_seeds", TUNING_SEEDS))
     if tune and set(seeds) & set(tuning_seeds):
         raise ValueError(
             f"{path}: tuning_seeds: {list(tuning_seeds)}; none of them may be among the seeds {list(seeds)}"
         )
-    for where, options in {"arguments": arguments, **variants, "tune": tune}.items():
-        _check_names(path, where, options, equal=content.get("equal"))
+    for section, options in {"arguments": arguments, **variants, "tune": tune}.items():
+        _check_names(path, section, options, equal=content.get("equal"))
     unit, amount = _budget(path, content.get("budget"))
     equal = content.get("equal")
     return Plan(
@@ -157,16 +167,16 @@ def read_plan(path: Path, **given: Any) -> Plan:
     )
 
 
-def _check_names(path: Path, where: str, options: Options, *, equal: str | None) -> None:
-    """Raise ValueError for options that a plan cannot give in this place."""
+def _check_names(path: Path, section: str, options: Options, *, equal: str | None) -> None:
+    """Raise ValueError for options that a section of a plan cannot give."""
     for name in (given.replace("-", "_") for given in options):
         if name in RESERVED:
-            raise ValueError(f"{path}: {where}: {name} is the comparison's to set (budget, seeds, folder)")
-        if name == "objective" and where != "arguments":
+            raise ValueError(f"{path}: {section}: {name} is the comparison's to set (budget, seeds, folder)")
+        if name == "objective" and section != "arguments":
             raise ValueError(
-                f"{path}: {where}: objective: scores of two objectives do not compare; give it in arguments"
+                f"{path}: {section}: objective: scores of two objectives do not compare; give it in arguments"
             )
-        if equal and where == "tune" and name.startswith(MODEL_OPTIONS):
+        if equal and section == "tune" and name.startswith(MODEL_OPTIONS):
             raise ValueError(f"{path}: tune: {name} changes the size that `equal: {equal}` keeps; give one of them")
 
 
@@ -182,17 +192,6 @@ def mapping(path: Path, key: str, value: Any) -> Options:
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{path}: {key}: it must be a mapping of options to values, not {value!r}")
     return dict(value or {})
-
-
-def _variants(path: Path, content: Options) -> Any:
-    given = content.get("variants")
-    variants = mapping(path, "variants", read_settings(path.parent / given) if isinstance(given, str) else given)
-    if len(variants) < 2:
-        raise ValueError(f"{path}: variants: {len(variants)} given; a comparison needs two or more")
-    for name in variants:
-        if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum():
-            raise ValueError(f"{path}: variants: {name!r} names folders: letters, digits, '-', '_' and '.' only")
-    return variants.items()
 
 
 def _budget(path: Path, value: Any) -> tuple[str, float]:
@@ -212,21 +211,11 @@ def _budget(path: Path, value: Any) -> tuple[str, float]:
 
 
 def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
-    if (
-        not isinstance(value, Sequence)
-        or not value
-        or not all(isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 for seed in value)
-    ):
+    if not isinstance(value, Sequence) or not value or not all(type(seed) is int and seed >= 0 for seed in value):
         raise ValueError(f"{path}: {key}: {value!r}; it must be a list of whole numbers, 0 or more")
     if len(set(value)) < len(value):
         raise ValueError(f"{path}: {key}: {value!r}; a seed is given twice")
     return tuple(value)
-
-
-def _values(path: Path, name: str, values: Any) -> list[Any]:
-    if not isinstance(values, list) or len(values) < 2:
-        raise ValueError(f"{path}: tune: {name}: {values!r}; it must be a list of two values or more")
-    return values
 
 
 def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:

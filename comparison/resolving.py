@@ -31,12 +31,8 @@ from vanillaformer.training.tokenizers import prepare_tokenizers
 from .plan import FIXED, Options, Plan, fields_of
 
 
-def parsed(program: str, options: Options, where: str) -> Arguments:
-    """Return options as the program reads them from a settings file.
-
-    Raises:
-        ValueError: An option is unknown or has a value that it cannot have.
-    """
+def parsed(program: str, options: Options, source: str) -> Arguments:
+    """Return options as the program reads them from a settings file; raise ValueError for one that it refuses."""
     with TemporaryDirectory() as folder, redirect_stderr(StringIO()) as printed:
         path = Path(folder) / "settings.yaml"
         path.write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -46,7 +42,7 @@ def parsed(program: str, options: Options, where: str) -> Arguments:
             message = printed.getvalue().strip().rpartition("error: ")[2]
         except ValueError as error:
             message = str(error)
-    raise ValueError(f"{where}: {message.removeprefix(f'{path}: ')}")
+    raise ValueError(f"{source}: {message.removeprefix(f'{path}: ')}")
 
 
 def checked(plan: Plan) -> dict[str, Arguments]:
@@ -77,19 +73,13 @@ def checked(plan: Plan) -> dict[str, Arguments]:
 
 
 def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:
-    """Raise ValueError if the score is a mean over tokens and runs have other tokens.
-
-    Args:
-        plan: The plan.
-        tokenizers: What identifies the tokenizer, by variant or run.
-    """
+    """Raise ValueError if the score is a mean over tokens, and the tokenizers of variants or runs differ."""
     first = next(iter(tokenizers), None)
     other = next((name for name, tokenizer in tokenizers.items() if tokenizer != tokenizers.get(first or "")), None)
     if other is None or not plan.score.per_token or {"tokens", "texts"}.isdisjoint(TASKS[plan.task].predicts):
         return
-    fair = [
-        score.name for score in scores_of(plan.task) if score.greater_is_better is not None and not score.per_token
-    ]
+    rankings = [score for score in scores_of(plan.task) if score.greater_is_better is not None]
+    fair = [score.name for score in rankings if not score.per_token]
     instead = f"choose {', '.join(fair)}, " if fair else ""
     raise ValueError(
         f"score: {plan.score.name} is a mean over tokens, and does not compare the tokenizers of {first} and {other}: "
@@ -136,10 +126,10 @@ def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str,
             given |= {*OPTIONS["tokenizer"], *lengths}
         elif args.tokenizer_args != first.tokenizer_args:
             given |= {*lengths}
-        own = {
+        options = {
             option: value for option, value in chosen.items() if given.isdisjoint((option, *INSTEAD.get(option, ())))
         }
-        found[name] = own if model.preset or model.model_name_or_path else own | {"overrides": fields}
+        found[name] = options if model.preset or model.model_name_or_path else options | {"overrides": fields}
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to, read from their folders."""
+"""Results of the runs of a comparison, read from their folders."""
 
 import json
 import math
@@ -86,8 +86,8 @@ class VariantResult:
     @property
     def speed(self) -> float | None:
         """Tokens per second, the mean over the runs that were trained in one go."""
-        found = [run.consumed["tokens"] / run.seconds for run in self.runs if run.whole]
-        return mean(found) if found else None
+        speeds = [run.consumed["tokens"] / run.seconds for run in self.runs if run.whole]
+        return mean(speeds) if speeds else None
 
     def curve(self, name: str) -> list[tuple[int, float]]:
         """Return the steps and values of a curve, each the mean over the runs."""
@@ -96,7 +96,7 @@ class VariantResult:
     def rises(self) -> tuple[float, float] | None:
         """Return the lowest mean validation loss and that at the end, if the loss of every run has risen since."""
         points = self.curve("loss")
-        lowest = min(range(len(points)), key=lambda place: points[place][1], default=0)
+        lowest = min(range(len(points)), key=lambda index: points[index][1], default=0)
         if not points or any(curve[-1][1] <= 1.01 * curve[lowest][1] for curve in self._curves("loss")):
             return None
         return points[lowest][1], points[-1][1]
@@ -125,10 +125,11 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
         return lost("failed", f"its record has no {plan.score.name}")
     if not math.isfinite(score):
         return lost("diverged", f"its {plan.score.name} is {score}")
-    if why := off_budget(
-        plan, spent_of_budget(folder) if plan.budget == "seconds" else details["consumed"][plan.budget]
-    ):
-        return lost("unequal", why)
+    spent = spent_of_budget(folder) if plan.budget == "seconds" else details["consumed"][plan.budget]
+    tolerance = TOLERANCE.get(plan.budget, COUNTED) * plan.amount
+    if abs(spent - plan.amount) > tolerance:
+        low, high = plan.amount - tolerance, plan.amount + tolerance
+        return lost("unequal", f"it took {spent:,.6g} {plan.budget}; {low:,.6g} to {high:,.6g} are allowed")
     if why := divergence(history, details.get("baselines", {})):
         return lost("diverged", why)
     return Result(
@@ -141,15 +142,6 @@ def read_result(plan: Plan, folder: Path, seed: int, outcome: Outcome) -> Result
         memory=outcome.memory,
         curves={name: curve(history, f"eval_{name}") for name in ("loss", plan.score.name)},
     )
-
-
-def off_budget(plan: Plan, counted: float) -> str:
-    """Return in words how a run missed the budget; nothing if it kept it."""
-    tolerance = TOLERANCE.get(plan.budget, COUNTED) * plan.amount
-    if abs(counted - plan.amount) <= tolerance:
-        return ""
-    low, high = plan.amount - tolerance, plan.amount + tolerance
-    return f"it took {counted:,.6g} {plan.budget}; {low:,.6g} to {high:,.6g} are allowed"
 
 
 def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str, float]]) -> str:
@@ -174,5 +166,4 @@ def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str,
 
 def curve(history: Sequence[dict[str, Any]], name: str) -> list[tuple[int, float]]:
     """Return the steps and values of what was logged by a name."""
-    found = {entry["step"]: float(entry[name]) for entry in history if name in entry}
-    return sorted(found.items())
+    return sorted({entry["step"]: float(entry[name]) for entry in history if name in entry}.items())

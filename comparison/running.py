@@ -145,8 +145,7 @@ class Runner:
 
     def _ended(self, job: Job) -> Outcome | None:
         """Return how a job ended, if it has and would end in the same way again."""
-        found = self._read("outcomes", job)
-        earlier = Outcome(**found) if found else None
+        earlier = Outcome(**noted) if (noted := self._read("outcomes", job)) else None
         if earlier is None or earlier.state == "failed":
             return None
         return earlier if earlier.state == "diverged" or _record(job).get("finished") else None
@@ -208,7 +207,9 @@ class Runner:
             return Outcome("failed", "not started", 0.0, 0.0)
         start = time.monotonic()
         code, memory = self.execute(job, self._file("settings", job).resolve())
-        message = "" if code == 0 else last_line(self._file("logs", job))
+        log = self._file("logs", job).read_text(encoding="utf-8", errors="replace") if code else ""
+        lines = [line.strip() for line in log.splitlines() if line.strip()]
+        message = "" if code == 0 else lines[-1] if lines else "it printed nothing"
         state: State = "finished"
         if code:
             state = "diverged" if any(word in message for word in DIVERGED) else "failed"
@@ -239,17 +240,12 @@ class Runner:
     def _note_start(self, job: Job, settings: Path, pid: int) -> None:
         """Note which process works in a folder, and of which version."""
         created = psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0
-        note = {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
-        self._write("started", job, note)
+        self._write(
+            "started", job, {"pid": pid, "created": created, "settings": str(settings), "version": __version__}
+        )
 
 
 def _record(job: Job) -> dict[str, Any]:
-    """Return the record of the run in the folder of a job; nothing if there is none."""
+    """Return the record of the run in the folder of a job, an empty one without a run."""
     path = job.folder / RECORD
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
-def last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty."""
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else "it printed nothing"

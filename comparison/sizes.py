@@ -32,13 +32,6 @@ def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
     return stats.get("mean length") or math.prod(config.grid), 0.0
 
 
-def equal_measure(equal: str, task: TaskName, stats: dict[str, Any]) -> Callable[[Any], float]:
-    """Return what has to be equal in all variants, as a function of a config."""
-    if equal == "parameters":
-        return lambda config: build_on_meta(config, TASKS[task].auto_class.from_config).num_parameters()
-    return lambda config: flops_of_row(config, task, *row_lengths(stats, config))
-
-
 def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
     """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target."""
     size = config.intermediate_size

@@ -1,4 +1,4 @@
-"""What a few seeds tell: intervals of a mean by Student's t, and variants against a baseline by Dunnett's test.
+"""Statistics of a few seeds: intervals of a mean by Student's t, and variants against a baseline by Dunnett's test.
 
 With three to five seeds a bootstrap's "95 %" interval holds the mean 75 to 83 times in 100, and five uncorrected tests
 find a difference that is not there in one comparison of five; t intervals and Dunnett's test keep what they promise.
@@ -81,8 +81,8 @@ def against_baseline(scores: Mapping[str, Sequence[float]], baseline: str) -> di
     found = {name: welch(values, control, len(tested), alone=True) for name, values in alone.items()}
     if any(np.ptp(values) > 0 for values in (control, *together.values())) and together:
         for name, test in dunnett(together, control, len(tested)).items():
-            own = welch(together[name], control, math.sqrt(len(tested)))
-            low, high, p = min(test.low, own.low), max(test.high, own.high), max(test.p, own.p)
+            single = welch(together[name], control, math.sqrt(len(tested)))
+            low, high, p = min(test.low, single.low), max(test.high, single.high), max(test.p, single.p)
             found[name] = Test(test.difference, low, high, p)
     return {name: found[name] for name in tested if name in found}
 

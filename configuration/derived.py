@@ -10,24 +10,19 @@ from .options import NORM_CHOICES, PLACEMENT_CHOICES
 Fields = dict[str, Any]
 
 
-def even_share(config: BlockFields) -> int | None:
-    """Return the width of a head if the heads divide the model's width."""
-    width, rest = divmod(config.hidden_size, config.num_attention_heads)
-    return None if rest else width
-
-
-def published_initialization(config: BlockFields) -> str:
-    """Return the initialization that the placement was published with, or the model type's."""
-    return PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
-
-
 # Values of the fields that are left at `None`
 DERIVED: dict[str, Callable[[Any], Any]] = {
     "num_key_value_heads": lambda config: config.num_attention_heads,
-    "head_dim": even_share,
+    # left at `None` if the heads do not divide the model's width
+    "head_dim": lambda config: (
+        None if config.hidden_size % config.num_attention_heads else config.hidden_size // config.num_attention_heads
+    ),
     "intermediate_size": lambda config: 4 * config.hidden_size,
     "norm_bias": lambda config: NORM_CHOICES[config.norm].has_bias,
-    "initialization": published_initialization,
+    # the one that the placement was published with, or the model type's
+    "initialization": lambda config: (
+        PLACEMENT_CHOICES[config.norm_placement].initialization or config.default_initialization
+    ),
 }
 
 

@@ -57,7 +57,10 @@ def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) ->
     Raises:
         ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
     """
-    head = our_head(model)
+    heads = {model_class: head for heads in OUR_CLASSES.values() for head, model_class in heads.items()}
+    if type(model) not in heads:
+        raise ValueError(f"{type(model).__name__} is not one of the models that can be converted to a native one")
+    head = heads[type(model)]
     chosen, found = choose_architecture(model.config, head, architecture)
     ours = convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
     native = chosen.native_model(found.config, head, model.dtype)
@@ -112,21 +115,8 @@ def nearest(fits: dict[str, Fit], config: BlockConfig, head: str, number: int = 
     return " | ".join(f"{name}: {'; '.join(fits[name].mismatches)}" for name in ranked)
 
 
-def our_head(model: PreTrainedModel) -> str:
-    """Return the head of one of our models."""
-    for heads in OUR_CLASSES.values():
-        for head, model_class in heads.items():
-            if type(model) is model_class:
-                return head
-    raise ValueError(f"{type(model).__name__} is not one of the models that can be converted to a native one")
-
-
 def architecture_of(config: PreTrainedConfig) -> Architecture:
-    """Return the architecture of a native config.
-
-    Raises:
-        ValueError: It is not one of `ARCHITECTURES`.
-    """
+    """Return the architecture of a native config; raise ValueError if it is not one of `ARCHITECTURES`."""
     if isinstance(config, VanillaConfig):
         raise ValueError(f"model_type={config.model_type!r} is one of ours already, not native")
     if config.model_type not in ARCHITECTURES:

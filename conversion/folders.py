@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 import transformers
@@ -19,9 +19,9 @@ from vanillaformer.hub.weights import read_json
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
-from .convert import architecture_of, from_native, to_native
+from .convert import from_native, to_native
 from .tokens import ordinary_tokens, start_token
-from .training_settings import lost_from_native, lost_to_native
+from .training_settings import lost_settings
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
@@ -63,7 +63,15 @@ def convert_folder(
         origin = saved_folder(source, revision, "SRC")
         carried = carried_files(origin)
         ours = from_native(origin) if back else load_ours(origin)
-        native = load_native_folder(origin) if back else to_native(ours, to)
+        if back:
+            architectures = open_config(origin).architectures
+            if not architectures:
+                raise ValueError(
+                    f"{origin / CONFIG}: architectures={architectures!r} must name the model's class"
+                )
+            native = load(getattr(transformers, architectures[0]), origin)
+        else:
+            native = to_native(ours, to)
         before, after = (native, ours) if back else (ours, native)
         error = logit_error(after, before)
         limit = TOLERANCE if before.dtype in (torch.float32, torch.float64) else HALF_TOLERANCE
@@ -78,18 +86,11 @@ def convert_folder(
             f"Converted by vanillaformer from the {type(before).__name__} in `{Path(source).name}`: a "
             f"{type(after).__name__} that computes the same."
         )
-        add_to_card(carried.get(CARD), folder, "Converted", note)
+        if CARD in carried:
+            card = carried[CARD].read_text(encoding="utf-8").rstrip("\n")
+            (folder / CARD).write_text(f"{card}\n\n## Converted\n\n{note}\n", encoding="utf-8")
     lost = lost_settings(ours, native, back)
     return Conversion(type(before).__name__, type(after).__name__, after.num_parameters(), error, names, lost)
-
-
-def lost_settings(ours: VanillaPreTrainedModel, native: PreTrainedModel, back: bool = False) -> list[str]:
-    """Return the settings of training that a conversion to native, or `back`, has changed."""
-    architecture = architecture_of(native.config)
-    head = architecture.head_of(type(native).__name__)
-    if back:
-        return lost_from_native(architecture, native.config, ours.config, head)
-    return lost_to_native(architecture, ours.config, native.config, head)
 
 
 def load_ours(folder: Path) -> VanillaPreTrainedModel:
@@ -108,20 +109,8 @@ def load_ours(folder: Path) -> VanillaPreTrainedModel:
     return load(classes[name], folder)
 
 
-def load_native_folder(folder: Path) -> PreTrainedModel:
-    """Return the native model of a folder with the head that it was saved with."""
-    architectures = open_config(folder).architectures
-    if not architectures:
-        raise ValueError(f"{folder / 'config.json'}: architectures must name the model's class, got {architectures!r}")
-    return load(getattr(transformers, architectures[0]), folder)
-
-
 def load(model_class: type[Model], folder: Path) -> Model:
-    """Return the model of a folder.
-
-    Raises:
-        ValueError: Weights are missing, left over or damaged.
-    """
+    """Return the model of a folder; raise ValueError if weights are missing, left over or damaged."""
     model, report = open_model(model_class, folder, f"SRC {folder}", output_loading_info=True)
     for problem in ("missing_keys", "unexpected_keys"):
         if report[problem]:
@@ -136,16 +125,10 @@ def load(model_class: type[Model], folder: Path) -> Model:
 def logit_error(one: PreTrainedModel, other: PreTrainedModel) -> float:
     """Return the relative RMS error between two models' logits, or states without a head, on random input."""
     inputs = random_inputs(next((model for model in (one, other) if isinstance(model.config, VanillaConfig)), one))
-    first, second = (first_output(model.eval()(**inputs)).double() for model in (one, other))
+    outputs = [model.eval()(**inputs) for model in (one, other)]
+    names = ("logits", "prediction_logits", "reconstruction", "last_hidden_state")
+    first, second = (next(out[name] for name in names if out.get(name) is not None).double() for out in outputs)
     return ((first - second).norm() / second.norm()).item()
-
-
-def first_output(outputs: Any) -> torch.Tensor:
-    """Return the logits of a model's outputs, or its states."""
-    for name in ("logits", "prediction_logits", "reconstruction", "last_hidden_state"):
-        if getattr(outputs, name, None) is not None:
-            return getattr(outputs, name)
-    raise TypeError(f"{type(outputs).__name__} has neither logits nor states")
 
 
 def random_inputs(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -185,11 +168,10 @@ def random_words(config: PreTrainedConfig, vocabulary: int, batch: int, length: 
 def carried_files(origin: Path) -> dict[str, Path]:
     """Return the files of tokenizers, image processor, templates, license and card, by their path in a model's folder.
 
-    Raises:
-        ValueError: One of them or a config is a link out of the folder, to a file that may be private.
+    ValueError: one of them or a config is a link out of the folder, to a file that may be private.
     """
-    found = matching_files(origin, (CONFIG, GENERATION, *TOKENIZERS, *CARRIED))
-    return {name: path for name, path in sorted(found.items()) if name not in (CONFIG, GENERATION)}
+    files = matching_files(origin, (CONFIG, GENERATION, *TOKENIZERS, *CARRIED))
+    return {name: path for name, path in sorted(files.items()) if name not in (CONFIG, GENERATION)}
 
 
 def carry(files: dict[str, Path], folder: Path, model: PreTrainedModel) -> list[str]:
@@ -223,10 +205,3 @@ def embedding_rows(path: Path) -> int:
         return 1 + max([*ids, *added], default=-1)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-
-
-def add_to_card(card: Path | None, folder: Path, heading: str, note: str) -> None:
-    """Copy the model card, if there is one, with a section on what became of the model."""
-    if card is not None:
-        text = card.read_text(encoding="utf-8").rstrip("\n")
-        (folder / CARD).write_text(f"{text}\n\n## {heading}\n\n{note}\n", encoding="utf-8")

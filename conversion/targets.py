@@ -1,34 +1,12 @@
 """Where a config can be deployed: the native architectures it fits and the engines that take it, as tables."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from vanillaformer.configuration import (
-    VanillaConfig,
-    VanillaDecoderConfig,
-    VanillaEncoderConfig,
-    VanillaEncoderDecoderConfig,
-    VanillaImageEncoderConfig,
-    VanillaRecurrentEncoderDecoderConfig,
-)
-from vanillaformer.modeling import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderForMaskedLM,
-    VanillaImageEncoderForImageClassification,
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-)
+from vanillaformer.configuration import VanillaConfig
 
 from .convert import native_architectures
 from .exports import EXPORTERS
-
-USUAL_MODELS: dict[type[VanillaConfig], Any] = {
-    VanillaDecoderConfig: VanillaDecoderForCausalLM,
-    VanillaEncoderConfig: VanillaEncoderForMaskedLM,
-    VanillaEncoderDecoderConfig: VanillaEncoderDecoderForConditionalGeneration,
-    VanillaImageEncoderConfig: VanillaImageEncoderForImageClassification,
-    VanillaRecurrentEncoderDecoderConfig: VanillaRecurrentEncoderDecoderForConditionalGeneration,
-}
+from .mapping.architecture import OUR_CLASSES, main_head
 
 
 def targets(config: VanillaConfig) -> dict[str, list[str]]:
@@ -36,7 +14,7 @@ def targets(config: VanillaConfig) -> dict[str, list[str]]:
 
     `native` holds names that `to_native` accepts; every other key is an engine with its obstacles, if any.
     """
-    model_class = USUAL_MODELS[type(config)]
+    model_class = OUR_CLASSES[type(config)][main_head(type(config))]
     engines = {name: exporter.obstacles(model_class, config) for name, exporter in EXPORTERS.items()}
     return {"native": native_architectures(config)} | engines
 

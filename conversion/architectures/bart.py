@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
+from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import (
@@ -61,14 +61,7 @@ def read_logits_bias(model: PreTrainedModel) -> Values:
     return {} if bias is None else {"lm_head_bias": bool(bias.any())}
 
 
-def tie_to_ours(config: PreTrainedConfig) -> Values:
-    return dict.fromkeys(("tie_word_embeddings", "share_encoder_decoder_embeddings"), config.tie_word_embeddings)
-
-
-def tie_to_native(config: BlockConfig) -> Values:
-    return {"tie_word_embeddings": config.tie_word_embeddings}
-
-
+TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
 
 
@@ -79,7 +72,10 @@ def layer_drop_to_ours(config: PreTrainedConfig) -> Values:
 
 
 # One switch for the tables of source and target and the output layer
-ONE_TIE = Field(tie_to_ours, tie_to_native)
+ONE_TIE = Field(
+    to_ours=lambda config: dict.fromkeys(TIES, config.tie_word_embeddings),
+    to_native=lambda config: {"tie_word_embeddings": config.tie_word_embeddings},
+)
 
 SEQ2SEQ: tuple[Field, ...] = (
     TEXT,

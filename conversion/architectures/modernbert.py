@@ -60,10 +60,6 @@ def pooling_to_ours(config: PreTrainedConfig) -> Values:
     return {"classifier_pooling": POOLINGS[config.classifier_pooling], "classifier_norm": True}
 
 
-def pooling_to_native(config: BlockConfig) -> Values:
-    return {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"}
-
-
 # The layer in front of the output layer is named for the one in front of the classifier
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
@@ -74,7 +70,10 @@ LM_FIELDS = (
 )
 CLASSIFIER_FIELDS = (
     renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),
-    Field(pooling_to_ours, pooling_to_native),
+    Field(
+        pooling_to_ours,
+        lambda config: {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"},
+    ),
 )
 CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
 

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from transformers import PreTrainedConfig
-
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 from vanillaformer.configuration.image_encoder import image_sides
 
@@ -29,11 +27,10 @@ BLOCK: Table = {
 STACK: Table = PATCHES | TOKENS | POSITIONS | BLOCK | {"norm": "layernorm"}
 
 
-def patch_to_ours(config: PreTrainedConfig) -> Values:
-    return {"patch_size": image_sides(config.patch_size)[0]}  # of two that differ the first: it is refused
-
-
-PATCH_SIZE = Field(to_ours=patch_to_ours, to_native=lambda config: {"patch_size": config.patch_size})
+PATCH_SIZE = Field(
+    to_ours=lambda config: {"patch_size": image_sides(config.patch_size)[0]},  # of two that differ the first: refused
+    to_native=lambda config: {"patch_size": config.patch_size},
+)
 QUERY_KEY_VALUE_BIAS = Field(
     to_ours=lambda config: {"attention_bias": True if config.qkv_bias else ["o_proj"]},
     to_native=lambda config: {"qkv_bias": any(config.has_attention_bias(f"{name}_proj") for name in "qkv")},
@@ -85,17 +82,8 @@ def read_bare_options(model: Any) -> Values:
     return fields and fields | {"pooler_act": None if model.pooler is None else model.config.pooler_act}
 
 
-def bare_arguments(config: BlockConfig) -> Values:
-    """Return the arguments of a bare native model with the optional parts of ours."""
-    return mask_argument(config) | {"add_pooling_layer": config.pooler_act is not None}
-
-
-def square_to_native(config: BlockConfig) -> Values:
-    """Return the size of a square image, which some native models need."""
-    return {"image_size": image_sides(config.image_size)[0]}
-
-
-SQUARE = Field(to_ours=lambda config: {}, to_native=square_to_native)
+# A square image, which some native models need
+SQUARE = Field(to_ours=lambda config: {}, to_native=lambda config: {"image_size": image_sides(config.image_size)[0]})
 
 
 def image_heads(name: str) -> dict[str, Head]:
@@ -107,7 +95,7 @@ def image_heads(name: str) -> dict[str, Head]:
             (POOLER,),
             ignored=("pooler_act", "encoder_stride"),
             unconstrained=("pooler_act", "use_mask_token"),
-            arguments=bare_arguments,
+            arguments=lambda config: mask_argument(config) | {"add_pooling_layer": config.pooler_act is not None},
         ),
         "image": Head(
             f"{name}ForImageClassification",

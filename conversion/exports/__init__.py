@@ -68,11 +68,7 @@ def export(
 
 
 def exporter_of(engine: str) -> Exporter:
-    """Return the exporter of a name.
-
-    Raises:
-        ValueError: No exporter has that name.
-    """
+    """Return the exporter of an engine; raise ValueError if there is none of that name."""
     if engine not in EXPORTERS:
         raise ValueError(f"engine must be one of {', '.join(EXPORTERS)}, got {engine!r}")
     return EXPORTERS[engine]

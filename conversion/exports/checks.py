@@ -41,7 +41,9 @@ def check(model: Any, engine: Engine, exact: bool) -> str:
         if hasattr(model, "generate") and model.can_generate():
             return check_generation(reference, engine, exact)
         if model.main_input_name == "pixel_values":
-            return check_images(reference, engine, exact)
+            images = random_images(model.config, IMAGES)
+            pairs = zip(reference(images).logits, torch.from_numpy(engine.classify_images(images)))
+            return compare_logits(list(pairs), "images", exact)
         return check_logits(reference, engine, exact)
 
 
@@ -89,11 +91,7 @@ def check_generation(model: Any, engine: Engine, exact: bool) -> str:
 
 
 def agreement(losses: list[float], what: str, exact: bool) -> str:
-    """Report how many choices of an engine are our model's, given how much less likely each is than the best one.
-
-    Raises:
-        ValueError: They are too few.
-    """
+    """Report how many choices of an engine are our model's, given how much less likely each is than the best one."""
     equal, total = sum(loss <= (TIE if exact else NEAR) for loss in losses), len(losses)
     report = f"{equal} of {total} {what} equal" + (
         "" if exact else f" (or within {NEAR:g} of the best log-probability)"
@@ -154,18 +152,8 @@ def check_logits(model: Any, engine: Engine, exact: bool) -> str:
     return compare_logits(pairs, "rows", exact)
 
 
-def check_images(model: Any, engine: Engine, exact: bool) -> str:
-    images = random_images(model.config, IMAGES)
-    pairs = list(zip(model(images).logits, torch.from_numpy(engine.classify_images(images))))
-    return compare_logits(pairs, "images", exact)
-
-
 def compare_logits(pairs: list[tuple[torch.Tensor, torch.Tensor]], what: str, exact: bool) -> str:
-    """Report how far logits are apart, given pairs of our model's and the engine's, (labels) or (T, labels).
-
-    Raises:
-        ValueError: They are too far apart.
-    """
+    """Report how far logits are apart, given pairs of our model's and the engine's, (labels) or (T, labels)."""
     error, losses = 0.0, []
     for expected, got in pairs:
         error = max(error, ((got - expected).norm() / expected.norm().clamp(min=1e-12)).item())

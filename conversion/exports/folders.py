@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 import vanillaformer.modeling as modeling
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import limit_length, open_tokenizers, readable_length
+from vanillaformer.hub.tokenizers import open_tokenizers
 
 from ..convert import from_native
 from ..folders import carried_files
@@ -34,34 +33,18 @@ def export_folder(
         ImportError: The engine is not installed.
     """
     folder, where = saved_folder(source, revision, "SRC"), f"SRC {source}"
-    model = _load_model(folder, where)
+    architecture = next(iter(open_config(folder).architectures or []), "none")
+    if model_class := getattr(modeling, architecture, None):
+        model = open_model(model_class, folder, where, dtype=torch.float32).eval()
+    else:
+        model = from_native(folder).float().eval()
     carried_files(folder)
+    inputs: dict[str, Any] = {}
     reads_images = model.main_input_name == "pixel_values"
-    inputs = _image_processor(folder, where) if reads_images else _tokenizers(folder, model, where)
+    if reads_images and (folder / IMAGE_PROCESSOR).is_file():
+        inputs = {"image_processor": open_image_processor(folder, where)}
+    elif not reads_images and (folder / "tokenizer_config.json").is_file():
+        inputs = dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, where)))
     checked = export(model, target, engine, **inputs, quantization=quantization)
     without = "" if inputs else f", without {'an image processor' if reads_images else 'a tokenizer'}"
     return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"
-
-
-def _tokenizers(folder: Path, model: Any, where: str) -> dict[str, Any]:
-    if not (folder / "tokenizer_config.json").is_file():
-        return {}
-    tokenizers = open_tokenizers(folder, model.config, where)
-    for tokenizer in tokenizers:  # a classifier's may be shorter
-        limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(model.config) or VERY_LARGE_INTEGER))
-    return dict(zip(("tokenizer", "target_tokenizer"), tokenizers))
-
-
-def _image_processor(folder: Path, where: str) -> dict[str, Any]:
-    if not (folder / IMAGE_PROCESSOR).is_file():
-        return {}
-    return {"image_processor": open_image_processor(folder, where)}
-
-
-def _load_model(folder: Path, where: str) -> Any:
-    """Return a model of ours in float32; a native one is converted."""
-    architecture = next(iter(open_config(folder).architectures or []), "none")
-    model_class = getattr(modeling, architecture, None)
-    if model_class is None:
-        return from_native(folder).float().eval()
-    return open_model(model_class, folder, where, dtype=torch.float32).eval()

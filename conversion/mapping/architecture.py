@@ -9,6 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from vanillaformer import modeling
 from vanillaformer.configuration import (
     BlockConfig,
     VanillaConfig,
@@ -18,23 +19,6 @@ from vanillaformer.configuration import (
     VanillaImageEncoderConfig,
     VanillaRecurrentEncoderDecoderConfig,
 )
-from vanillaformer.modeling import (
-    VanillaDecoderForCausalLM,
-    VanillaDecoderForSequenceClassification,
-    VanillaDecoderModel,
-    VanillaEncoderDecoderForConditionalGeneration,
-    VanillaEncoderDecoderModel,
-    VanillaEncoderForMaskedLM,
-    VanillaEncoderForPreTraining,
-    VanillaEncoderForSequenceClassification,
-    VanillaEncoderForTokenClassification,
-    VanillaEncoderModel,
-    VanillaImageEncoderForImageClassification,
-    VanillaImageEncoderForMaskedImageModeling,
-    VanillaImageEncoderModel,
-    VanillaRecurrentEncoderDecoderForConditionalGeneration,
-    VanillaRecurrentEncoderDecoderModel,
-)
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from .fields import LABELS, Field, Values
@@ -43,29 +27,29 @@ from .tensors import Table
 # Our classes by config and head
 OUR_CLASSES: dict[type[VanillaConfig], dict[str, type[VanillaPreTrainedModel]]] = {
     VanillaDecoderConfig: {
-        "base": VanillaDecoderModel,
-        "lm": VanillaDecoderForCausalLM,
-        "sequence": VanillaDecoderForSequenceClassification,
+        "base": modeling.VanillaDecoderModel,
+        "lm": modeling.VanillaDecoderForCausalLM,
+        "sequence": modeling.VanillaDecoderForSequenceClassification,
     },
     VanillaEncoderConfig: {
-        "base": VanillaEncoderModel,
-        "lm": VanillaEncoderForMaskedLM,
-        "pretraining": VanillaEncoderForPreTraining,
-        "sequence": VanillaEncoderForSequenceClassification,
-        "token": VanillaEncoderForTokenClassification,
+        "base": modeling.VanillaEncoderModel,
+        "lm": modeling.VanillaEncoderForMaskedLM,
+        "pretraining": modeling.VanillaEncoderForPreTraining,
+        "sequence": modeling.VanillaEncoderForSequenceClassification,
+        "token": modeling.VanillaEncoderForTokenClassification,
     },
     VanillaEncoderDecoderConfig: {
-        "base": VanillaEncoderDecoderModel,
-        "lm": VanillaEncoderDecoderForConditionalGeneration,
+        "base": modeling.VanillaEncoderDecoderModel,
+        "lm": modeling.VanillaEncoderDecoderForConditionalGeneration,
     },
     VanillaImageEncoderConfig: {
-        "base": VanillaImageEncoderModel,
-        "image": VanillaImageEncoderForImageClassification,
-        "masked_image": VanillaImageEncoderForMaskedImageModeling,
+        "base": modeling.VanillaImageEncoderModel,
+        "image": modeling.VanillaImageEncoderForImageClassification,
+        "masked_image": modeling.VanillaImageEncoderForMaskedImageModeling,
     },
     VanillaRecurrentEncoderDecoderConfig: {
-        "base": VanillaRecurrentEncoderDecoderModel,
-        "lm": VanillaRecurrentEncoderDecoderForConditionalGeneration,
+        "base": modeling.VanillaRecurrentEncoderDecoderModel,
+        "lm": modeling.VanillaRecurrentEncoderDecoderForConditionalGeneration,
     },
 }
 CLASSIFIERS = ("sequence", "token", "image")
@@ -152,11 +136,7 @@ class Architecture:
     finish: Callable[[PreTrainedModel, BlockConfig], None] = lambda model, config: None
 
     def head_of(self, model_class_name: str) -> str:
-        """Return the head of a native class.
-
-        Raises:
-            ValueError: It has no counterpart among ours.
-        """
+        """Return the head of a native class; raise ValueError if it has no counterpart among ours."""
         for head, entry in self.heads.items():
             if entry.native_class == model_class_name:
                 return head

@@ -1,5 +1,6 @@
 """The canonical form of a config: two configs with the same form compute the same function."""
 
+import copy
 import dataclasses
 import math
 from typing import Any
@@ -19,8 +20,7 @@ from vanillaformer.modeling.parts.residual import RESIDUALS
 
 # Fields that change how a model is trained, started or called, but not what it computes from its weights
 NEUTRAL_FIELDS = {
-    "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop",
-    "drop_path_rate",
+    "dropout", "attention_dropout", "activation_dropout", "classifier_dropout", "layer_drop", "drop_path_rate",
     "initialization", "initializer_range", "use_cache", "is_encoder_decoder", "decoder_vocab_size", "architectures",
     "dtype", "transformers_version", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "id2label",
     "label2id", "problem_type",
@@ -113,22 +113,17 @@ def _layers(config: BlockConfig) -> dict[str, Any]:
     if config.position_embedding_type == "rotary":
         rotary = [config.is_rotary_layer(layer) for layer in range(len(types["layer_types"]))]
         form["rotary_layers"] = None if all(rotary) else rotary
-        ropes = {layer_type: _rope(config, layer_type) for layer_type in sorted(used)}
+        ropes = {layer_type: copy.deepcopy(config.rope_of(layer_type)) for layer_type in sorted(used)}
+        for parameters in filter(None, ropes.values()):
+            rotated = int(config.head_dim * parameters.get("partial_rotary_factor", 1.0))
+            parameters["partial_rotary_factor"] = rotated / config.head_dim
         one, *others = ropes.values()
         form["rope_parameters"] = one if all(other == one for other in others) else ropes
     return form
 
 
-def _rope(config: BlockConfig, layer_type: str) -> dict[str, Any] | None:
-    parameters = config.rope_of(layer_type)
-    if parameters is None:
-        return None
-    part = parameters.get("partial_rotary_factor", 1.0)
-    return {**parameters, "partial_rotary_factor": int(config.head_dim * part) / config.head_dim}
-
-
 def equal(one: Any, other: Any) -> bool:
-    """Whether two values of a field are the same but for rounding."""
+    """Return whether two values of a field are the same but for rounding."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, int | float) and isinstance(other, int | float) and not isinstance(one, bool):

@@ -49,6 +49,6 @@ def reordered(name: str, tensor: torch.Tensor, layout: str, new_layout: str) -> 
     for axis in WIDTH_AXES[module]:
         if axis < tensor.ndim:
             parts = tensor.chunk(SIDE_BY_SIDE.get(module, 1), dim=axis)
-            places = order(layout, new_layout, parts[0].shape[axis]).to(tensor.device)
-            tensor = torch.cat([part.index_select(axis, places) for part in parts], dim=axis)
+            indices = order(layout, new_layout, parts[0].shape[axis]).to(tensor.device)
+            tensor = torch.cat([part.index_select(axis, indices) for part in parts], dim=axis)
     return tensor

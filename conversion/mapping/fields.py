@@ -56,19 +56,15 @@ TEXT = optional("pad_token_id", "bos_token_id", "eos_token_id")
 LABELS = optional("id2label", "label2id", "problem_type")
 
 
-def head_width(config: PreTrainedConfig) -> int:
-    """Return the width of a head, by default the model's width divided by the number of heads."""
-    width = getattr(config, "head_dim", None)
-    return width or config.hidden_size // config.num_attention_heads
-
-
-def _extra_head_width(config: BlockConfig) -> Values:
-    usual = config.head_dim * config.num_attention_heads == config.hidden_size
-    return {} if usual else {"head_dim": config.head_dim}
-
-
 # The native code reads an attribute `head_dim` that its config does not declare
-HEAD_DIM = Field(to_ours=lambda config: {"head_dim": head_width(config)}, to_native=_extra_head_width)
+HEAD_DIM = Field(
+    to_ours=lambda config: {
+        "head_dim": getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    },
+    to_native=lambda config: (
+        {} if config.head_dim * config.num_attention_heads == config.hidden_size else {"head_dim": config.head_dim}
+    ),
+)
 # The width of a head follows from the others: ours must be that one
 DERIVED_HEAD_DIM = Field(
     to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads}, to_native=lambda config: {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -52,24 +51,19 @@ def expand_table(
 ) -> list[Link]:
     """Return the links of a table for a number of layers, with a prefix on either side's names."""
     links = []
+    depths = [stage.depth for stage in getattr(config, "stages", [])] or [1]
+    blocks = [(stage, block) for stage, depth in enumerate(depths) for block in range(depth)]
     for names, target in table.items():
         native_name, kind = target if isinstance(target, tuple) else (target, SAME)
         our_names = (names,) if isinstance(names, str) else names
         for layer in range(layers if "{layer}" in our_names[0] else 1):
+            in_layer = native_name.replace("{layer}", str(layer))
+            if "{stage}" in in_layer:
+                in_layer = in_layer.format(**dict(zip(("stage", "block"), blocks[layer])))
             for suffix in [""] if our_names[0].endswith((".weight", ".bias")) else [".weight", ".bias"]:
                 full = tuple(f"{ours}{name}{suffix}".replace("{layer}", str(layer)) for name in our_names)
-                full_native = f"{native}{in_stage(native_name, layer, config)}{suffix}".replace("{layer}", str(layer))
-                links += Link(full, full_native, kind).by_head(config)
+                links += Link(full, f"{native}{in_layer}{suffix}", kind).by_head(config)
     return links
-
-
-def in_stage(name: str, layer: int, config: Any) -> str:
-    """Return a name with the numbers of a layer's stage and of the layer in it, if the name has stages."""
-    if "{stage}" not in name:
-        return name
-    depths = [stage.depth for stage in config.stages] if config else [1]
-    stage, block = [(stage, block) for stage, depth in enumerate(depths) for block in range(depth)][layer]
-    return name.format(stage=stage, block=block)
 
 
 def present_links(links: Iterable[Link], ours: Collection[str], native: Collection[str]) -> list[Link]:

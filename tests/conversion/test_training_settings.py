@@ -5,7 +5,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration, preset
 from vanillaformer.conversion import from_native, to_native
-from vanillaformer.conversion.folders import lost_settings
+from vanillaformer.conversion.training_settings import lost_settings
 from vanillaformer.scripts import convert
 
 ENDS = {"bos_token_id": 2, "eos_token_id": 3}

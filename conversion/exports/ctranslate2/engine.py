@@ -41,8 +41,11 @@ class CTranslate2Engine(Engine):
         self.divides = self.generates and device == "cpu" and self.config.position_embedding_type != "alibi"
         self.runner(self.divides)
         if not self.generates:
-            model_class = model_class_of(read_record(folder))
-            self.head = load_head(model_class, self.config, folder, StatesOfEngine(self.states))
+            with torch.device("meta"):
+                self.head = model_class_of(read_record(folder))(self.config)
+            self.head.model = StatesOfEngine(self.states)
+            self.head.load_state_dict(load_file(folder / HEAD), assign=True)
+            self.head.eval()
 
     def close(self) -> None:
         """Forget the loaded model, and what was prepared in it; it is loaded again when it is needed."""
@@ -180,15 +183,6 @@ def groups(prompts: Rows, by_word: bool, num_beams: int) -> list[list[int]]:
         return [[number] for number in numbers]
     kinds = [len(prompt) if num_beams > 1 else len(prompt) == 1 for prompt in prompts]
     return [[number for number in numbers if kinds[number] == kind] for kind in dict.fromkeys(kinds)]
-
-
-def load_head(model_class: Any, config: Any, folder: Path, stack: StatesOfEngine) -> torch.nn.Module:
-    """Return our model class with the engine in place of its stack."""
-    with torch.device("meta"):
-        model = model_class(config)
-    model.model = stack
-    model.load_state_dict(load_file(folder / HEAD), assign=True)
-    return model.eval()
 
 
 def read_vocabularies(folder: Path) -> tuple[list[str], list[str]]:

@@ -101,4 +101,4 @@ class LlamaCppEngine(Engine):
         llama = self.context(len(row), keep_logits=True)
         llama.eval(row)
         logits = torch.from_numpy(np.array(llama.scores[: len(row)])).log_softmax(-1)
-        return [logits[len(prompt) - 1 + place, token].item() for place, token in enumerate(more)]
+        return [logits[len(prompt) - 1 + index, token].item() for index, token in enumerate(more)]

@@ -20,16 +20,21 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
     """Return the fields on the tokenizer, by key."""
     if tokenizer is None:
         return {"tokenizer.ggml.model": "none"}
-    whole = json.loads(tokenizer_json(tokenizer))
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is not from the tokenizers library")
+    whole = json.loads(backend.to_str())
     check(whole, len(tokenizer), config.vocab_size)
-    names, kinds = tokens_of(tokenizer, whole, config.vocab_size)
+    known = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
+    added = {token["id"]: CONTROL if token["special"] else USER_DEFINED for token in whole["added_tokens"]}
+    rows = range(config.vocab_size)
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in whole["model"]["merges"]]
     encoded = tokenizer("a")["input_ids"]
     fields: Fields = {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre_tokenizer_of(whole),
-        "tokenizer.ggml.tokens": names,
-        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.tokens": [known.get(token, f"[PAD{token}]") for token in rows],
+        "tokenizer.ggml.token_type": [added.get(token, NORMAL) if token in known else UNUSED for token in rows],
         "tokenizer.ggml.merges": merges,
         "tokenizer.ggml.add_bos_token": encoded[0] == tokenizer.bos_token_id,
         "tokenizer.ggml.add_eos_token": encoded[-1] == tokenizer.eos_token_id,
@@ -40,14 +45,6 @@ def vocabulary_fields(tokenizer: PreTrainedTokenizerBase | None, config: Any) ->
     if isinstance(getattr(tokenizer, "chat_template", None), str):
         fields["tokenizer.chat_template"] = tokenizer.chat_template
     return fields
-
-
-def tokenizer_json(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the description of a tokenizer of the tokenizers library."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ValueError(f"GGUF: the tokenizer {type(tokenizer).__name__} is not from the tokenizers library")
-    return backend.to_str()
 
 
 def check(whole: dict[str, Any], tokens: int, vocab_size: int) -> None:
@@ -88,13 +85,3 @@ def pre_tokenizer_of(whole: dict[str, Any]) -> str | None:
         return "starcoder"
     is_llama3 = before[0].get("type") == "Split" and before[0].get("pattern") == {"Regex": LLAMA3}
     return "llama-bpe" if is_llama3 and before[0].get("behavior") == "Isolated" and not by_regex else None
-
-
-def tokens_of(
-    tokenizer: PreTrainedTokenizerBase, whole: dict[str, Any], vocab_size: int
-) -> tuple[list[str], list[int]]:
-    """Return the name and type of each token, rows of the table that have none filled up."""
-    names = {token_id: name for name, token_id in tokenizer.get_vocab().items()}
-    added = {token["id"]: CONTROL if token["special"] else USER_DEFINED for token in whole["added_tokens"]}
-    kinds = [added.get(token, NORMAL) if token in names else UNUSED for token in range(vocab_size)]
-    return [names.get(token, f"[PAD{token}]") for token in range(vocab_size)], kinds

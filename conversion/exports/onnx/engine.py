@@ -1,5 +1,6 @@
 """Our exports on ONNX Runtime: the graphs do the computing, transformers' own `generate` the searching."""
 
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ class OnnxEngine(Engine):
         super().__init__(*exported_model(folder))
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        providers = providers_of(onnxruntime, device)
+        provider = "CPUExecutionProvider" if device == "cpu" else f"{device.split(':')[0].upper()}ExecutionProvider"
+        if provider not in (available := onnxruntime.get_available_providers()):
+            raise ValueError(f"device={device!r}: this ONNX Runtime has {', '.join(available)}")
+        providers = list(dict.fromkeys([provider, "CPUExecutionProvider"]))
         self.sessions = {
             name: onnxruntime.InferenceSession(str(folder / f"{name}.onnx"), options, providers=providers)
             for name in GRAPHS
@@ -70,7 +74,8 @@ class OnnxEngine(Engine):
             model: Any = GraphModel(self)  # not one of the classes that transformers declares to generate
             sequences = model.generate(ids, attention_mask=mask, generation_config=settings)
         known = 1 if self.kind == "encoder_decoder" else ids.shape[1]
-        return [until(row, end) for row in sequences[:, known:].tolist()]
+        rows = sequences[:, known:].tolist()
+        return [list(takewhile(lambda token: token not in end, row)) for row in rows]
 
     def check_lengths(self, prompts: Rows, new_tokens: int) -> None:
         """Raise for rows that are longer than a position table."""
@@ -96,7 +101,7 @@ class OnnxEngine(Engine):
             inputs = {"attention_mask": mask, "position_ids": torch.arange(ids.shape[1]).expand_as(ids).contiguous()}
         logits = self.run("prefill", input_ids=ids, **inputs)["logits"].log_softmax(-1)
         return [
-            [logits[row, first - 1 + place, token].item() for place, token in enumerate(more)]
+            [logits[row, first - 1 + index, token].item() for index, token in enumerate(more)]
             for row, (first, more) in enumerate(zip(before, continuations))
         ]
 
@@ -209,16 +214,3 @@ def cache_of(outputs: dict[str, torch.Tensor]) -> Cache:
     if "present.0.encoder.key" in outputs:
         return EncoderDecoderCache(part(".decoder"), part(".encoder"))
     return part("")
-
-
-def until(row: list[int], end: list[int]) -> list[int]:
-    """Return a row up to the first token that ends it."""
-    return row[: next((place for place, token in enumerate(row) if token in end), len(row))]
-
-
-def providers_of(onnxruntime: Any, device: str) -> list[str]:
-    """Return the execution providers for a device."""
-    provider = "CPUExecutionProvider" if device == "cpu" else f"{device.split(':')[0].upper()}ExecutionProvider"
-    if provider not in (available := onnxruntime.get_available_providers()):
-        raise ValueError(f"device={device!r}: this ONNX Runtime has {', '.join(available)}")
-    return list(dict.fromkeys([provider, "CPUExecutionProvider"]))
