@@ -7,13 +7,14 @@ vocabularies of WordPiece and Unigram and in every alphabet it has to cut.
 
 import json
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from .alphabets import limited_symbols, limited_texts
+from .alphabets import by_frequency, limited_symbols, normalize, without
 from .options import TokenizerAlgorithm, TrainingOptions
 from .passages import passages
-from .pipelines import CONTINUATION, added_tokens, bert, digits, natural_decoder, space_keeping
+from .pipelines import CONTINUATION, SPACE, added_tokens, bert, digits, natural_decoder, space_keeping
 
 WORD_OR_SYMBOL = Regex(r"\w+|[^\w\s]")
 WORD = Regex("\\w+(?:['\u2019]\\w+)*")  # with its apostrophes
@@ -30,13 +31,8 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     if options.split_digits:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*digits(options), tokenizer.pre_tokenizer])
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=options.vocab_size,
-        min_frequency=options.min_frequency or 2,
-        special_tokens=added_tokens(options),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=options.show_progress,
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **trainer_arguments(options))
     tokenizer.train_from_iterator(passages(texts), trainer)
     return tokenizer
 
@@ -44,23 +40,14 @@ def byte_level_bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
 def bpe(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     """Byte-pair encoding over characters, spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
     tokenizer = space_keeping(models.BPE(unk_token=options.unk_token, fuse_unk=True), options)
-    trainer = trainers.BpeTrainer(
-        vocab_size=options.vocab_size,
-        min_frequency=options.min_frequency or 2,
-        special_tokens=added_tokens(options),
-        show_progress=options.show_progress,
-    )
-    return _train_on_limited_texts(tokenizer, texts, trainer, options)
+    return _train_on_limited_texts(tokenizer, texts, trainers.BpeTrainer(**trainer_arguments(options)), options)
 
 
 def unigram(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     """Unigram language model (Kudo, 2018), spaces as `▁`: lossless for the vocabulary's characters but `▁` itself."""
-    trainer = trainers.UnigramTrainer(
-        vocab_size=options.vocab_size,
-        special_tokens=added_tokens(options),
-        unk_token=options.unk_token,
-        show_progress=options.show_progress,
-    )
+    arguments = trainer_arguments(options)
+    del arguments["min_frequency"]  # which it does not have
+    trainer = trainers.UnigramTrainer(unk_token=options.unk_token, **arguments)
     trained = _train_on_limited_texts(space_keeping(models.Unigram(), options), texts, trainer, options)
     pieces = json.loads(trained.to_str())["model"]["vocab"][len(options.special_tokens) :]
     special = [(token, 0.0) for token in options.special_tokens]
@@ -83,13 +70,8 @@ def wordpiece(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     trained.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, *digits(options)])
     # Named beforehand, the `##` symbols get fixed ids; left to the trainer, ids follow its random order of words.
     continuations = [symbol for symbol in symbols if symbol.startswith(CONTINUATION)]
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=options.vocab_size,
-        min_frequency=options.min_frequency or 2,
-        special_tokens=[*options.special_tokens, *continuations],
-        continuing_subword_prefix=CONTINUATION,
-        show_progress=options.show_progress,
-    )
+    arguments = trainer_arguments(options) | {"special_tokens": [*options.special_tokens, *continuations]}
+    trainer = trainers.WordPieceTrainer(continuing_subword_prefix=CONTINUATION, **arguments)
     trained.train_from_iterator(normalized, trainer)
     tokenizer.model = models.WordPiece(trained.get_vocab(with_added_tokens=False), unk_token=options.unk_token)
     tokenizer.add_special_tokens(added_tokens(options))
@@ -108,7 +90,8 @@ def word(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     words = pre_tokenizers.Split(pattern, "removed", invert=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, *digits(options)])
     tokenizer.decoder = natural_decoder()
-    return _train_word_level(tokenizer, texts, options, options.min_frequency or 2)
+    tokenizer.train_from_iterator(passages(texts), trainers.WordLevelTrainer(**trainer_arguments(options)))
+    return tokenizer
 
 
 def character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
@@ -118,7 +101,9 @@ def character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
         tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Split(ANY_CHARACTER, "isolated")
     tokenizer.decoder = decoders.Fuse()
-    return _train_word_level(tokenizer, texts, options, options.min_frequency or 1)
+    trainer = trainers.WordLevelTrainer(**trainer_arguments(options, min_frequency=1))
+    tokenizer.train_from_iterator(passages(texts), trainer)
+    return tokenizer
 
 
 def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
@@ -136,28 +121,27 @@ def chinese_character(texts: Iterable[str], options: TrainingOptions) -> Tokeniz
     return tokenizer
 
 
+def trainer_arguments(options: TrainingOptions, min_frequency: int = 2) -> dict[str, Any]:
+    """Return the arguments that all trainers share; `min_frequency` is the algorithm's default."""
+    return {
+        "vocab_size": options.vocab_size,
+        "min_frequency": options.min_frequency or min_frequency,
+        "special_tokens": added_tokens(options),
+        "show_progress": options.show_progress,
+    }
+
+
 def _train_on_limited_texts(
     tokenizer: Tokenizer, texts: Iterable[str], trainer: trainers.Trainer, options: TrainingOptions
 ) -> Tokenizer:
     """Train on texts that are normalized already and have no more characters than the vocabulary has room for."""
     normalizer = tokenizer.normalizer
-    normalized = limited_texts(texts, normalizer, options)
+    options.require_room(2, f"'{SPACE}' and one character")
+    stored, counts = normalize(texts, normalizer)
+    normalized = without(by_frequency(counts, first=SPACE)[options.room :], stored)
     tokenizer.normalizer = None
     tokenizer.train_from_iterator(passages(normalized), trainer)  # the start of a text is marked by now
     tokenizer.normalizer = normalizer
-    return tokenizer
-
-
-def _train_word_level(
-    tokenizer: Tokenizer, texts: Iterable[str], options: TrainingOptions, min_frequency: int
-) -> Tokenizer:
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=options.vocab_size,
-        min_frequency=min_frequency,
-        special_tokens=added_tokens(options),
-        show_progress=options.show_progress,
-    )
-    tokenizer.train_from_iterator(passages(texts), trainer)
     return tokenizer
 
 

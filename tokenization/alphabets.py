@@ -8,34 +8,27 @@ from tokenizers.normalizers import Normalizer
 
 from .options import TrainingOptions
 from .passages import StoredTexts
-from .pipelines import CONTINUATION, SPACE
-
-
-def limited_texts(texts: Iterable[str], normalizer: Normalizer, options: TrainingOptions) -> Iterator[str]:
-    """Yield the normalized texts without the characters for which the vocabulary has no room, the rarest ones."""
-    options.require_room(2, f"'{SPACE}' and one character")
-    normalized, counts = _normalize(texts, normalizer)
-    return _without(_by_frequency(counts, first=SPACE)[options.room :], normalized)
+from .pipelines import CONTINUATION
 
 
 def limited_symbols(
     texts: Iterable[str], tokenizer: Tokenizer, options: TrainingOptions, min_frequency: int = 1
 ) -> tuple[Iterator[str], list[str]]:
-    """Return the normalized texts as `limited_texts` does, and the symbols their words are made of.
+    """Return the normalized texts without the characters that the vocabulary has no room for, and the words' symbols.
 
     The symbols are the characters, most frequent first, each followed by its `##` form if it can stand inside a word.
     """
     options.require_room(2, f"one character with its '{CONTINUATION}' form")
-    normalized, counts = _normalize(texts, tokenizer.normalizer)
+    normalized, counts = normalize(texts, tokenizer.normalizer)
     symbols: list[str] = []
     dropped: list[str] = []
-    for character in _by_frequency(counts, min_frequency=min_frequency):
+    for character in by_frequency(counts, min_frequency=min_frequency):
         forms = _forms(character, tokenizer)
         if not dropped and len(symbols) + len(forms) <= options.room:
             symbols.extend(forms)
         elif forms:
             dropped.append(character)
-    return _without(dropped, normalized), symbols
+    return without(dropped, normalized), symbols
 
 
 def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
@@ -49,7 +42,7 @@ def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
     return [character, CONTINUATION + character] if words("a" + character) == ["a" + character] else [character]
 
 
-def _normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[str], Counter[str]]:
+def normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[str], Counter[str]]:
     """Return the normalized texts and how often each character occurs in them."""
     counts: Counter[str] = Counter()
 
@@ -62,12 +55,12 @@ def _normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[s
     return StoredTexts(counted()), counts
 
 
-def _by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) -> list[str]:
+def by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) -> list[str]:
     """Return the characters: the one named first, then the most frequent, equals by code point."""
     kept = (character for character, count in counts.items() if count >= min_frequency)
     return sorted(kept, key=lambda character: (character != first, -counts[character], character))
 
 
-def _without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
+def without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
     table = dict.fromkeys(map(ord, characters))
     return (text.translate(table) if table else text for text in texts)

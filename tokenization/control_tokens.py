@@ -15,12 +15,7 @@ from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 
 
 def text_tokenizer(tokenizer: PreTrainedTokenizerBase, recognized: Collection[str] = ()) -> PreTrainedTokenizerBase:
-    """Return a copy of a tokenizer for texts of users, in which the names of control tokens are text.
-
-    Args:
-        tokenizer: The tokenizer.
-        recognized: Control tokens that are found in texts all the same.
-    """
+    """Return a copy of a tokenizer for texts of users: names of control tokens are text, but for `recognized` ones."""
     twin = copy.copy(tokenizer)
     twin.init_kwargs = {**tokenizer.init_kwargs, "split_special_tokens": True}
     twin.split_special_tokens = True

@@ -64,9 +64,8 @@ def _padding(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Return a tokenizer that has a pad token, if it has any special token that can be one."""
     names = ("pad_token", "eos_token", "sep_token", "bos_token", "unk_token")
     special = tokenizer.special_tokens_map
-    found = next((special[name] for name in names if name in special), None)
-    if found is not None and "pad_token" not in special:
-        tokenizer.pad_token = found
+    if "pad_token" not in special and (token := next(filter(None, map(special.get, names)), None)):
+        tokenizer.pad_token = token
     return tokenizer
 
 

@@ -14,12 +14,7 @@ BOUNDARY = re.compile(r"(?<=\S\n)(?=\S)")
 
 
 def passages(texts: Iterable[str], size: int | None = None) -> Iterator[str]:
-    """Yield texts, long ones in parts that have the same words as the whole.
-
-    Args:
-        texts: The texts.
-        size: Characters that a part has at least, if its text has as many; `PASSAGE` when None.
-    """
+    """Yield texts, long ones in parts of at least `size` characters (default `PASSAGE`) that have the same words."""
     size = size or PASSAGE
     for text in texts:
         start = 0

@@ -36,13 +36,7 @@ class SpecialTokens:
 
 
 _SEQUENCE_NAMES = {"pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-_ENCODER_NAMES = {
-    "pad_token": "[PAD]",
-    "unk_token": "[UNK]",
-    "cls_token": "[CLS]",
-    "sep_token": "[SEP]",
-    "mask_token": "[MASK]",
-}
+_ENCODER_NAMES = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "UNK", "CLS", "SEP", "MASK")}
 
 # The decoder's template has no </s>: a prompt must not end in the token that ends a document.
 SPECIAL_TOKENS: dict[ModelKind, SpecialTokens] = {

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypedDict, Unpack, get_args
 
-from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
@@ -63,14 +62,14 @@ def train(
     Raises:
         ValueError: If an argument is not allowed, a text is not a string, or the texts hold nothing to learn from.
     """
-    _check_choice("algorithm", algorithm, get_args(TokenizerAlgorithm))
-    _check_choice("kind", kind, get_args(ModelKind))
-    for name, value in (
-        ("vocab_size", vocab_size),
-        ("min_frequency", min_frequency),
-        ("model_max_length", model_max_length),
-    ):
-        _check_positive(name, value, optional=name != "vocab_size")
+    for name, choice, allowed in (("algorithm", algorithm, TokenizerAlgorithm), ("kind", kind, ModelKind)):
+        if choice not in get_args(allowed):
+            raise ValueError(f"{name}={choice!r} is not one of {', '.join(get_args(allowed))}")
+    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "model_max_length": model_max_length}
+    for name, size in sizes.items():
+        is_unset = size is None and name != "vocab_size"
+        if not is_unset and (type(size) is not int or size < 1):
+            raise ValueError(f"{name}={size!r} must be a whole number above 0{' or None' * (name != 'vocab_size')}")
     if strip_punctuation and algorithm != "word":
         raise ValueError(f"strip_punctuation=True is for algorithm 'word', not {algorithm!r}")
     special = SPECIAL_TOKENS[kind]
@@ -87,17 +86,25 @@ def train(
         show_progress=show_progress,
     )
     options.require_room(1, "one token of text")
-    return _wrap(_trained(algorithm, texts, options), special, kind, model_max_length)
-
-
-def _trained(algorithm: TokenizerAlgorithm, texts: Iterable[str], options: TrainingOptions) -> Tokenizer:
     backend = ALGORITHMS[algorithm](check_texts(texts), options)
     if backend.get_vocab_size() <= len(options.special_tokens):
         raise ValueError(
             f"{algorithm} found nothing to put in the vocabulary: no token of the texts is frequent enough "
             f"(min_frequency={options.min_frequency or 'default'})"
         )
-    return with_special(backend, options.control_tokens)
+    backend = with_special(backend, options.control_tokens)
+    backend.post_processor = special.post_processor()
+    settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
+    if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
+        settings["split_special_tokens"] = True
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        model_input_names=list(special.model_input_names),
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+        **special.names,
+        **settings,
+    )
 
 
 def train_pair(
@@ -126,7 +133,7 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
 
 
 def _checked(texts: Iterable[Any], name: str) -> Iterator[str]:
-    found = False
+    has_text = False
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"{name}[{index}] must be a string, not {type(text).__name__}: {text!r:.60}")
@@ -134,22 +141,10 @@ def _checked(texts: Iterable[Any], name: str) -> Iterator[str]:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"{name}[{index}] is not valid Unicode: {error}") from error
-        found = found or bool(text.strip())
+        has_text = has_text or bool(text.strip())
         yield text
-    if not found:
+    if not has_text:
         raise ValueError(f"{name} must hold some text, but is empty or has nothing but white space")
-
-
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(allowed)}")
-
-
-def _check_positive(name: str, value: int | None, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value!r} must be a whole number above 0{' or None' if optional else ''}")
 
 
 def _check_extra_special_tokens(tokens: Sequence[str], special: SpecialTokens) -> tuple[str, ...]:
@@ -161,20 +156,3 @@ def _check_extra_special_tokens(tokens: Sequence[str], special: SpecialTokens) -
         if token in special.tokens or token in tokens[:index]:
             raise ValueError(f"extra_special_tokens[{index}]={token!r} is a special token already")
     return tuple(tokens)
-
-
-def _wrap(
-    backend: Tokenizer, special: SpecialTokens, kind: ModelKind, model_max_length: int | None
-) -> PreTrainedTokenizerFast:
-    backend.post_processor = special.post_processor()
-    settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
-    if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
-        settings["split_special_tokens"] = True
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend,
-        model_input_names=list(special.model_input_names),
-        padding_side="right",
-        clean_up_tokenization_spaces=False,
-        **special.names,
-        **settings,
-    )
