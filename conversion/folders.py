@@ -66,9 +66,7 @@ def convert_folder(
         if back:
             architectures = open_config(origin).architectures
             if not architectures:
-                raise ValueError(
-                    f"{origin / CONFIG}: architectures={architectures!r} must name the model's class"
-                )
+                raise ValueError(f"{origin / CONFIG}: architectures={architectures!r} must name the model's class")
             native = load(getattr(transformers, architectures[0]), origin)
         else:
             native = to_native(ours, to)
