@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from vanillaformer import modeling
+import vanillaformer.modeling as modeling
 from vanillaformer.configuration import (
     BlockConfig,
     VanillaConfig,
