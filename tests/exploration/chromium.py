@@ -1,6 +1,5 @@
 """A headless Chromium, driven by the WebDriver protocol (https://www.w3.org/TR/webdriver2) without other packages."""
 
-import base64
 import json
 import shutil
 import socket
@@ -13,40 +12,35 @@ from urllib.request import ProxyHandler, Request, build_opener
 DRIVER = shutil.which("chromedriver")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MISSING = "" if DRIVER and BROWSER else "needs chromium and chromedriver (Debian: chromium chromium-driver)"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
-)
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"]
 KEYS = {"enter": "\ue007", "space": " "}
 OPENER = build_opener(ProxyHandler({}))
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Element:
     def __init__(self, browser, reference):
-        self.browser, self.path = browser, f"/element/{reference[ELEMENT]}"
+        self.browser, (self.reference,) = browser, reference.values()
+
+    def call(self, action, body):
+        return self.browser.call("POST", f"/element/{self.reference}/{action}", body)
 
     def type(self, text):
-        self.browser.call("POST", f"{self.path}/value", {"text": text})
+        self.call("value", {"text": text})
 
-    def clear(self):
-        self.browser.call("POST", f"{self.path}/clear", {})
+    def replace(self, text):
+        self.call("clear", {})
+        self.type(text)
 
     def click(self):
-        self.browser.call("POST", f"{self.path}/click", {})
+        self.call("click", {})
 
-    def value(self, name="value"):
-        return self.browser.call("GET", f"{self.path}/property/{name}")
+    def value(self):
+        return self.browser.call("GET", f"/element/{self.reference}/property/value")
 
     @property
     def text(self):
-        return self.browser.call("GET", f"{self.path}/text")
+        return self.browser.call("GET", f"/element/{self.reference}/text")
 
 
 class Browser:
@@ -69,14 +63,14 @@ class Browser:
         found = self.call("POST", "/elements", {"using": "css selector", "value": css})
         return [Element(self, each) for each in found]
 
-    def run(self, script, *arguments):
-        return self.call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
+    def one(self, css):
+        return self.wait(lambda: self.all(css))[0]
+
+    def run(self, script):
+        return self.call("POST", "/execute/sync", {"script": script, "args": []})
 
     def resize(self, width, height):
         self.call("POST", "/window/rect", {"width": width, "height": height})
-
-    def screenshot(self, path):
-        path.write_bytes(base64.b64decode(self.call("GET", "/screenshot")))
 
     def wait(self, condition, seconds=60):
         """Return the first value of a condition that is true, which may fail to find what is not there yet."""
@@ -90,14 +84,13 @@ class Browser:
             assert time.monotonic() < end, f"nothing within {seconds} s: {self.run('return document.body.innerText')}"
             time.sleep(0.05)
 
-    def one(self, css):
-        return self.wait(lambda: self.all(css))[0]
-
 
 @contextmanager
 def chromium(folder):
     """Give a browser with an empty profile in a folder."""
-    port = free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     driver = subprocess.Popen([DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     browser = Browser(f"http://127.0.0.1:{port}")
     options = {"binary": BROWSER, "args": [*FLAGS, f"--user-data-dir={folder / 'profile'}"]}

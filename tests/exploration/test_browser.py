@@ -1,4 +1,4 @@
-"""The page in the browser: answers of `generate`, sentences for wrong input, nothing of the machine, and the Space."""
+"""The page in the browser: answers of `generate`, sentences for wrong input, nothing of the machine."""
 
 import http.client
 import json
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from html import unescape
-from pathlib import Path
 
 import pytest
 from modeling.toys import toy
@@ -29,52 +28,34 @@ TEXTS = ["a small model translates a line", "another line of words", "the page s
 TEXT = "a line of words"
 TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 OPTION = ".options textarea, .options input"
-NO_PROXY = {"httpx_kwargs": {"trust_env": False}}
 
 
-def save_translator(folder: Path) -> None:
-    tokenizer = train(TEXTS, kind="encoder_decoder", algorithm="bpe", vocab_size=60)
-    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    model = toy(
-        "encoder_decoder",
-        **TINY,
-        **special,
-        decoder_start_token_id=tokenizer.bos_token_id,
-        vocab_size=len(tokenizer),
-        decoder_vocab_size=len(tokenizer),
-        max_position_embeddings=32,
-    )
-    model.generation_config.update(max_length=12, num_beams=2)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "README.md").write_text("`vanillaformer generate --model runs/x --text 'another line'`\n")
-
-
-def save_classifier(folder: Path) -> None:
-    tokenizer = train(TEXTS, kind="encoder", algorithm="bpe", vocab_size=60)
-    size = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "max_position_embeddings": 32}
-    classes = ("short", "a_name_" * 12, "odd")
-    names = {"id2label": dict(enumerate(classes)), "label2id": {name: number for number, name in enumerate(classes)}}
-    toy("encoder", VanillaEncoderForSequenceClassification, **TINY, **size, **names).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-
-
-def save_image_classifier(folder: Path) -> None:
-    names = {"id2label": {0: "dark", 1: "bright"}, "label2id": {"dark": 0, "bright": 1}}
-    toy("image_encoder", **TINY, **names, image_size=8, patch_size=4, num_channels=3).save_pretrained(folder)
-    size = {"height": 8, "width": 8}
-    ViTImageProcessorPil(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3).save_pretrained(folder)
-
-
-SAVERS = {"classifier": save_classifier, "images": save_image_classifier, "translator": save_translator}
+CLASSES = {0: "short", 1: "a_name_" * 12, 2: "odd"}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Folders of toys, saved once."""
     root = tmp_path_factory.mktemp("models")
-    for name, save in SAVERS.items():
-        save(root / name)
+    for name, kind in (("translator", "encoder_decoder"), ("classifier", "encoder")):
+        tokenizer = train(TEXTS, kind=kind, algorithm="bpe", vocab_size=60)
+        fields = TINY | {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
+        fields["max_position_embeddings"] = 32
+        if name == "translator":
+            fields |= {each: getattr(tokenizer, each) for each in ("bos_token_id", "eos_token_id")}
+            fields |= {"decoder_start_token_id": tokenizer.bos_token_id, "decoder_vocab_size": len(tokenizer)}
+            model = toy(kind, **fields)
+            model.generation_config.update(max_length=12, num_beams=2)
+        else:
+            fields |= {"id2label": CLASSES, "label2id": {label: number for number, label in CLASSES.items()}}
+            model = toy(kind, VanillaEncoderForSequenceClassification, **fields)
+        model.save_pretrained(root / name)
+        tokenizer.save_pretrained(root / name)
+    (root / "translator/README.md").write_text("`vanillaformer generate --model runs/x --text 'another line'`\n")
+    names = {"id2label": {0: "dark", 1: "bright"}, "label2id": {"dark": 0, "bright": 1}}
+    toy("image_encoder", **TINY, **names, image_size=8, patch_size=4, num_channels=3).save_pretrained(root / "images")
+    size = {"height": 8, "width": 8}
+    ViTImageProcessorPil(size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3).save_pretrained(root / "images")
     return root
 
 
@@ -96,8 +77,7 @@ with contextlib.ExitStack() as stack:
 @pytest.fixture(scope="module")
 def server(models):
     """A process without network that serves the translator as the program does, and beside it the other pages."""
-    names = ["translator", *(name for name in SAVERS if name != "translator")]
-    command = [sys.executable, "-c", SERVE, *(str(models / name) for name in names)]
+    command = [sys.executable, "-c", SERVE, *(str(models / name) for name in ("translator", "classifier", "images"))]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, **streams)
     yield process
@@ -107,16 +87,16 @@ def server(models):
 
 @pytest.fixture(scope="module")
 def ports(server):
-    return {name: int(re.search(r"(\d+)( \(.*)?$", server.stdout.readline())[1]) for name in SAVERS}
-
-
-def client_of(port: int) -> Client:
-    return Client(f"http://127.0.0.1:{port}", verbose=False, analytics_enabled=False, **NO_PROXY)
+    return {
+        name: int(re.search(r"(\d+)( \(.*)?$", server.stdout.readline())[1])
+        for name in ("classifier", "images", "translator")
+    }
 
 
 @pytest.fixture(scope="module")
 def clients(ports):
-    return {name: client_of(port) for name, port in ports.items()}
+    options = {"verbose": False, "analytics_enabled": False, "httpx_kwargs": {"trust_env": False}}
+    return {name: Client(f"http://127.0.0.1:{port}", **options) for name, port in ports.items()}
 
 
 def generated(capsys, *words: str) -> str:
@@ -217,17 +197,11 @@ def test_nothing_but_the_page_is_served(ports, models) -> None:
     assert [status(texts, path) for path in ("/", "/config", "/theme.css")] == [200] * 3
     secret = models / "images" / "config.json"
     for port in (texts, images):
-        for path in (
-            *(f"/gradio_api/file={file}" for file in ("/etc/passwd", secret, "pyproject.toml", "http://127.0.0.1/")),
-            *(
-                "/gradio_api/proxy=http://127.0.0.1/",
-                "/gradio_api/vibe-code/",
-                "/monitoring",
-                "/docs",
-                "/openapi.json",
-            ),
-            *("/static/../../../etc/passwd", "/assets/..%2f..%2f..%2fetc%2fpasswd", "/gradio_api/runs"),
-        ):
+        files = ("/etc/passwd", secret, "pyproject.toml", "http://127.0.0.1/")
+        others = ("proxy=http://127.0.0.1/", "vibe-code/", "runs")
+        hidden = [*(f"/gradio_api/file={file}" for file in files), *(f"/gradio_api/{name}" for name in others)]
+        hidden += ["/monitoring", "/docs", "/openapi.json", "/static/../../../etc/passwd"]
+        for path in (*hidden, "/assets/..%2f..%2f..%2fetc%2fpasswd"):
             assert status(port, path) in (403, 404), path
     assert status(texts, "/gradio_api/upload", "POST", b"") == 404
     assert status(texts, "/gradio_api/queue/join", "POST", b" " * (MAX_BYTES + 1)) == 413
@@ -254,8 +228,7 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
         window.open(f"http://127.0.0.1:{ports['translator']}/")
         window.one(".examples button").click()
         window.wait(lambda: window.one("textarea").value() == "another line")
-        window.one("textarea").clear()
-        window.one("textarea").type(TEXT + KEYS["enter"])
+        window.one("textarea").replace(TEXT + KEYS["enter"])
         window.wait(lambda: window.one(".answer textarea").value() == expected)
         window.one(".figures img[alt^='Logit lens: ']")
         window.one("input[type=radio][value=attention]").type(KEYS["space"])
@@ -264,15 +237,13 @@ def test_a_person_types_and_sees_answer_figure_and_sentence(ports, models, tmp_p
         window.one(".options button").click()
         window.wait(lambda: window.all(OPTION)[1:])[0].type("3" + KEYS["enter"])
         window.wait(lambda: window.one(".answer textarea").value() == short)
-        window.one("textarea").clear()
-        window.one("textarea").type("line " * 40 + KEYS["enter"])
+        window.one("textarea").replace("line " * 40 + KEYS["enter"])
         window.wait(lambda: "Cut to 32 tokens" in window.one(".message p").text)
         assert window.one(".answer textarea").value() != ""
         window.resize(390, 800)
         fits = "const figure = document.querySelector('.figures figure'); return figure.scrollWidth <= {}"
         window.wait(lambda: window.run(fits.format("figure.clientWidth && figure.clientWidth < 390")))
-        window.one("textarea").clear()
-        window.one("textarea").type(" " + KEYS["enter"])
+        window.one("textarea").replace(" " + KEYS["enter"])
         assert "Type a text first" in window.one("[role=alert]").text
         assert window.one(".answer textarea").value() == ""
         window.wait(lambda: not window.all(".figures img"))

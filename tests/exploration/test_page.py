@@ -64,6 +64,16 @@ def folder(tmp_path_factory):
     return path
 
 
+def check_drawn(example, names, without):
+    """All figures of these names but some are drawn, with as many numbers in each row as the header names."""
+    drawn, missing = draw_all(example, names)
+    assert set(missing) == without
+    assert {figure.name for figure, _ in drawn} == set(names or (figure.name for figure in FIGURES)) - without
+    for _, drawings in drawn:
+        for drawing in drawings:
+            assert len({len(row) for row in drawing.rows} | {len(drawing.header)}) == 1
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_figure_that_applies_is_drawn(case):
     model = loaded(case)
@@ -72,13 +82,7 @@ def test_every_figure_that_applies_is_drawn(case):
     if case == "ctc":
         assert len(example.tokens["decoder"]) == example.model.config.ctc_upsampling * len(example.tokens["encoder"])
     names = FEW if case in ("copying", "mask_predict", "ctc") else None
-    drawn, missing = draw_all(example, names)
-    expected = set() if names else WITHOUT.get(case, {"rollout", "factors"}) | OF_ROWS
-    assert set(missing) == expected
-    assert {figure.name for figure, _ in drawn} == set(names or (figure.name for figure in FIGURES)) - expected
-    for _, drawings in drawn:
-        for drawing in drawings:
-            assert len({len(row) for row in drawing.rows} | {len(drawing.header)}) == 1
+    check_drawn(example, names, set() if names else WITHOUT.get(case, {"rollout", "factors"}) | OF_ROWS)
 
 
 PATCHES = {"use_cls_token": False, "image_pooling": "mean", "position_embedding_type": "window_relative"}
@@ -97,13 +101,7 @@ def test_every_figure_of_an_image_that_applies_is_drawn(case, tmp_path):
     processor = ViTImageProcessorPil(size={"height": 16, "width": 16})
     image_module.new("RGB", (20, 20), "red").save(tmp_path / "red.png")
     example = image_example(model, processor, tmp_path / "red.png")
-    drawn, missing = draw_all(example)
-    without = without | OF_ROWS | {"attribution"}
-    assert set(missing) == without
-    assert {figure.name for figure, _ in drawn} == {figure.name for figure in FIGURES} - without
-    for _, drawings in drawn:
-        for drawing in drawings:
-            assert len({len(row) for row in drawing.rows} | {len(drawing.header)}) == 1
+    check_drawn(example, None, without | OF_ROWS | {"attribution"})
 
 
 def test_an_encoder_decoder_reads_its_own_output_or_the_target():

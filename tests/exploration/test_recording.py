@@ -4,10 +4,10 @@ import pytest
 import torch
 from modeling.toys import inputs_of, shared_toy, toy
 
+from exploration.toys import doubled
 from vanillaformer.exploration.recording import record, stacks
 from vanillaformer.modeling.parts.residual import RESIDUALS, PostNorm
 
-KINDS = ("encoder_decoder", "decoder", "encoder", "image_encoder")
 OUTPUTS = {
     "encoder_decoder": {"encoder": "encoder_attentions", "decoder": "decoder_attentions", "cross": "cross_attentions"},
     "decoder": {"decoder": "attentions"},
@@ -16,11 +16,7 @@ OUTPUTS = {
 }
 
 
-def doubled(inputs):
-    return {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", OUTPUTS)
 def test_attention_and_logits_are_those_of_the_model(kind):
     model, inputs = shared_toy(kind, {}), doubled(inputs_of(kind))
     found = record(model, inputs)
