@@ -1,4 +1,4 @@
-"""Rows as Arrow files among those that `datasets` keeps, mapped into memory: they take none of the process's own."""
+"""Rows as Arrow files among those that `datasets` keeps, mapped into memory."""
 
 import hashlib
 import os
@@ -43,9 +43,9 @@ def batch_size(rows: Dataset) -> int:
 
 
 def select_rows(rows: Dataset, numbers: np.ndarray) -> Dataset:
-    """Return the rows of the given numbers in a file of their own, where they are in order and lie in files.
+    """Return the rows of the given numbers in a separate file, where they are in order and lie in files.
 
-    `Dataset.select` would hold the numbers in memory, and copy each row on its own whenever rows are read.
+    `Dataset.select` would hold the numbers in memory, and copy row by row whenever rows are read.
     """
     if not len(numbers):  # `Dataset.select` leaves some tables without columns, or with all their rows
         return Dataset(rows.features.arrow_schema.empty_table(), fingerprint=generate_random_fingerprint())

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
@@ -61,7 +62,7 @@ def find_files(option: str, names: Sequence[str], *, parallel: bool = False) -> 
         matches = [Path(name)] if Path(name).is_file() else sorted(map(Path, glob.glob(name, recursive=True)))
         if not (found := [path for path in matches if path.is_file()]):
             other = ", nor one that matches" if glob.has_magic(name) else ""
-            raise ValueError(f"--{option} {name!r}: there is no such file{other}")
+            raise ValueError(f"--{option} {name!r}: no such file{other}")
         paths += found
     for path, count in Counter(path.resolve() for path in paths).items():
         if count > 1:
@@ -102,7 +103,7 @@ def load_files(files: Sequence[Paths], columns: Columns, options: ReadOptions) -
     parts = [part.add_column(FILE, [str(paths[0])] * len(part)) for paths, part in zip(files, parts)]
     try:
         return concatenate_datasets(parts)
-    except ValueError as error:  # .parquet files have types of their own
+    except ValueError as error:  # .parquet files may differ in types
         raise ValueError(f"{named(files)} do not have the same types of columns: {error}") from error
 
 
@@ -121,7 +122,7 @@ def _stream_rows(
     for paths in files:
         more = {FILE: str(paths[0])} if several else {}
         for table in read_tables(paths, columns, options):
-            yield from (row | more for row in table.to_pylist())
+            yield from (row | more for row in table.to_pylist()) if more else table.to_pylist()
 
 
 def _with_progress(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
@@ -198,23 +199,18 @@ def _bad_line(path: Path) -> int | None:
     return None
 
 
-def batched(items: Iterable[T], characters: Callable[[T], int], size: float = inf) -> Iterator[list[T]]:
+def batched(items: Iterable[T], characters: Callable[[list[T]], int], size: float = inf) -> Iterator[list[T]]:
     """Yield lists of items: of at most `size` and `MAX_BATCH_ROWS`, and of about `MAX_BATCH_CHARACTERS`."""
-    batch: list[T] = []
-    total = 0
-    for item in items:
-        batch.append(item)
-        total += characters(item)
-        if len(batch) >= min(size, MAX_BATCH_ROWS) or total >= MAX_BATCH_CHARACTERS:
-            yield batch
-            batch, total = [], 0
-    if batch:
+    items, rows = iter(items), 1  # it may be a whole document
+    while batch := list(islice(items, int(min(rows, size)))):
         yield batch
+        fitting = MAX_BATCH_CHARACTERS * len(batch) // max(1, characters(batch))
+        rows = max(1, min(MAX_BATCH_ROWS, 2 * rows, fitting))
 
 
 def _text_columns(rows: Iterator[Row], width: int) -> Iterator[list[Any]]:
     """Yield the columns of batches of rows: those of the cells, their lines and their problems."""
-    for batch in batched(rows, lambda row: sum(len(cell) for cell in row[0] or () if cell)):
+    for batch in batched(rows, lambda batch: sum(len(cell) for cells, *_ in batch for cell in cells or () if cell)):
         cells, lines, problems = zip(*batch)
         yield [*zip(*(values or [None] * width for values in cells)), lines, problems]
 

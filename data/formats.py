@@ -31,7 +31,7 @@ Paths = tuple[Path, ...]
 """A file, or a text file and the file of its translations."""
 Columns = Mapping[str, str]
 """The needed columns, by the option that names each: {"source_column": "en"}."""
-Row = tuple[Sequence[Any] | None, int, str | None]
+Row = tuple[tuple[Any, ...] | None, int, str | None]
 """The needed cells of a row, the lines that it takes in its file, and why it cannot be read."""
 Quoting = Literal["minimal", "none"]
 
@@ -135,7 +135,7 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
                 continue
             number += 1
             if len(cells) == len(header):
-                yield [cells[position] for position in positions], reader.line_num - first + 1, None
+                yield tuple([cells[position] for position in positions]), reader.line_num - first + 1, None
             else:
                 counts = f"it has {len(cells)} cells and the header {len(header)}"
                 yield None, 1, f"{counts}, with {separator!r} between cells"
@@ -189,7 +189,7 @@ def _json_rows(path: Path, columns: Columns, parsed: Iterator[tuple[Any, str]]) 
     for content, problem in chain(first, parsed):
         if isinstance(content, dict):
             cells, found = needed_cells(content, columns)
-            yield list(cells.values()), 1, found
+            yield tuple(cells.values()), 1, found
         else:
             yield None, 1, problem
 
@@ -199,7 +199,7 @@ def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator
     check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
     with _open_text(path) as lines:
         for text in TEXTS[options.sample_by](lines):
-            yield [text], 1, None
+            yield (text,), 1, None
 
 
 def parallel_rows(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:

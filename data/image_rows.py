@@ -24,11 +24,11 @@ from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
 DECODED = Features({"image": Value("large_binary"), NAME: Value("string"), PROBLEM: Value("string")})
 AT_ONCE = 256
 """Images that are decoded together."""
-LARGEST_FILE = 2**35
+MAX_FILE_BYTES = 2**35
 """Bytes of the pixels of a split, which are kept in a file."""
 LOOKED_AT = 25
 """Images whose sizes are looked at."""
-LARGEST_SIDE = 64
+MAX_DEFAULT_SIDE = 64
 """Pixels of a side that no image has by default: a small model sees no more."""
 
 Cell = tuple[str, bytes | Path | None]
@@ -77,7 +77,7 @@ def usual_size(rows: Dataset, column: str, options: ImageOptions) -> int:
             sides.append(max(read_image(source).size) if source is not None else 0)
         except ValueError:  # which is an error, or left out, when all are read
             continue
-    side = min(LARGEST_SIDE, int(median(sides or [LARGEST_SIDE])))
+    side = min(MAX_DEFAULT_SIDE, int(median(sides or [MAX_DEFAULT_SIDE])))
     patch = usual_patch(side)
     return max(1, round(side / patch)) * patch
 
@@ -102,7 +102,7 @@ def decoded(rows: Dataset, column: str, options: ImageOptions) -> Dataset:
         table = pa.concat_tables([DECODED.arrow_schema.empty_table(), *_tables(rows, column, options)])
         return Dataset(table, fingerprint=generate_random_fingerprint())
     total = len(rows) * options.size**2 * CHANNELS
-    if total > LARGEST_FILE:
+    if total > MAX_FILE_BYTES:
         raise ValueError(
             f"{len(rows):,} images of {options.size} by {options.size} pixels take {total / 2**30:,.0f} GiB: use "
             "--streaming, which decodes them while training, or a smaller --image_size"

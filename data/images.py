@@ -1,6 +1,6 @@
 """Images as square RGB pixels: decoded, turned upright, converted and resized once, as transformers' pipelines do.
 
-A file comes from a stranger: only plain raster formats are opened, and none with more pixels than `LARGEST`.
+A file comes from a stranger: only plain raster formats are opened, and none with more pixels than `MAX_PIXELS`.
 """
 
 import io
@@ -12,9 +12,9 @@ from typing import Any
 
 CHANNELS = 3
 """Every pipeline of transformers converts images to RGB."""
-LARGEST = 100_000_000
+MAX_PIXELS = 100_000_000
 """Pixels of the largest image that is decoded: 400 MB in memory."""
-TOO_LARGE = f"it has more than the {LARGEST // 1_000_000:,} million pixels that are allowed"
+TOO_LARGE = f"it has more than the {MAX_PIXELS // 1_000_000:,} million pixels that are allowed"
 FORMATS = {
     "BMP": (".bmp",),
     "GIF": (".gif",),
@@ -59,7 +59,7 @@ def read_image(source: bytes | str | os.PathLike[str]) -> Any:
             warnings.catch_warnings(action="ignore"),  # of palettes, metadata and sizes below the limit
             library.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=tuple(FORMATS)) as image,
         ):
-            if image.width * image.height > LARGEST:
+            if image.width * image.height > MAX_PIXELS:
                 raise ValueError(TOO_LARGE)
             return as_rgb(image)
     except library.DecompressionBombError:

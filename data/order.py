@@ -70,11 +70,6 @@ def order_keys(cells: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], str
     return found[kind], kind
 
 
-def order_word(cell: Any, key: Any) -> str:
-    """Return a value as it is printed: dates in one form, other values as they stand in the data."""
-    return str(cell) if not isinstance(key, datetime) else key.isoformat(" ").removesuffix(" 00:00:00")
-
-
 def _number(cell: Any) -> Decimal | None:
     try:
         number = Decimal(cell)

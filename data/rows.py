@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from vanillaformer.console.reporting import report
 from .arguments import COLUMNS, SPLITS
 from .arrow_files import arrow_column, distinct_cells, select_rows
 from .formats import FILE, LINES, PROBLEM, ROW, Columns, ImageOptions, check_columns, needed_cells
-from .order import order_keys, order_word
+from .order import order_keys
 from .tasks import TASKS, TaskName
 
 READ = "__read__"
@@ -199,7 +200,11 @@ def in_order(split: SplitRows, column: str) -> SplitRows:
         return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
 
     split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
-    words = {key: order_word(cell, key) for cell, key in zip(reversed(cells), reversed(keys)) if key is not None}
+    words = {  # dates in one form, other values as they stand in the data
+        key: key.isoformat(" ").removesuffix(" 00:00:00") if isinstance(key, datetime) else str(cell)
+        for cell, key in zip(reversed(cells), reversed(keys))
+        if key is not None
+    }
     rank = {key: number for number, key in enumerate(sorted(words))}
     ranks = np.array([rank.get(key, -1) for key in keys], dtype=np.int64)[number_of]
     ranks = ranks[ranks >= 0]

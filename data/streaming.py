@@ -129,7 +129,7 @@ class TextStream:
         if self.buffer:
             source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
             source.set_epoch(epoch)
-        for chunk in batched(enumerate(source, start=1), lambda row: _size(row[1]), size):
+        for chunk in batched(enumerate(source, start=1), _size, size):
             batch = usable_rows(readable_rows(self._table(chunk)), self.task)
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
@@ -198,7 +198,7 @@ def _size(cell: Any) -> int:
     """Return the characters and bytes of a cell, or of the cells in it."""
     if isinstance(cell, str | bytes):
         return len(cell)
-    inner = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list) else ()
+    inner = cell.values() if isinstance(cell, dict) else cell if isinstance(cell, list | tuple) else ()
     return sum(map(_size, inner))
 
 

@@ -1,4 +1,4 @@
-"""What the loss of a batch is the mean over."""
+"""The targets of a batch, over which its loss is a mean."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 PATCHES = "bool_masked_pos"
 TARGETS = ("labels", PATCHES)
-"""What the loss needs: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
+"""Targets of a loss: tokens (B, T), the class of each row (B), or the hidden patches of each image (B, N)."""
 
 PAIRS = "next_sentence_label"
 """The entry with the class of each pair of segments (B), beside the `labels` of tokens."""

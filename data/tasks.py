@@ -1,4 +1,4 @@
-"""What models are trained to do: one entry per task, which models, scores, cards and inference read."""
+"""Tasks that models are trained for: one entry each, which models, scores, cards and inference read."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +23,7 @@ Objective = Literal["causal", "masked", "mlm+nsp"]
 ImageObjective = Literal["image_classification", "masked_image"]
 """The tasks of image encoders."""
 Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes", "pixels"]
-"""What held-out data is compared with, which decides the scores."""
+"""Kinds of predictions, which decide the scores."""
 
 MASK = "[MASK]"
 KINDS: dict[str, str] = {**MODEL_KINDS, "vanilla_image_encoder": "image_encoder"}

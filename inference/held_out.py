@@ -1,4 +1,4 @@
-"""What an export loses: the scores of a model and of its export on the same held-out rows, and how fast each is."""
+"""Comparison of an export with its model: scores on the same held-out rows, and rows per second."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ class HeldOutRows:
         revision: Branch, tag or commit of a Hub id.
         files: Files with the rows.
         target_file: Files with the targets, if the files are lines of text.
-        most: How many rows at most.
+        max_rows: Maximum number of rows.
         **columns: The options of the training programs that name columns, such as `source_column`.
 
     Raises:
@@ -48,7 +48,7 @@ class HeldOutRows:
         files: list[str],
         *,
         target_file: list[str] | None = None,
-        most: int | None = None,
+        max_rows: int | None = None,
         **columns: str,
     ):
         self.source, self.files = source, files
@@ -58,8 +58,8 @@ class HeldOutRows:
             raise ValueError(f"--validation_file {files[0]}: {error}") from error
         if self.function not in SCORERS:
             raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
-        if most is not None and most < 1:
-            raise ValueError(f"--max_validation_samples {most}: it must be at least 1")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"--max_validation_samples {max_rows}: it must be at least 1")
         task, self.scores = SCORERS[self.function]
         arguments = DATA_ARGUMENTS[task]
         data: dict[str, Any] = {"train_file": files, **columns}
@@ -73,7 +73,7 @@ class HeldOutRows:
             )
         names = list(self.loaded.model.config.id2label.values()) if task == "classification" else []
         rows = load_held_out(arguments(**data), task, names)
-        rows = rows.select(range(min(most or len(rows), len(rows))))
+        rows = rows.select(range(min(max_rows or len(rows), len(rows))))
         self.rows: Rows = {name: rows[name][:] for name in COLUMNS[task]}
 
     def compare(self, export: str) -> str:

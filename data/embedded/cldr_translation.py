@@ -13,7 +13,7 @@ from .corpora import Corpus, language_code
 from .kinds import KINDS, PATTERN_KINDS, Kind
 
 DEFAULT_KINDS = tuple(PATTERN_KINDS)
-SMALLEST = 100
+MIN_SIZE = 100
 PATIENCE = 2_000  # draws in a row without a new pair after which a kind counts as exhausted
 
 
@@ -49,7 +49,7 @@ def cldr_translation(
         target: Locale of the target texts.
         size: Pairs in all splits together.
         seed: The same seed (and Babel version) gives the same corpus.
-        kinds: Names in `KINDS`; the default leaves out those that must be known by heart (territories ...).
+        kinds: Names in `KINDS`; the default leaves out those that must be memorized (territories ...).
 
     Raises:
         ValueError: For an unknown locale or kind, a size below 100, or kinds that have fewer pairs than `size`.
@@ -57,8 +57,8 @@ def cldr_translation(
     locales = _locale("source", source), _locale("target", target)
     if locales[0] == locales[1]:
         raise ValueError(f"source and target are the same locale, {source!r}: nothing to translate")
-    if not isinstance(size, int) or size < SMALLEST:
-        raise ValueError(f"size={size!r}: a corpus has at least {SMALLEST} pairs")
+    if not isinstance(size, int) or size < MIN_SIZE:
+        raise ValueError(f"size={size!r}: a corpus has at least {MIN_SIZE} pairs")
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not kinds:
         raise ValueError(f"kinds={list(kinds)}: choose from {', '.join(KINDS)}")

@@ -1,4 +1,4 @@
-"""What the translation corpus is made of: kinds of values, and the CLDR formats that write each of them.
+"""Kinds of values that the translation corpus is made of, and the CLDR formats that write each of them.
 
 A format is a function (value, locale) -> text. It must show the same fields in every locale, so that the text in one
 locale determines the text in the other; and amounts are never exactly one, because the singular of a unit would
@@ -210,7 +210,7 @@ PATTERN_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "currency": _currencies,
     "unit": _units,
 }
-# Names must be known by heart: a name that was held out cannot be derived from the others.
+# Names must be memorized: a name that was held out cannot be derived from the others.
 NAME_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "territory": partial(_names, "territories"),
     "language": partial(_names, "languages"),

@@ -33,7 +33,7 @@ class BatchArguments:
 
 
 class RandomEpochs(Sampler[int]):
-    """Rows in an order drawn anew for every epoch from seed and epoch."""
+    """Rows in an order drawn again for every epoch from seed and epoch."""
 
     def __init__(self, count: int, seed: int):
         self.count, self.seed, self.epoch = count, seed, 0

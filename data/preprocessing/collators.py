@@ -111,8 +111,8 @@ class PackedCollator:
         ids = torch.tensor([_padded(row["input_ids"], length, [self.padding]) for row in rows])
         positions = torch.tensor([_padded(row["position_ids"], length, range(length)) for row in rows])
         labels = ids.masked_fill(positions == 0, IGNORE_INDEX)
-        for row, own in zip(rows, labels):
-            own[len(row["input_ids"]) :] = IGNORE_INDEX
+        for row, targets in zip(rows, labels):
+            targets[len(row["input_ids"]) :] = IGNORE_INDEX
         return {"input_ids": ids, "position_ids": positions, "labels": labels}
 
 

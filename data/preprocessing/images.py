@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 from datasets import Dataset, DatasetDict
 from transformers import ViTImageProcessorPil
@@ -21,7 +20,7 @@ from .statistics import describe_classes, shortfalls
 
 SAMPLE = 20_000
 """Images whose mean and deviation all are normalized by."""
-SMALLEST_DEVIATION = 1e-3
+MIN_DEVIATION = 1e-3
 """Standard deviation of a channel below which it is constant, and not divided by it."""
 
 
@@ -92,12 +91,12 @@ def new_processor(rows: Dataset, size: int) -> Any:
     chosen = rows.select(np.linspace(0, len(rows) - 1, min(SAMPLE, len(rows))).astype(int)).with_format("arrow")
     sums, count = np.zeros((2, CHANNELS)), 0
     for table in chosen.iter(batch_size(rows)):
-        values = channel_values(table["image"]) / 255
+        values = np.frombuffer(b"".join(table["image"].to_pylist()), np.uint8).reshape(-1, CHANNELS) / 255
         sums += values.sum(axis=0), (values**2).sum(axis=0)
         count += len(values)
     mean = sums[0] / count
     deviation = np.sqrt(np.maximum(sums[1] / count - mean**2, 0))
-    deviation[deviation < SMALLEST_DEVIATION] = 1.0
+    deviation[deviation < MIN_DEVIATION] = 1.0
     return image_processor(size, mean.round(6).tolist(), deviation.round(6).tolist())
 
 
@@ -106,11 +105,6 @@ def image_processor(size: int, mean: list[float], std: list[float]) -> Any:
     return ViTImageProcessorPil(
         size={"height": size, "width": size}, image_mean=mean, image_std=std, do_convert_rgb=True
     )
-
-
-def channel_values(column: pa.ChunkedArray) -> np.ndarray:
-    """Return the pixels of a column of images (N · H · W, C)."""
-    return np.frombuffer(b"".join(column.to_pylist()), np.uint8).reshape(-1, CHANNELS)
 
 
 def image_rows(splits: DatasetDict) -> DatasetDict:

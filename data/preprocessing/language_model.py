@@ -1,4 +1,4 @@
-"""What the objectives of a language model and the form of its texts ask for: rows, batches, scores."""
+"""Rows and collators of language models, by objective and by the form of the texts."""
 
 from collections.abc import Callable
 from functools import partial

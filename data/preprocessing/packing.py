@@ -196,7 +196,7 @@ class PackedBatches(EpochCollator):
         return sum(sizes) if sizes else int((filled.max(axis=0) * len(filled)).sum())
 
     def packed(self, bins: list[list[Row]], sizes: Sequence[int] | None = None) -> dict[str, torch.Tensor]:
-        """Return the batch with the rows of each bin in a row of their own, each padded to its size if it has one."""
+        """Return the batch with the rows of each bin in one row, each padded to its size if it has one."""
         padding = self.model.config.pad_token_id
         ids, positions, mask = joined([[row["input_ids"] for row in rows] for rows in bins], padding, sizes)
         return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}

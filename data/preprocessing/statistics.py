@@ -54,11 +54,19 @@ def describe_data(
             counts = token_counts(part, column, len(tokenizer))
             if split == "train":
                 used[id(tokenizer)] = used.get(id(tokenizer), 0) + counts
-            found = _lengths(part, column) | {"unknown tokens": _unknown(counts, tokenizer)}
+            unknown = tokenizer.unk_token_id
+            share = 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
+            lengths = pc.list_value_length(part.with_format("arrow")[column])
+            found = {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
+            found["unknown tokens"] = share
             stats[split] |= {f"{name}{what}": value for what, value in found.items()}
-            words.append(_words(name, found))
+            text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
+            words.append(text + (f", {share:.2%} unknown" if share else ""))
         if split != "train" and "target" in part.column_names:
-            stats[split][UNREACHABLE] = _unreachable(part, tokenizers[1])
+            stats[split][UNREACHABLE] = 0
+            for batch in part.select_columns(["labels", "target"]).iter(1_000):
+                decoded = tokenizers[1].batch_decode(batch["labels"], skip_special_tokens=True)
+                stats[split][UNREACHABLE] += sum(one != other for one, other in zip(decoded, batch["target"]))
         words += describe_classes(part, stats[split])
         words += shortfalls(stats[split])
         report(f"{split.capitalize()} data: {stats[split]['rows']:,} rows; {'; '.join(words)}.")
@@ -150,28 +158,3 @@ def padding_share(rows: Dataset, training_args: Any, *, packed: Callable[[np.nda
 def padded(lengths: np.ndarray) -> int:
     """Return the tokens that a batch of rows of `lengths` (B, 1 or 2) is computed with, padding included."""
     return int((lengths.max(axis=0) * len(lengths)).sum())
-
-
-def _lengths(rows: Dataset, column: str) -> dict[str, float]:
-    cells = rows.with_format("arrow")[column]
-    lengths = pc.list_value_length(cells)
-    return {"mean length": round(pc.mean(lengths).as_py(), 2), "longest": pc.max(lengths).as_py()}
-
-
-def _unreachable(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many targets differ from what their tokens are decoded to."""
-    found = 0
-    for batch in rows.select_columns(["labels", "target"]).iter(1_000):
-        decoded = tokenizer.batch_decode(batch["labels"], skip_special_tokens=True)
-        found += sum(text != target for text, target in zip(decoded, batch["target"]))
-    return found
-
-
-def _unknown(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
-    unknown = tokenizer.unk_token_id
-    return 0.0 if unknown is None else float(counts[unknown] / max(1, counts.sum()))
-
-
-def _words(name: str, found: dict[str, float]) -> str:
-    text = f"{name}{found['mean length']:.1f} tokens on average, {found['longest']:,} at most"
-    return text + (f", {found['unknown tokens']:.2%} unknown" if found["unknown tokens"] else "")

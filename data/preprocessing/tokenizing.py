@@ -223,7 +223,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
     flat = list(chain.from_iterable(parts))
     groups = (flat[start : start + PARTS] for start in range(0, len(flat), PARTS))
     encoded = (each for group in groups for each in backend.encode_batch_fast(group, add_special_tokens=False))
-    return [list(chain.from_iterable(next(encoded).ids for _ in own)) for own in parts]
+    return [list(chain.from_iterable(next(encoded).ids for _ in pieces)) for pieces in parts]
 
 
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:

@@ -187,7 +187,7 @@ def test_parallel_files_in_parts(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["part-*.csv"], r"--train_file .*part-\*.csv': there is no such file, nor one that matches"),
+        (["part-*.csv"], r"--train_file .*part-\*.csv': no such file, nor one that matches"),
         (["a.csv", "*.csv"], r"--train_file: .*a.csv is named 2 times"),
         (["a.csv", "b.docx"], r"--train_file .*unknown extension '.docx'"),
         (["c.parquet.gz"], r"--train_file .*unknown extension '.gz'"),

@@ -74,7 +74,7 @@ def test_what_cannot_be_read_is_said(tmp_path, monkeypatch):
         pixels(tmp_path / "missing.png", 8)
     with pytest.raises(ValueError, match="32-bit numbers"):
         as_rgb(Image.fromarray(RAMP.astype(np.float32)))
-    monkeypatch.setattr(images, "LARGEST", 1_000)
+    monkeypatch.setattr(images, "MAX_PIXELS", 1_000)
     with pytest.raises(ValueError, match="it has more than"):
         pixels(whole, 8)
 

@@ -147,7 +147,7 @@ WRONG = {
     "number of rows": (["MODEL", "--text", TEXT, "--num_rows", "0"], "--num_rows 0: it must be at least 1"),
     "rows alone": (["MODEL", "--serve", "--rows", "x.csv"], "--rows x.csv is for figures"),
     "figures alone": (["MODEL", "--serve", "--figures", "lens", "stream"], "--figures lens stream is for figures"),
-    "no rows": (["MODEL", "--text", TEXT, "--rows", "x.csv"], "--rows 'x.csv': there is no such file"),
+    "no rows": (["MODEL", "--text", TEXT, "--rows", "x.csv"], "--rows 'x.csv': no such file"),
     "no setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour"], "--rows_set colour: it must"),
     "other setting": (["MODEL", "--text", TEXT, "--rows", "x.csv", "--rows_set", "colour=1"], "--rows_set colour"),
     "file": (["MODEL", "--text", TEXT, "--output_dir", __file__], "--output_dir .*test_page.py is not a directory"),
