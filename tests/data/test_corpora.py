@@ -40,21 +40,12 @@ def of_kind(rows, kind):
 
 
 # -------------------------------------------------------------------------------------------- what every corpus is
-def test_sizes_and_columns(corpus):
-    assert {name: len(rows) for name, rows in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
-    assert all(rows.column_names == ["source", "target", "kind"] for rows in corpus.values())
-
-
-def test_it_is_a_function_and_the_splits_are_disjoint(rows):
-    assert len({row["source"] for row in rows}) == len(rows) == 6_000
-
-
-def test_every_kind_is_in_every_split(corpus):
-    for rows in corpus.values():
-        assert set(rows["kind"]) == set(DEFAULT_KINDS)
-
-
-def test_spaces_are_plain(rows):
+def test_sizes_columns_and_kinds_of_disjoint_splits(corpus, rows):
+    assert {name: len(part) for name, part in corpus.items()} == {"train": 5_600, "validation": 200, "test": 200}
+    for part in corpus.values():
+        assert part.column_names == ["source", "target", "kind"]
+        assert set(part["kind"]) == set(DEFAULT_KINDS)
+    assert len({row["source"] for row in rows}) == len(rows) == 6_000  # a function of the source
     assert {c for row in rows for c in row["source"] + row["target"] if c.isspace()} == {" "}
 
 

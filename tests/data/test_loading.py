@@ -55,27 +55,6 @@ def test_the_other_direction(tmp_path):
     assert list(dataset["train"]["target"]) == ["a", "c"]
 
 
-def test_columns_inside_a_struct(tmp_path):
-    rows = [{"translation": {"en": f"e{n}", "de": f"d{n}"}} for n in range(4)]
-    path = write(tmp_path / "a.jsonl", rows)
-    dataset = load(
-        "translation",
-        train_file=path,
-        validation_file=path,
-        source_column="translation.en",
-        target_column="translation.de",
-    )
-    assert dataset["train"][1] == {"source": "e1", "target": "d1"}
-
-
-def test_csv_is_not_interpreted(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("source,target,n\n007,NA,1\nnull,None,2\n1.50,true,3\n")
-    dataset = load("translation", train_file=str(path), validation_file=str(path))
-    assert list(dataset["train"]["source"]) == ["007", "null", "1.50"]
-    assert list(dataset["train"]["target"]) == ["NA", "None", "true"]
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("ending", ["{}", "{}.gz", "v1.{}"])
 def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
@@ -119,20 +98,6 @@ def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
 
 
 # ------------------------------------------------------------------------------------------------------- splits
-def test_validation_shares_no_source_with_training(tmp_path):
-    rows = [{"source": f"s{n % 30}", "target": f"t{n}"} for n in range(90)]
-    path = write(tmp_path / "a.jsonl", rows)
-    dataset = load("translation", train_file=path, validation_fraction=0.2)
-    train, validation = (set(dataset[split]["source"]) for split in ("train", "validation"))
-    assert (len(train), len(validation)) == (24, 6)
-    assert not train & validation
-    assert len(dataset["train"]) + len(dataset["validation"]) == 90
-    again = load("translation", train_file=path, validation_fraction=0.2)
-    assert list(again["validation"]["target"]) == list(dataset["validation"]["target"])
-    other = load("translation", train_file=path, validation_fraction=0.2, split_seed=1)
-    assert set(other["validation"]["source"]) != validation
-
-
 def test_one_text_cannot_be_split(tmp_path):
     path = write(tmp_path / "a.txt", ["same", "same"])
     with pytest.raises(ValueError, match=r"1 distinct text: give --validation_file"):
@@ -182,14 +147,6 @@ def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
     blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
     with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
         load("classification", train_file=blank, validation_file=path)
-
-
-def test_csv_labels(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("text,label\nlovely,1\nawful,0\n")
-    dataset = load("classification", train_file=str(path), validation_file=str(path))
-    assert label_names(dataset) == ["0", "1"]
-    assert list(dataset["train"]["label"]) == [1, 0]
 
 
 @pytest.mark.parametrize(
