@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from modeling.toys import inputs_of, tokens, toy, with_autocast
+from modeling.toys import tokens, toy, with_autocast
 from torch import nn
 from torch.nn.functional import linear
 
@@ -65,33 +65,6 @@ def test_it_is_as_exact_as_linear(shape, inputs, bias):
 def test_rows_may_lie_anyhow_in_memory():
     x, weight = torch.randn(D, 3).t(), torch.randn(E, D)
     torch.testing.assert_close(sum_of_rows(x, weight.t().contiguous(), None), linear(x, weight))
-
-
-# ------------------------------------------------------------------------------------------------- in `generate`
-SEARCHES: dict[str, dict[str, Any]] = {
-    "greedy": {},
-    "beams": {"num_beams": 3},
-    "samples": {"do_sample": True, "num_return_sequences": 2},
-}
-
-
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("kind", ["decoder", "encoder_decoder", "recurrent_encoder_decoder"])
-def test_the_tokens_are_the_same(kind, search, used, monkeypatch):
-    model = toy(kind).eval()
-    inputs = {name: value[:1] for name, value in inputs_of(kind).items() if name in ("input_ids", "attention_mask")}
-    options = {"max_new_tokens": 12, "eos_token_id": None} | SEARCHES[search]
-
-    def generate() -> torch.Tensor:
-        torch.manual_seed(0)
-        return model.generate(**inputs, **options)
-
-    ours = generate()
-    assert set(used) == {max(options.get("num_beams", 1), options.get("num_return_sequences", 1))}
-    used.clear()
-    monkeypatch.setattr(gemv, "is_faster", lambda *_: False)
-    assert torch.equal(generate(), ours)
-    assert not used
 
 
 def test_weights_are_read_anew_by_each_call(used):

@@ -1,13 +1,11 @@
 """Products by oneDNN are those of `torch.nn.functional.linear`, with all their derivatives; and when they are used."""
 
-import copy
-import pickle
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from modeling.toys import ALL_KINDS, assert_close, inputs_of, labels_of, toy
+from modeling.toys import assert_close
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import grad, hessian, jvp, vmap
@@ -152,50 +150,6 @@ def test_chunks_of_a_loss(frozen, bias, onednn):
     assert onednn_flops(lambda: chunked_cross_entropy(states, layer, targets, identity, {}, 4)) >= 2 * 2 * 11 * D * E
     for own, reference in zip(*(torch.autograd.grad(2.5 * loss, inputs) for loss in (ours, theirs))):
         assert_close(own, reference, "gradient", 2 * ROUNDING)
-
-
-# ------------------------------------------------------------------------------------------------- in the models
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_models_have_the_same_loss_and_gradients(kind, onednn):
-    model = toy(kind)
-    labels = torch.tensor([0, 1, 0]) if kind == "image_encoder" else labels_of(kind)
-    inputs = inputs_of(kind) | {"labels": labels}
-
-    def loss_and_gradients() -> tuple[torch.Tensor, ...]:
-        loss = model(**inputs).loss
-        return loss.detach(), *torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-
-    assert onednn_flops(loss_and_gradients) > 0
-    ours = loss_and_gradients()
-    with torch.backends.mkldnn.flags(enabled=False, allow_tf32=False):
-        assert onednn_flops(loss_and_gradients) == 0
-        theirs = loss_and_gradients()
-    scale = max(slope.norm() for slope in theirs if slope is not None)
-    for own, reference in zip(ours, theirs, strict=True):
-        assert (own is None) == (reference is None)
-        if own is not None:
-            assert (own - reference).norm() <= 1e-4 * reference.norm() + 1e-5 * scale
-
-
-@pytest.mark.parametrize("kind", ALL_KINDS)
-def test_layers_stay_what_tools_look_for(kind):
-    layers = [layer for layer in toy(kind).modules() if isinstance(layer, nn.Linear)]
-    assert layers
-    assert {type(layer) for layer in layers} == {nn.Linear}
-    assert not any("forward" in vars(layer) for layer in layers)
-
-
-@pytest.mark.parametrize(
-    "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
-)
-def test_copies_compute_with_their_own_weights(copied, onednn):
-    model, inputs = toy("decoder"), inputs_of("decoder")
-    other, before = copied(model), model(**inputs).logits
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.zero_()
-    assert torch.equal(model(**inputs).logits, before)
-    assert not other(**inputs).logits.any()
 
 
 # ------------------------------------------------------------------------------------------------- when it is used

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import accelerate
@@ -35,31 +34,6 @@ def a_layer(model: nn.Module) -> nn.Linear:
 class Doubled(nn.Linear):
     def forward(self, input: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
         return factor * super().forward(input)
-
-
-def emptied(layer: nn.Linear) -> nn.Linear:
-    """Give a copy weights of its own: zeros."""
-    layer._parameters = {}
-    layer.weight, layer.bias = torch.zeros(layer.out_features, layer.in_features), None
-    return layer
-
-
-COPIES: dict[str, Callable[[nn.Linear], Any]] = {
-    "nn.DataParallel": lambda layer: layer._replicate_for_data_parallel(),
-    "copy.copy": copy.copy,
-    "copy.deepcopy": copy.deepcopy,
-    "pickle": lambda layer: pickle.loads(pickle.dumps(layer)),
-}
-
-
-@pytest.mark.parametrize("made", COPIES)
-def test_a_copy_of_a_layer_computes_with_its_own_weights(made):
-    layer = a_layer(toy("decoder"))
-    x = torch.randn(3, layer.in_features)
-    expected = layer(x)
-    assert not emptied(COPIES[made](layer))(x).any()
-    assert torch.equal(layer(x), expected)
-    assert expected.any()
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
@@ -106,10 +80,16 @@ def test_functions_of_torch_that_are_replaced_are_called(owner, kind, monkeypatc
 @pytest.mark.parametrize(
     "copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"]
 )
-def test_copies_of_a_model_are_as_fast(copied):
-    other = copied(toy("encoder_decoder"))
+def test_copies_of_a_model_are_as_fast_and_compute_with_their_own_weights(copied):
+    model, inputs = toy("encoder_decoder"), inputs_of("encoder_decoder")
+    before, other = model(**inputs).logits, copied(model)
     assert all(is_marked(layer) for layer in other.modules() if type(layer) is nn.Linear)
     assert is_marked(other)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    assert not other(**inputs).logits.any()
+    assert torch.equal(model(**inputs).logits, before)
 
 
 @pytest.mark.parametrize("kind", MODEL_KINDS)
