@@ -1,4 +1,4 @@
-"""Which of two ways to compute the same is faster on this machine: measured once in each process.
+"""The choice between two ways to compute the same, by speed on this machine: measured once in each process.
 
 With `VANILLAFORMER_AUTOTUNE=save` what was measured is kept in a file for the next processes.
 """
@@ -18,9 +18,9 @@ MIN_SPEEDUP = 1.15
 """Times as fast as the usual way that another one has to be."""
 SAVE = "VANILLAFORMER_AUTOTUNE"
 SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"
-"""What was measured, by what was compared, processor and version of torch."""
+"""Speeds by name, processor and version of torch."""
 CHOICES: dict[str, bool] = {}
-"""What this process has decided."""
+"""The decisions of this process, by name."""
 
 
 def chosen() -> dict[str, bool]:

@@ -129,15 +129,7 @@ def add_gradients(
     weight: torch.Tensor,
     part: slice,
 ) -> None:
-    """Add what the positions of a chunk give to the gradients by states, weight and bias.
-
-    Args:
-        gradients: The sums; `None` for those that are not needed.
-        grad_output: The gradient by the chunk's logits (n, V).
-        states: All states (N, D).
-        weight: The weights (V, D).
-        part: The positions of the chunk.
-    """
+    """Add to the sums by states (N, D), weight (V, D) and bias, if needed, those by a chunk's logits (n, V)."""
     rows = states[part]
     by_states, by_weight, by_bias = gradients
     by_rows = None if by_states is None else by_states[part]

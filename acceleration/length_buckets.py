@@ -75,14 +75,9 @@ def takes_buckets(stack: Any) -> bool:
 
 
 def length_buckets(position_ids: torch.Tensor | None, attention_mask: Any, rows: int) -> LengthBuckets | None:
-    """Return the buckets of packed texts on a CPU, `None` if there are none or masks are computed faster.
+    """Return the buckets of texts packed into R rows on a CPU, `None` without any or where masks are faster.
 
-    A text begins at position 0; padding after it is a part of it.
-
-    Args:
-        position_ids: Positions (R or 1, T), or `None`.
-        attention_mask: Padding mask (R, T), or `None`.
-        rows: R.
+    A text begins at position 0 of `position_ids` (R or 1, T); padding after it, 0 in the mask (R, T), is a part of it.
     """
     if position_ids is None or position_ids.device.type != "cpu" or torch.compiler.is_compiling():
         return None

@@ -1,7 +1,7 @@
 """Linear maps on a CPU in float32, by the faster of the two libraries that torch has for them.
 
 `torch.nn.functional.linear` multiplies float32 matrices by MKL. On many processors oneDNN, torch's other library, is
-up to two times as fast. Both sum in float32, each in an order of its own.
+up to two times as fast. Both sum in float32, in different orders.
 
 Shape letters: D inputs, E outputs.
 """

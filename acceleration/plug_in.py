@@ -1,4 +1,4 @@
-"""What is faster, when and why: the one list of all that this folder puts in the place of plain computations.
+"""The list of all that takes the place of plain computations, with the conditions and the reasons.
 
 | what | when | why |
 |---|---|---|
@@ -13,7 +13,7 @@ The first three work for any model of transformers that `speed_up` was called wi
 model that is not as it was made, by hooks, adapters, quantizers, compilers, or processors of the caller's, is computed
 plainly: `plain.py` has the questions.
 
-What has no hook of its own in `modeling/acceleration.py` stands in two classes of the libraries, `nn.Linear` and
+What has no hook in `modeling/acceleration.py` stands in two classes of the libraries, `nn.Linear` and
 `GenerationMixin`, and does nothing for modules without the mark that `speed_up` leaves. Instances stay as they are:
 copies, replicas, layers of another class and quantizers find what torch made.
 """

@@ -87,7 +87,7 @@ def encode_in_buckets(
 class SharedSourceCache(EncoderDecoderCache):
     """A cache for `copies` rows, beams or samples, of each source, whose keys and values they share.
 
-    Rows of one source are neighbors, and a beam takes the place of another of its own source only: what
+    Rows of one source are neighbors, and a beam takes the place of another of the same source only: what
     cross-attention has cached never moves.
 
     Args:

@@ -43,7 +43,9 @@ class UnfinishedRows:
         rows = torch.arange(len(tokens)) if self.rows is None else self.rows
         self.ended = self.ended | torch.isin(tokens[:, -1], self.ends)  # padding follows
         unfinished = ~self.ended[rows]
-        if 0 < unfinished.sum() <= WORTHWHILE * len(rows) and _has_rows(inputs, len(tokens)):
+        tensors = [value for value in inputs.values() if isinstance(value, torch.Tensor)]
+        by_rows = all(value.ndim == 2 and len(value) == len(tokens) for value in tensors)
+        if by_rows and 0 < unfinished.sum() <= WORTHWHILE * len(rows):
             past_key_values.batch_select_indices(unfinished.nonzero().flatten())
             self.rows = rows = rows[unfinished]
             if "encoder_outputs" in inputs:
@@ -55,11 +57,6 @@ class UnfinishedRows:
         logits = output.logits
         output.logits = logits.new_zeros(len(tokens), *logits.shape[1:]).index_copy(0, rows, logits)
         return output
-
-
-def _has_rows(inputs: dict[str, Any], count: int) -> bool:
-    """Tell whether all tensors of a model's inputs are (B, T), so that their rows are those of the batch."""
-    return all(x.ndim == 2 and len(x) == count for x in inputs.values() if isinstance(x, torch.Tensor))
 
 
 def _rows_of(value: Any, rows: torch.Tensor, count: int) -> Any:
@@ -75,12 +72,7 @@ def drop_finished(model: Any, input_ids: torch.Tensor, options: dict[str, Any]) 
     """Return what stands for a model in `GenerationMixin._sample`: itself where no row can leave, or it does not pay.
 
     Scores, states and caches that are returned have all rows, hooks and processors of the caller's see all, and a
-    graphics card computes them at once.
-
-    Args:
-        model: The model.
-        input_ids: Its prompts (B, T).
-        options: The arguments of `_sample`.
+    graphics card computes them at once. The prompts are (B, T), `options` the other arguments of `_sample`.
     """
     config, cache = options["generation_config"], options.get("past_key_values")
     ends = config._eos_token_tensor

@@ -47,7 +47,9 @@ def learn_scales(
         for batch in batches:
             first, second = overlapping(batch)
             scaled = {name: scales[name].to(weight.dtype) * weight for name, weight in weights.items()}
-            gradients = gradients_of(loss_of(model, scaled, first), scaled)
+            loss, leaves = loss_of(model, scaled, first), tuple(scaled.values())
+            found = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
+            gradients = dict(zip(scaled, found))
             norm = torch.stack([gradient.abs().sum() for gradient in gradients.values()]).sum()
             if norm > max_gradient:
                 optimizer, objective = for_norm, norm
@@ -77,14 +79,6 @@ def overlapping(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def loss_of(model: VanillaPreTrainedModel, parameters: Batch, batch: Batch) -> torch.Tensor:
-    """Return the loss with other parameters than the model's own, which can be differentiated twice."""
+    """Return the loss with other parameters than the model's, which can be differentiated twice."""
     with sdpa_kernel(SDPBackend.MATH):  # the fused kernels have first derivatives only
         return functional_call(model, dict(parameters), kwargs=dict(batch))["loss"]
-
-
-def gradients_of(loss: torch.Tensor, parameters: Batch) -> dict[str, torch.Tensor]:
-    """Return the gradient by each parameter, zeros for one that is not used, with a graph of their own."""
-    found = torch.autograd.grad(
-        loss, tuple(parameters.values()), create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return dict(zip(parameters, found))

@@ -26,7 +26,7 @@ from .parts.norms import build_norm
 from .parts.packed_texts import bidirectional_mask
 from .parts.patches import ImageEmbeddings
 from .parts.pooling import IMAGE_POOLINGS
-from .parts.windows import PatchMerging, Sides, Windows, merged_grid, neighbors, stage_windows
+from .parts.windows import PatchMerging, Sides, Windows, neighbors, stage_windows
 from .stack import BIAS_PER_ROW, BIDIRECTIONAL_MASKS, Stack
 
 
@@ -123,7 +123,7 @@ class VanillaImageEncoderModel(ImagePreTrainedModel, Stack):
             if merge is not None:
                 if attention_mask is not None:
                     attention_mask = neighbors(attention_mask.unsqueeze(-1), grid).amax(-1)
-                x, grid = merge(x, grid), merged_grid(grid)
+                x, grid = merge(x, grid), ((grid[0] + 1) // 2, (grid[1] + 1) // 2)
             last = first + stage.depth
             biases, inputs = self.layer_inputs(x, grid, stage, range(first, last), attention_mask)
             for layer, bias, others in zip(layers[first:last], biases, inputs):

@@ -82,10 +82,10 @@ class Ctc(ParallelDecoding):
         previous = nn.functional.pad(path, (1, 0), value=blank)[:, :-1]
         ended = self.is_end(path).cumsum(dim=1) > 0
         kept = (path != blank) & (path != previous) & ~ended
-        places = kept.cumsum(dim=1) - 1
-        kept &= places < longest
+        positions = kept.cumsum(dim=1) - 1
+        kept &= positions < longest
         lengths = kept.sum(dim=1, keepdim=True)
         texts = path.new_full((len(path), int(lengths.max()) + 1), blank)
         rows, columns = kept.nonzero(as_tuple=True)
-        texts[rows, places[rows, columns]] = path[rows, columns]
+        texts[rows, positions[rows, columns]] = path[rows, columns]
         return texts.scatter(1, lengths, self.end_ids[0])

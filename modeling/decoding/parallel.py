@@ -1,4 +1,4 @@
-"""What all ways of decoding in parallel share: a text that is there at once, and has no beginning to continue."""
+"""Base of the ways of decoding in parallel: a text is there at once, and has no beginning to continue."""
 
 from typing import Any, cast
 
@@ -55,7 +55,7 @@ class ParallelDecoding(Autoregressive):
             raise ValueError(
                 f"the model has decoding={self.config.decoding!r}, whose training needs labels: give them to forward "
                 "(Trainer takes them away with label_smoothing_factor or compute_loss_func: leave these out), or call "
-                "eval() or torch.no_grad() if this is no training"
+                "eval() or torch.no_grad() if this is not training"
             )
 
     def check_options(self, config: GenerationConfig, arguments: dict[str, Any]) -> None:

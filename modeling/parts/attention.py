@@ -140,7 +140,7 @@ class Attention(nn.Module):
         self.k_norm = build_query_key_norm(config, key_heads)
 
     def attention_options(self, config: BlockConfig) -> dict[str, Any]:
-        """Return the attention function's keyword arguments that are no tensors: soft cap and window, if any."""
+        """Return the attention function's keyword arguments besides tensors: soft cap and window, if any."""
         options: dict[str, Any] = {}
         if config.attn_logit_softcapping is not None:
             options["softcap"] = config.attn_logit_softcapping

@@ -98,7 +98,7 @@ class WideLogits(nn.Module):
 
     G is the set of the hashed n-grams, which counts each once: a linear classifier beside the stack, the wide part of
     Cheng et al. 2016 (arXiv 1606.07792). It starts at zero, and gets no gradients unless that is asked for
-    (`requires_grad_()`): the training program fits it as a linear classifier of its own.
+    (`requires_grad_()`): the training program fits it as a separate linear classifier.
 
     Args:
         max_ngram: The longest n-gram.

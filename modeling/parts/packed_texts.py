@@ -1,4 +1,4 @@
-"""Several texts in one row: which token is of which text, who attends to whom, and each text in a row of its own.
+"""Several texts in one row: the text of each token, attention within texts, and the split into a row per text.
 
 Shape letters: R rows, T length, S length of the source, N texts, D model width.
 """
@@ -25,12 +25,7 @@ from transformers.utils import is_tracing
 def text_numbers(position_ids: torch.Tensor, attention_mask: Any, rows: int) -> torch.Tensor:
     """Return the number, from 0, of the text in its row that each token is of, (R, T).
 
-    A text begins at position 0; what fills a row up, 0 in the mask, begins none.
-
-    Args:
-        position_ids: The positions (R or 1, T).
-        attention_mask: Padding mask (R, T), or `None`.
-        rows: R.
+    A text begins at position 0 of `position_ids` (R or 1, T); padding, 0 in the mask (R, T), begins none.
     """
     starts = position_ids.expand(rows, -1) == 0
     if attention_mask is not None:
@@ -111,14 +106,9 @@ def bidirectional_mask(
     *,
     texts: Callable | None = None,
 ) -> Any:
-    """Return transformers' mask of attention to a source, by default the states (R, T, D) themselves.
+    """Return transformers' mask of attention to a source (R, S, D) with its padding mask (R, S).
 
-    Args:
-        config: The stack's config.
-        hidden_states: What attends.
-        padding: Padding mask of the source (R, S), or `None`.
-        source: States (R, S, D).
-        texts: `same_text` or `same_pair`.
+    The source is by default the states (R, T, D) themselves; `texts` is `same_text` or `same_pair`.
     """
     if texts is None:
         return create_bidirectional_mask(config, hidden_states, padding, source)
@@ -176,9 +166,9 @@ def one_text_per_row(
     positions = position_ids.expand(shape)
     starts = ((positions == 0) & mask).flatten().nonzero()  # (N, 1)
     lengths = torch.diff(starts, dim=0, append=starts.new_tensor([[mask.numel()]]))
-    places = torch.arange(int(positions[mask].max()) + 1, device=states.device)
-    tokens = starts + places.minimum(lengths - 1)  # beyond the end of a text its last token stands
-    own = mask.flatten()[tokens] & (places < lengths)
+    columns = torch.arange(int(positions[mask].max()) + 1, device=states.device)
+    tokens = starts + columns.minimum(lengths - 1)  # beyond the end of a text its last token stands
+    real = mask.flatten()[tokens] & (columns < lengths)
     ids = None if input_ids is None else input_ids.flatten()[tokens]
     # Looking rows up in a table has the fastest gradient
-    return own.long(), nn.functional.embedding(tokens, states.flatten(0, 1)), ids
+    return real.long(), nn.functional.embedding(tokens, states.flatten(0, 1)), ids

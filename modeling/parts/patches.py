@@ -98,7 +98,7 @@ PATCHES: dict[str, type[ConvolutionPatches]] = {
 def resize_rows(rows: torch.Tensor, first: int, old: Sides, new: Sides, antialias: bool) -> torch.Tensor:
     """Return a position table (first + old N, D) for another grid of patches, interpolated bicubically in float32.
 
-    The first rows, of tokens that are no patches, stay.
+    The first rows, of tokens besides patches, stay.
     """
     patches = rows[first:].float().unflatten(0, old).permute(2, 0, 1).unsqueeze(0)  # (1, D, rows, columns)
     patches = nn.functional.interpolate(patches, size=new, mode="bicubic", antialias=antialias)

@@ -49,7 +49,7 @@ class PointerGenerator(nn.Module):
         source_ids: torch.Tensor | None,
         source_mask: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Return log(1 - g) and log g, and the attention on each distinct source token, summed at its first place."""
+        """Return log(1 - g) and log g, and the attention on each distinct token, summed at its first position."""
         if source_ids is None:
             raise ValueError(
                 "output_distribution='pointer_generator' copies tokens of the source: give input_ids, or "
@@ -61,25 +61,20 @@ class PointerGenerator(nn.Module):
         attention = scores.masked_fill(~mask.bool().unsqueeze(1), torch.finfo(scores.dtype).min).softmax(dim=-1)
         context = attention.to(source_states.dtype) @ source_states
         gate = self.gate(torch.cat([hidden_states, context], dim=-1)).to(attention.dtype).log_softmax(dim=-1)
-        first = first_places(source_ids, mask).unsqueeze(1).expand_as(attention)
+        equal = (source_ids.unsqueeze(2) == source_ids.unsqueeze(1)) & mask.bool().unsqueeze(1)
+        first = equal.int().argmax(dim=-1).unsqueeze(1).expand_as(attention)  # of equal tokens that are not padding
         summed = torch.zeros_like(attention).scatter_add(-1, first, attention)
         return gate, summed, source_ids.unsqueeze(1).expand_as(attention)
 
     @staticmethod
     def mix(logits: torch.Tensor, gate: torch.Tensor, attention: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-        """Return log p (..., V), which is its own log-softmax, in place of the logits."""
+        """Return log p (..., V), a fixed point of log-softmax, in place of the logits."""
         log_generate, log_copy = gate.split(1, dim=-1)
         log_p = logits.to(attention.dtype).log_softmax(dim=-1) + log_generate
         copied = attention > torch.finfo(attention.dtype).tiny  # whose logarithm has a finite gradient
         generated = log_p.gather(-1, ids)
         gain = torch.logaddexp(generated, log_copy + attention.where(copied, 1.0).log()) - generated
         return log_p.scatter_add(-1, ids, gain.where(copied, 0.0)).to(logits.dtype)
-
-
-def first_places(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return, for each token, the index of the first equal one that is not padding (B, S)."""
-    equal = (ids.unsqueeze(2) == ids.unsqueeze(1)) & mask.bool().unsqueeze(1)
-    return equal.int().argmax(dim=-1)
 
 
 POINTERS: dict[str, type[NoPointer] | type[PointerGenerator]] = {

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 States = tuple[torch.Tensor, ...]
-"""What a step hands on to the next one, each (B, ...)."""
+"""Tensors (B, ...) that a step passes to the next one."""
 
 
 class Recurrence(nn.RNNBase):

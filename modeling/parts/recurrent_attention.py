@@ -12,7 +12,7 @@ from vanillaformer.configuration import VanillaRecurrentEncoderDecoderConfig
 
 
 class Memory(NamedTuple):
-    """What a decoder attends to: states (B, S, E), their keys (B, S, ...), and the mask (B, S), 0 on padding."""
+    """Source of a decoder: states (B, S, E), their keys (B, S, ...), and the mask (B, S), 0 on padding."""
 
     states: torch.Tensor
     keys: torch.Tensor

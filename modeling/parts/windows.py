@@ -109,8 +109,3 @@ def neighbors(x: torch.Tensor, grid: Sides) -> torch.Tensor:
         x = nn.functional.pad(x, (0, 0, 0, grid[1] % 2, 0, grid[0] % 2))
     x = x.unflatten(2, (-1, 2)).unflatten(1, (-1, 2))  # (B, rows, 2, columns, 2, D)
     return x.permute(0, 1, 3, 4, 2, 5).flatten(3).flatten(1, 2)
-
-
-def merged_grid(grid: Sides) -> Sides:
-    """Return rows and columns after merging."""
-    return (grid[0] + 1) // 2, (grid[1] + 1) // 2
