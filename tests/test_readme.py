@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,10 @@ def test_every_preset_and_tokenizer_algorithm_is_named():
     assert not missing
 
 
+def test_the_tables_of_the_pages_are_those_that_the_code_makes():
+    assert not list(runpy.run_path(str(ROOT / "tools" / "tables.py"))["outdated"]()), "run python tools/tables.py"
+
+
 def test_every_native_architecture_is_named():
     missing = [name for name in ARCHITECTURES if f"`{name}`" not in DEPLOY]
     assert not missing
@@ -61,8 +66,7 @@ TECHNIQUES = (
 
 
 @pytest.mark.parametrize(
-    "field",
-    dict.fromkeys(field.name for group in TECHNIQUES for field in dataclasses.fields(group)),
+    "field", dict.fromkeys(field.name for group in TECHNIQUES for field in dataclasses.fields(group))
 )
 def test_every_technique_is_in_the_page_on_training(field):
     assert f"--{field}" in TRAINING
@@ -88,8 +92,8 @@ def test_the_list_of_parts_has_an_example_that_runs(capsys):
 
 
 FOLDERS = (
-    "acceleration|benchmarks|comparison|configuration|conversion|docs|exploration|hub|inference|modeling|scripts|tests|tokenization"
-    "|training"
+    "acceleration|benchmarks|comparison|configuration|console|conversion|data|docs|exploration|hub|inference|modeling"
+    "|scripts|tests|tokenization|tools|training"
 )
 
 

@@ -27,14 +27,10 @@ loss = 2 + abs(math.log10(rate) - best) + 0.01 * settings["seed"]
 record = {
     "finished": True,
     "metrics": {"eval_loss": loss, "train_runtime": 2.0},
-    "details": {
-        "steps": steps,
-        "consumed": {"steps": read, "rows": 4 * read, "tokens": TOKENS * read, "flops": FLOPS * read},
-        "data": {"train": {"mean length": 16.0}},
-        "training": {"parameters": 1000, "resumed": None},
-        "baselines": {"unigram": {"eval_loss": 4.6}},
-    },
-}
+    "details": {"steps": steps, "consumed": {"steps": read, "rows": 4 * read, "tokens": TOKENS * read,
+     "flops": FLOPS * read}, "data": {"train": {"mean length": 16.0}}, "training": {"parameters": 1000,
+     "resumed": None}, "baselines": {"unigram": {"eval_loss": 4.6}}},
+}  # fmt: skip
 end = loss + (3 if rate == 0.9 else 0)
 log = [{"step": step, "loss": end if step > 1 else loss + 2} for step in range(1, 11)]
 log += [{"step": step, "eval_loss": end + 1 - step / steps} for step in (steps // 2, steps)]
@@ -42,12 +38,9 @@ spent = 1.04 * float(settings.get("max_time", "0s")[:-1]) * read / steps
 files = {
     "run.json": record,
     "trainer_state.json": {"log_history": log, "stateful_callbacks": {"TimeBudget": {"attributes": {"spent": spent}}}},
-    "config.json": {
-        "model_type": "vanilla_encoder" if sys.argv[1] == "train-classifier" else "vanilla_decoder",
-        "vocab_size": 100,
-        **overrides,
-    },
+    "config.json": {"model_type": "vanilla_encoder" if sys.argv[1] == "train-classifier" else "vanilla_decoder",
+     "vocab_size": 100, **overrides},
     "tokenizer.json": {"model": {"of": settings.get("train_file")}, "truncation": settings.get("block_size")},
-}
+}  # fmt: skip
 for name, content in files.items():
     (folder / name).write_text(json.dumps(content))

@@ -398,10 +398,7 @@ def test_real_trainings(tmp_path, monkeypatch, capsys):
         },
         "budget": {"steps": 6},
         "seeds": [1, 2],
-        "variants": {
-            "slow": {"learning_rate": 1e-4},
-            "fast": {"learning_rate": 2e-2},
-        },
+        "variants": {"slow": {"learning_rate": 1e-4}, "fast": {"learning_rate": 2e-2}},
     }
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan, sort_keys=False))
     monkeypatch.chdir(tmp_path)

@@ -24,15 +24,10 @@ from vanillaformer.configuration.plans import TENSOR_PARALLEL_PLAN
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
 ALL_CONFIGS = [*CONFIGS, VanillaImageEncoderConfig, VanillaRecurrentEncoderDecoderConfig]
 CHOICES = {
-    "norm": options.Norm,
-    "norm_placement": options.NormPlacement,
-    "feed_forward": options.FeedForward,
-    "position_embedding_type": options.PositionEmbedding,
-    "sinusoidal_layout": options.SinusoidalLayout,
-    "initialization": options.Initialization,
-    "block_layout": options.BlockLayout,
-    "qk_norm": options.QueryKeyNorm,
-}
+    "norm": options.Norm, "norm_placement": options.NormPlacement, "feed_forward": options.FeedForward,
+    "position_embedding_type": options.PositionEmbedding, "sinusoidal_layout": options.SinusoidalLayout,
+    "initialization": options.Initialization, "block_layout": options.BlockLayout, "qk_norm": options.QueryKeyNorm,
+}  # fmt: skip
 # What a choice needs beside it
 NEEDED = {
     "sinusoidal_layout": {"position_embedding_type": "sinusoidal"},
@@ -62,23 +57,29 @@ def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
         assert part in message
 
 
+AT_LEAST_1 = (
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size",
+    "vocab_size", "max_position_embeddings", "sliding_window", "relative_attention_num_buckets",
+)  # fmt: skip
+GREATER_THAN_0 = {"attention_scale": 0, "attn_logit_softcapping": 0.0, "final_logit_softcapping": -1.0}
+BOOLEANS = {
+    "scale_embedding": "yes", "embedding_norm": 1, "attention_bias": None, "rotary_layers": [1, 0],
+    "norm_weight": None, "norm_bias": "yes", "final_norm": 1, "mlp_bias": "no",
+}  # fmt: skip
+
+
 @every_config
 @pytest.mark.parametrize(
     ("field", "value", "allowed"),
     [
-        ("hidden_size", 0, "at least 1"),
+        *((field, 0, "at least 1") for field in AT_LEAST_1),
+        *((field, value, "greater than 0") for field, value in GREATER_THAN_0.items()),
+        *((field, value, "bool") for field, value in BOOLEANS.items()),
         ("hidden_size", -8, "at least 1"),
         ("hidden_size", 64.0, "int"),
         ("hidden_size", "64", "int"),
         ("hidden_size", True, "int"),
-        ("num_hidden_layers", 0, "at least 1"),
-        ("num_attention_heads", 0, "at least 1"),
-        ("num_key_value_heads", 0, "at least 1"),
-        ("head_dim", 0, "at least 1"),
-        ("intermediate_size", 0, "at least 1"),
         ("intermediate_size", 12.5, "int"),
-        ("max_position_embeddings", 0, "at least 1"),
-        ("vocab_size", 0, "at least 1"),
         ("dropout", 1.0, "less than 1"),
         ("dropout", -0.1, "at least 0"),
         ("dropout", float("nan"), "at least 0"),
@@ -90,24 +91,11 @@ def test_a_choice_takes_its_names_and_an_error_lists_them(config_class, field):
         ("initializer_range", -0.02, "at least 0"),
         ("initializer_range", "small", "float"),
         ("hidden_act", "gelo", "gelu"),
-        ("scale_embedding", "yes", "bool"),
-        ("embedding_norm", 1, "bool"),
-        ("attention_bias", None, "bool"),
         ("attention_bias", ["q_proj", "out_proj"], "o_proj"),
         ("attention_bias", ["q_proj", "q_proj"], "different"),
-        ("attention_scale", 0, "greater than 0"),
         ("attention_scale", float("nan"), "greater than 0"),
-        ("attn_logit_softcapping", 0.0, "greater than 0"),
-        ("final_logit_softcapping", -1.0, "greater than 0"),
         ("logit_scale", float("inf"), "finite"),
-        ("sliding_window", 0, "at least 1"),
         ("position_offset", -1, "at least 0"),
-        ("relative_attention_num_buckets", 0, "at least 1"),
-        ("rotary_layers", [1, 0], "bool"),
-        ("norm_weight", None, "bool"),
-        ("norm_bias", "yes", "bool"),
-        ("final_norm", 1, "bool"),
-        ("mlp_bias", "no", "bool"),
     ],
 )
 def test_an_error_names_the_field_the_value_and_what_is_allowed(config_class, field, value, allowed):
@@ -129,89 +117,55 @@ def test_the_integer_zero_is_a_rate(config_class, field):
         ({"hidden_size": 100, "num_attention_heads": 8}, ["hidden_size=100", "num_attention_heads=8", "head_dim"]),
         ({"num_attention_heads": 8, "num_key_value_heads": 3}, ["num_attention_heads=8", "num_key_value_heads=3"]),
         ({"position_embedding_type": "rotary", "head_dim": 7}, ["rotary", "even", "head_dim=7"]),
-        (
-            {"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
-            ["sinusoidal", "even", "hidden_size"],
-        ),
+        ({"position_embedding_type": "sinusoidal", "hidden_size": 63, "head_dim": 8},
+         ["sinusoidal", "even", "hidden_size"]),
         ({"position_embedding_type": "learned", "rope_theta": 100.0}, ["rope_theta=100.0", "rotary", "learned"]),
         ({"position_embedding_type": "none", "partial_rotary_factor": 0.5}, ["partial_rotary_factor", "rotary"]),
-        (
-            {"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
-            ["rope_parameters", "rotary", "none"],
-        ),
-        (
-            {"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
-            ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"],
-        ),
+        ({"position_embedding_type": "none", "rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}},
+         ["rope_parameters", "rotary", "none"]),
+        ({"position_embedding_type": "rotary", "head_dim": 10, "partial_rotary_factor": 0.5},
+         ["partial_rotary_factor of 0.5", "head_dim=10", "even", "gives 5"]),
         ({"position_embedding_type": "rotary", "partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
         ({"position_embedding_type": "rotary", "rope_theta": -1.0}, ["rope_theta", "-1.0", "greater than 0"]),
-        (
-            {
-                "position_embedding_type": "rotary",
-                "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral", "factor": 2.0},
-            },
-            ["rope_type", "spiral", "default", "yarn"],
-        ),
-        (
-            {"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
-            ["rope_parameters", "sliding_attention", "sliding_window=None"],
-        ),
-        (
-            {
-                "position_embedding_type": "rotary",
-                "sliding_window": 4,
-                "layer_types": ["sliding_attention", "full_attention"],
-                "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}},
-            },
-            ["rope_parameters", "full_attention"],
-        ),
+        ({"position_embedding_type": "rotary", "rope_parameters": {"rope_theta": 1e4, "rope_type": "spiral",
+         "factor": 2.0}},
+         ["rope_type", "spiral", "default", "yarn"]),
+        ({"position_embedding_type": "rotary", "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+         ["rope_parameters", "sliding_attention", "sliding_window=None"]),
+        ({"position_embedding_type": "rotary", "sliding_window": 4, "layer_types": ["sliding_attention",
+         "full_attention"], "rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}},
+         ["rope_parameters", "full_attention"]),
         ({"position_embedding_type": "rotary", "rotary_layers": []}, ["rotary_layers", "at least one", "[]"]),
         ({"position_embedding_type": "rotary", "position_offset": 2}, ["position_offset=2", "learned", "rotary"]),
         ({"position_embedding_type": "learned", "rope_interleaved": True}, ["rope_interleaved", "rotary", "learned"]),
         ({"position_embedding_type": "learned", "rotary_layers": [True]}, ["rotary_layers", "rotary", "learned"]),
         ({"position_embedding_type": "none", "sinusoidal_layout": "halves"}, ["sinusoidal_layout", "none"]),
-        (
-            {"position_embedding_type": "alibi", "relative_attention_per_layer": True},
-            ["relative_attention_per_layer", "relative", "alibi"],
-        ),
-        (
-            {"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
-            ["relative_attention_num_buckets", "multiple of 4", "6"],
-        ),
-        (
-            {"position_embedding_type": "relative", "relative_attention_max_distance": 16},
-            ["relative_attention_max_distance", "16"],
-        ),
+        ({"position_embedding_type": "alibi", "relative_attention_per_layer": True},
+         ["relative_attention_per_layer", "relative", "alibi"]),
+        ({"position_embedding_type": "relative", "relative_attention_num_buckets": 6},
+         ["relative_attention_num_buckets", "multiple of 4", "6"]),
+        ({"position_embedding_type": "relative", "relative_attention_max_distance": 16},
+         ["relative_attention_max_distance", "16"]),
         ({"norm_unit_offset": True, "norm_weight": False}, ["norm_unit_offset", "norm_weight"]),
         ({"skip_first_norm": True, "norm_placement": "post"}, ["skip_first_norm", "pre", "post"]),
         ({"block_layout": "parallel", "norm_placement": "post"}, ["block_layout", "parallel", "sandwich", "post"]),
-        (
-            {"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
-            ["block_layout", "parallel_shared_norm", "pre", "sandwich"],
-        ),
+        ({"block_layout": "parallel_shared_norm", "norm_placement": "sandwich"},
+         ["block_layout", "parallel_shared_norm", "pre", "sandwich"]),
         ({"initialization": "admin", "norm_placement": "post"}, ["initialization", "admin", "post"]),
-        (
-            {"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
-            ["mimetic", "hidden_size=64", "128"],
-        ),
+        ({"initialization": "mimetic", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32},
+         ["mimetic", "hidden_size=64", "128"]),
         ({"layer_types": ["sliding_attention"]}, ["layer_types", "sliding_window"]),
         ({"layer_types": [], "sliding_window": 4}, ["layer_types", "at least one", "[]"]),
         ({"layer_types": ["chunked_attention"], "sliding_window": 4}, ["layer_types", "chunked", "full_attention"]),
-        (
-            {"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
-            ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"],
-        ),
-        (
-            {"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
-            ["flash_attention_2", "alibi", "eager"],
-        ),
-        (
-            {"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
-            ["paged|eager", "relative", "sdpa"],
-        ),
+        ({"attn_logit_softcapping": 5.0, "attn_implementation": "sdpa"},
+         ["attn_logit_softcapping=5.0", "sdpa", "eager", "flex_attention"]),
+        ({"position_embedding_type": "alibi", "attn_implementation": "flash_attention_2"},
+         ["flash_attention_2", "alibi", "eager"]),
+        ({"position_embedding_type": "relative", "attn_implementation": "paged|eager"},
+         ["paged|eager", "relative", "sdpa"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
+)  # fmt: skip
 def test_fields_that_do_not_fit_together(config_class, fields, parts):
     message = error_of(config_class, **fields)
     for part in parts:

@@ -120,42 +120,28 @@ def test_presets_do_not_share_state():
     assert preset("llama-tiny").rope_parameters["rope_theta"] == 10000.0
 
 
-def test_gpt2_has_the_published_number_of_parameters():
-    ours = parameters(VanillaDecoderForCausalLM, preset("gpt2"))
-    assert ours == parameters(GPT2LMHeadModel, GPT2Config()) == 124_439_808
-
-
-def test_gpt_has_the_published_number_of_parameters():
-    ours = parameters(VanillaDecoderForCausalLM, preset("gpt"))
-    assert ours == parameters(OpenAIGPTLMHeadModel, OpenAIGPTConfig()) == 116_534_784
-
-
-def test_bert_base_has_the_published_number_of_parameters():
-    ours = parameters(VanillaEncoderForMaskedLM, preset("bert-base"))
-    assert ours == parameters(BertForMaskedLM, BertConfig()) == 109_514_298
-
-
 TINY = {"hidden_size": 192, "num_attention_heads": 3, "intermediate_size": 768, "num_labels": 1000}
-CLASSIFIERS = {
-    "vit-tiny": (ViTForImageClassification, ViTConfig(**TINY), 5_717_416),
-    "vit-base": (ViTForImageClassification, ViTConfig(num_labels=1000), 86_567_656),
-    "deit-tiny": (DeiTForImageClassification, DeiTConfig(**TINY), 5_717_416 + 2 * 192),  # a token and its position
-    "swin-tiny": (SwinForImageClassification, SwinConfig(num_labels=1000), 28_288_354),
+DINO = {"hidden_size": 384, "num_attention_heads": 6, "image_size": 518, "patch_size": 14}
+IMAGES = VanillaImageEncoderForImageClassification
+# Our class, the native class and config, and the number that is published for it
+PUBLISHED = {
+    "gpt2": (VanillaDecoderForCausalLM, GPT2LMHeadModel, GPT2Config(), 124_439_808),
+    "gpt": (VanillaDecoderForCausalLM, OpenAIGPTLMHeadModel, OpenAIGPTConfig(), 116_534_784),
+    "bert-base": (VanillaEncoderForMaskedLM, BertForMaskedLM, BertConfig(), 109_514_298),
+    "vit-tiny": (IMAGES, ViTForImageClassification, ViTConfig(**TINY), 5_717_416),
+    "vit-base": (IMAGES, ViTForImageClassification, ViTConfig(num_labels=1000), 86_567_656),
+    # A token and its position more
+    "deit-tiny": (IMAGES, DeiTForImageClassification, DeiTConfig(**TINY), 5_717_416 + 2 * 192),
+    "swin-tiny": (IMAGES, SwinForImageClassification, SwinConfig(num_labels=1000), 28_288_354),
+    "dinov2-small": (VanillaImageEncoderModel, Dinov2Model, Dinov2Config(**DINO), 22_056_576),
 }
 
 
-@pytest.mark.parametrize("name", CLASSIFIERS)
-def test_an_image_classifier_has_the_published_number_of_parameters(name):
-    native_class, native_config, published = CLASSIFIERS[name]
-    ours = parameters(VanillaImageEncoderForImageClassification, preset(name, num_labels=1000))
-    assert ours == parameters(native_class, native_config) == published
-
-
-def test_dinov2_small_has_the_published_number_of_parameters():
-    native = Dinov2Config(hidden_size=384, num_attention_heads=6, image_size=518, patch_size=14)
-    assert (
-        parameters(VanillaImageEncoderModel, preset("dinov2-small")) == parameters(Dinov2Model, native) == 22_056_576
-    )
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_preset_has_the_published_number_of_parameters(name):
+    ours, native_class, native_config, published = PUBLISHED[name]
+    labels = {"num_labels": 1000} if ours is IMAGES else {}
+    assert parameters(ours, preset(name, **labels)) == parameters(native_class, native_config) == published
 
 
 @pytest.mark.parametrize(("name", "millions"), [("transformer-base", 63), ("transformer-big", 214)])

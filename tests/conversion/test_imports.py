@@ -200,45 +200,32 @@ def test_what_weights_do_not_tell_must_be_said():
             from_state_dict(Gpt().state_dict(), source)
 
 
+def refused(state: Any, message: str, source: str = "nanogpt", **fields: Any) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_state_dict(state, source, **{"num_attention_heads": H} | fields)
+
+
 def test_what_weights_tell_cannot_be_said_otherwise():
-    with pytest.raises(ValueError, match="hidden_size=32, but the nanogpt state dict has hidden_size=24"):
-        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hidden_size=32)
-    broken = checkpoint_of(Gpt(), True)
+    state, broken = Gpt().state_dict(), checkpoint_of(Gpt(), True)
+    refused(state, "hidden_size=32, but the nanogpt state dict has hidden_size=24", hidden_size=32)
+    refused(state, r"hidden_act.*got 'gelv'", hidden_act="gelv")
+    refused(state, "hidden_act", hiden_act="relu")
     broken["model_args"]["block_size"] = 99
-    with pytest.raises(ValueError, match="max_position_embeddings=99"):
-        from_state_dict(broken, "nanogpt")
-    with pytest.raises(ValueError, match=r"hidden_act.*got 'gelv'"):
-        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hidden_act="gelv")
-
-
-def test_a_misspelled_field_is_refused():
-    with pytest.raises(ValueError, match="hidden_act"):
-        from_state_dict(Gpt().state_dict(), "nanogpt", num_attention_heads=H, hiden_act="relu")
+    refused(broken, "max_position_embeddings=99")
 
 
 def test_unknown_sources_and_other_models_are_refused():
-    with pytest.raises(ValueError, match=r"source must be one of .*nanogpt.*got 'nanoGPT'"):
-        from_state_dict({}, "nanoGPT")
-    with pytest.raises(ValueError, match=r"transformer\.wte\.weight"):
-        from_state_dict(torch_transformer().state_dict(), "nanogpt", num_attention_heads=H)
-    with pytest.raises(ValueError, match=r"linear1\.weight"):
-        from_state_dict(Gpt().state_dict(), "torch.nn.Transformer", num_attention_heads=H)
+    refused({}, r"source must be one of .*nanogpt.*got 'nanoGPT'", "nanoGPT")
+    refused(torch_transformer().state_dict(), r"transformer\.wte\.weight")
+    refused(Gpt().state_dict(), r"linear1\.weight", "torch.nn.Transformer")
 
 
-def test_a_tensor_too_many_or_too_few_is_named():
+def test_a_tensor_too_many_too_few_or_of_another_shape_is_named():
     state = Gpt().state_dict()
-    with pytest.raises(ValueError, match=r"counterpart of the nanogpt tensors value_head\.weight"):
-        from_state_dict(state | {"value_head.weight": torch.ones(2)}, "nanogpt", num_attention_heads=H)
+    refused(state | {"value_head.weight": torch.ones(2)}, r"nanogpt tensors value_head\.weight")
+    refused(state | {"transformer.h.1.ln_1.weight": torch.ones(D + 1)}, r"layers\.1\.self_attn_residual\.norm\.weight")
     del state["transformer.h.1.mlp.c_proj.weight"]
-    with pytest.raises(ValueError, match=r"transformer\.h\.1\.mlp\.c_proj\.weight"):
-        from_state_dict(state, "nanogpt", num_attention_heads=H)
-
-
-def test_a_tensor_of_another_shape_is_named():
-    state = Gpt().state_dict()
-    state["transformer.h.1.ln_1.weight"] = torch.ones(D + 1)
-    with pytest.raises(ValueError, match=r"layers\.1\.self_attn_residual\.norm\.weight"):
-        from_state_dict(state, "nanogpt", num_attention_heads=H)
+    refused(state, r"transformer\.h\.1\.mlp\.c_proj\.weight")
 
 
 def test_a_prefix_takes_a_part_of_a_larger_model():
@@ -246,8 +233,7 @@ def test_a_prefix_takes_a_part_of_a_larger_model():
     state["head.weight"] = torch.ones(2, D)
     ours = from_state_dict(state, "torch.nn.Transformer", prefix="body.", num_attention_heads=H)
     assert torch.equal(ours.encoder.norm.weight, state["body.encoder.norm.weight"])
-    with pytest.raises(ValueError, match=r"prefix='boody\.'"):
-        from_state_dict(state, "torch.nn.Transformer", prefix="boody.", num_attention_heads=H)
+    refused(state, r"prefix='boody\.'", "torch.nn.Transformer", prefix="boody.")
 
 
 class Evil:
@@ -257,8 +243,7 @@ class Evil:
 
 def test_nothing_in_a_file_is_run(tmp_path, capsys):
     torch.save({"model": Gpt().state_dict(), "config": Evil()}, tmp_path / "evil.pt")
-    with pytest.raises(ValueError, match=r"evil\.pt cannot be read as tensors"):
-        from_state_dict(tmp_path / "evil.pt", "nanogpt", num_attention_heads=H)
+    refused(tmp_path / "evil.pt", r"evil\.pt cannot be read as tensors")
     assert "run" not in capsys.readouterr().out
 
 
@@ -266,8 +251,6 @@ def test_nothing_in_a_file_is_run(tmp_path, capsys):
 def test_a_file_that_cannot_be_read_is_named(name, tmp_path):
     if name.startswith("broken"):
         (tmp_path / name).write_bytes(b"no tensors")
-    with pytest.raises(ValueError, match=name):
-        from_state_dict(tmp_path / name, "nanogpt", num_attention_heads=H)
+    refused(tmp_path / name, name)
     torch.save([1, 2], tmp_path / "list.pt")
-    with pytest.raises(ValueError, match=r"list\.pt must hold tensors by name, got a list"):
-        from_state_dict(tmp_path / "list.pt", "nanogpt", num_attention_heads=H)
+    refused(tmp_path / "list.pt", r"list\.pt must hold tensors by name, got a list")

@@ -225,21 +225,37 @@ def small(**fields: Any) -> PreTrainedModel:
     return VanillaDecoderForCausalLM(VanillaDecoderConfig(**(sizes | fields)))
 
 
-def test_an_unknown_architecture_is_named_with_those_that_are_known():
-    with pytest.raises(ValueError, match=r"gpt2.*got 'gpt3'"):
-        to_native(small(), "gpt3")
+REZERO = {"position_embedding_type": "learned", "norm_placement": "rezero"}
+XLNET = {"vocab_size": 41, "d_model": 8, "n_head": 2, "n_layer": 1, "d_inner": 8}
+REFUSED_MODELS = {
+    "an unknown architecture": (lambda: to_native(small(), "gpt3"), "gpt2.*got 'gpt3'"),
+    "what stands in the way": (
+        lambda: to_native(small(**REZERO), "gpt2"),
+        "cannot be converted to gpt2: .*norm_placement='rezero', where gpt2 has 'pre'",
+    ),
+    "the nearest": (lambda: to_native(small(**REZERO)), "nearest are .*gpt2: norm_placement='rezero'"),
+    "not native": (lambda: from_native(small()), "vanilla_decoder"),
+    "not ours": (lambda: to_native(GPT2LMHeadModel(GPT2Config(**GPT))), "GPT2LMHeadModel"),
+    "no table": (lambda: from_native(native_of("XLNetLMHeadModel", "XLNetConfig", **XLNET)), "got 'xlnet'"),
+    "no table of its head": (
+        lambda: from_native(native_of("GPT2DoubleHeadsModel", "GPT2Config", **GPT)),
+        "GPT2DoubleHeadsModel",
+    ),
+    "arguments without a file": (
+        lambda: from_native(LlamaForCausalLM(LlamaConfig(**GROUPED)), revision="main"),
+        "revision",
+    ),
+}
 
 
-def test_the_architecture_asked_for_says_what_stands_in_the_way():
-    with pytest.raises(
-        ValueError, match=r"cannot be converted to gpt2: .*norm_placement='rezero', where gpt2 has 'pre'"
-    ):
-        to_native(small(position_embedding_type="learned", norm_placement="rezero"), "gpt2")
+def native_of(model: str, config: str, **fields: Any) -> PreTrainedModel:
+    return transformers_class(model)(transformers_class(config)(**fields))
 
 
-def test_without_a_fitting_architecture_the_nearest_are_named():
-    with pytest.raises(ValueError, match=r"no native architecture; nearest are .*gpt2: norm_placement='rezero'"):
-        to_native(small(position_embedding_type="learned", norm_placement="rezero"))
+@pytest.mark.parametrize(("convert", "message"), REFUSED_MODELS.values(), ids=REFUSED_MODELS)
+def test_a_refusal_names_what_is_wrong(convert, message):
+    with pytest.raises(ValueError, match=message):
+        convert()
 
 
 def test_of_several_architectures_one_must_be_named():
@@ -268,29 +284,6 @@ def test_the_only_fitting_architecture_is_chosen():
 )  # fmt: skip
 def test_the_presets_are_what_they_are_called(name, expected):
     assert native_architectures(preset(name)) == expected
-
-
-def test_a_model_of_ours_is_not_native():
-    with pytest.raises(ValueError, match="vanilla_decoder"):
-        from_native(small())
-
-
-def test_a_native_model_is_not_ours():
-    with pytest.raises(ValueError, match="GPT2LMHeadModel"):
-        to_native(GPT2LMHeadModel(GPT2Config(**GPT)))
-
-
-def test_a_model_type_without_a_table_is_refused():
-    model = transformers_class("XLNetLMHeadModel")(
-        transformers_class("XLNetConfig")(vocab_size=41, d_model=8, n_head=2, n_layer=1, d_inner=8)
-    )
-    with pytest.raises(ValueError, match="got 'xlnet'"):
-        from_native(model)
-
-
-def test_a_head_without_a_table_is_refused():
-    with pytest.raises(ValueError, match="GPT2DoubleHeadsModel"):
-        from_native(transformers_class("GPT2DoubleHeadsModel")(GPT2Config(**GPT)))
 
 
 @pytest.mark.parametrize(
@@ -341,11 +334,6 @@ def test_a_folder_that_lacks_a_tensor_is_refused(tmp_path):
     native.save_pretrained(tmp_path, state_dict=weights)
     with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.up_proj\.weight"):
         from_native(tmp_path)
-
-
-def test_arguments_for_a_file_need_a_file():
-    with pytest.raises(ValueError, match="revision"):
-        from_native(LlamaForCausalLM(LlamaConfig(**GROUPED)), revision="main")
 
 
 def test_padding_is_where_roberta_numbers_positions_from():

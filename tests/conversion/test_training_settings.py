@@ -1,10 +1,12 @@
 """What fine-tuning a converted model goes by: rates that are carried over, and the names of those that are not."""
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import BartConfig, GPT2Config, GPT2LMHeadModel, OPTConfig
 
 from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration, preset
+from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion import from_native, to_native
+from vanillaformer.conversion.architectures import bart, opt
 from vanillaformer.conversion.training_settings import lost_settings
 from vanillaformer.scripts import convert
 
@@ -13,18 +15,12 @@ SMALL = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_atten
 RATES = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3, "layer_drop": 0.4}
 KINDS = {
     "bart": (VanillaEncoderDecoderForConditionalGeneration, {"encoder_layers": 1}, []),
-    "t5": (
-        VanillaEncoderDecoderForConditionalGeneration,
-        {"encoder_layers": 1},
-        ["attention_dropout=0.2 (now 0.1)", "activation_dropout=0.3 (now 0.1)", "layer_drop=0.4 (now 0.0)"],
-    ),
+    "t5": (VanillaEncoderDecoderForConditionalGeneration, {"encoder_layers": 1}, ["attention_dropout=0.2 (now 0.1)",
+     "activation_dropout=0.3 (now 0.1)", "layer_drop=0.4 (now 0.0)"]),
     "gpt2": (VanillaDecoderForCausalLM, {}, ["activation_dropout=0.3 (now 0.0)", "layer_drop=0.4 (now 0.0)"]),
-    "llama-tiny": (
-        VanillaDecoderForCausalLM,
-        {"num_key_value_heads": 2, "head_dim": 8},
-        ["dropout=0.1 (now 0.0)", "activation_dropout=0.3 (now 0.0)", "layer_drop=0.4 (now 0.0)"],
-    ),
-}
+    "llama-tiny": (VanillaDecoderForCausalLM, {"num_key_value_heads": 2, "head_dim": 8}, ["dropout=0.1 (now 0.0)",
+     "activation_dropout=0.3 (now 0.0)", "layer_drop=0.4 (now 0.0)"]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -49,3 +45,17 @@ def test_the_program_says_what_is_lost(tmp_path, capsys):
     convert.main([str(tmp_path / "ours"), str(tmp_path / "native")])
     said = "settings of training that GPT2LMHeadModel does not have: activation_dropout=0.3 (now 0.0), layer_drop=0.4"
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("encoder", "decoder", "rate"), [(0.1, 0.1, 0.1), (None, 0.0, 0.0), (0.1, 0.2, None)])
+def test_layer_drop_of_both_sides(encoder: float | None, decoder: float, rate: float | None) -> None:
+    native = BartConfig(encoder_layerdrop=encoder, decoder_layerdrop=decoder)
+    ours = bart.ARCHITECTURE.to_our_config(native, "lm")
+    assert ours.layer_drop == (0.0 if rate is None else rate)
+
+
+def test_layer_drop_of_ours() -> None:
+    native = bart.ARCHITECTURE.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
+    assert (native.encoder_layerdrop, native.decoder_layerdrop) == (0.2, 0.2)
+    assert opt.ARCHITECTURE.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
+    assert opt.ARCHITECTURE.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3

@@ -9,15 +9,9 @@ import torch
 from modeling.toys import relative_error
 from torch import nn
 from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8Tensor, Int8WeightOnlyConfig
-from transformers import (
-    BitsAndBytesConfig,
-    TorchAoConfig,
-)
+from transformers import BitsAndBytesConfig, TorchAoConfig
 
-from vanillaformer import (
-    VanillaDecoderForCausalLM,
-    VanillaEncoderDecoderForConditionalGeneration,
-)
+from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration
 
 from .tiny import LOADERS, batch_of, kind_of, tiny
 

@@ -270,10 +270,7 @@ CHATS: dict[str, tuple[dict, str]] = {
     "text": ({"messages": "x"}, "messages='x': it must be a list of messages"),
     "number": ({"messages": [TURN, 5]}, "messages[1]: it must be an object with a role"),
     "no role": ({"messages": [{"content": "x"}]}, "messages[0]: it must be an object with a role"),
-    "content": (
-        {"messages": [{"role": "user", "content": 5}]},
-        "messages[0]: content=5: it must be a text, or a",
-    ),
+    "content": ({"messages": [{"role": "user", "content": 5}]}, "messages[0]: content=5: it must be a text, or a"),
     "picture": (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/x"}}]}]},
         "messages[0]: content=[{'type': 'image_url'",

@@ -1,4 +1,4 @@
-"""One tiny run of each kind for all tests of a worker."""
+"""One tiny run of each kind for all tests, of all workers."""
 
 import os
 from functools import cache
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from filelock import FileLock
 from script_runs import PROGRAMS, pictures, train
 
 
@@ -31,20 +32,23 @@ def _cheap_runs():
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function (job) -> folder of a finished tiny run, trained on first use."""
-    folders: dict[str, Path] = {}
+    """Return a function (job) -> folder of a finished tiny run, trained by the worker that first needs it."""
+    special = {
+        "separate": ("translation", "--joint_vocabulary", "False"),
+        "decoder_classification": ("classification", "--preset", "gpt-tiny"),
+    }
+    root = tmp_path_factory.getbasetemp()
+    root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "trained"
+    root.mkdir(exist_ok=True)
 
     def folder(job: str) -> Path:
-        if job not in folders:
-            folders[job] = tmp_path_factory.mktemp(job) / "run"
-            with pictures(drawn=True):
-                if job == "separate":
-                    train("translation", folders[job], "--joint_vocabulary", "False")
-                elif job == "decoder_classification":
-                    train("classification", folders[job], "--preset", "gpt-tiny")
-                else:
-                    assert job in PROGRAMS
-                    train(job, folders[job])
-        return folders[job]
+        assert job in PROGRAMS or job in special
+        with FileLock(root / f"{job}.lock"):
+            if not (root / f"{job}.done").exists():
+                program, *options = special.get(job, (job,))
+                with pictures(drawn=True):
+                    train(program, root / job / "run", *options)
+                (root / f"{job}.done").touch()
+        return root / job / "run"
 
     return folder

@@ -1,21 +1,27 @@
 """Tiny runs of the training programs: their arguments, and processes that are killed or work together."""
 
 import gc
+import io
 import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import pytest
 import torch
 from accelerate import DistributedType, PartialState
+from datasets import Dataset, Features, Image, Value
+from PIL import Image as Pillow
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
@@ -94,6 +100,49 @@ def losses(folder: Path) -> list[float]:
     return [entry["loss"] for entry in history if "loss" in entry]
 
 
+def assert_same_training(alone: Path, together: Path, error: float = 1e-4) -> None:
+    """Losses and weights of two runs are equal but for the order of sums."""
+    assert losses(together) == pytest.approx(losses(alone), rel=error)
+    ours, theirs = weights(alone / "checkpoint-6"), weights(together / "checkpoint-6")
+    for name, value in ours.items():
+        assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
+
+
+# -------------------------------------------------------------------------------------------- files of data
+SENTENCES = [" ".join(["word", "other", "third"][: n % 3 + 1]) + f" {n}" for n in range(90)]
+
+
+def text_file(folder: Path, lines: Sequence[str] = SENTENCES, end: str = "\n") -> list[str]:
+    """Return the option that trains on a file of these lines."""
+    (folder / "text.txt").write_text(end.join(lines))
+    return ["--train_file", str(folder / "text.txt")]
+
+
+def picture(number: int) -> bytes:
+    """An image in a file: dark or bright, and no two the same."""
+    pixels = np.random.default_rng(number).integers(0, 100, (8, 8, 3)) + 150 * (number % 2)
+    stream = io.BytesIO()
+    Pillow.fromarray(pixels.astype(np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def stream_options(job: str, folder: Path) -> list[str]:
+    """Return options that stream a file of 36 rows, of which 6 are held out."""
+    rows: list[dict[str, str]] = [{"source": text, "target": text.upper()} for text in SENTENCES]
+    if job != "translation":
+        rows = [{"text": text, "label": "ab"[n % 2]} for n, text in enumerate(SENTENCES)]
+    if job == "image_classification":
+        path, features = folder / "rows.parquet", Features({"image": Image(), "label": Value("string")})
+        pictures = [{"image": {"bytes": picture(n), "path": None}, "label": "ab"[n % 2]} for n in range(36)]
+        Dataset.from_list(pictures, features=features).to_parquet(path)
+    else:
+        path = folder / "rows.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows[:36]))
+    options = ["--train_file", str(path), "--streaming", "--streaming_buffer", "16"]
+    options += ["--max_validation_samples", "6", "--max_train_samples", "30", "--eval_steps", "1"]
+    return [*options, "--block_size", "24"] if job in ("causal", "masked") else options
+
+
 # ------------------------------------------------------------------------------- processes of their own
 def processes() -> Any:
     """Return a context whose processes start with everything imported, and nothing else in common with this one."""
@@ -124,45 +173,25 @@ class Ticks(TrainerCallback):
         self.time += self.seconds
 
 
-def ticking(seconds: float, *others: TrainerCallback) -> Any:
-    """Return a `replace_callbacks` for runs on a clock that each step moves, with other callbacks."""
+def adding(*callbacks: TrainerCallback, clock: float | None = None) -> Callable[[Any], None]:
+    """Return a `replace_callbacks` that adds callbacks, and a clock that each step moves by some seconds."""
     replace = runs.replace_callbacks
 
-    def and_tick(trainer: Any) -> None:
+    def and_add(trainer: Any) -> None:
         replace(trainer)
-        for callback in (Ticks(trainer, seconds), *others):
+        for callback in (*([] if clock is None else [Ticks(trainer, clock)]), *callbacks):
             trainer.add_callback(callback)
 
-    return and_tick
+    return and_add
 
 
-def train_on_clock_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
-    """Run a training program whose steps take a second each, and which is killed in the step after `step`."""
-    runs.replace_callbacks = ticking(1.0, DieAt(step))
-    PROGRAMS[job][0].train(argv)
+def die_in_step(step: int, clock: float | None = None) -> None:
+    """Let runs of this process be killed in the step after `step`."""
+    runs.replace_callbacks = adding(DieAt(step), clock=clock)
 
 
-def train_until_killed(job: str, step: int, argv: Sequence[str]) -> None:
-    """Run a training program that is killed in the step after `step`."""
-    replace = runs.replace_callbacks
-
-    def and_die(trainer: Any) -> None:
-        replace(trainer)
-        trainer.add_callback(DieAt(step))
-
-    runs.replace_callbacks = and_die
-    PROGRAMS[job][0].train(argv)
-
-
-def train_until_killed_while_saving(job: str, folder: str, files: int, argv: Sequence[str]) -> None:
-    """Run a training program that is killed before it writes a file in a folder or moves one there, the n-th of them.
-
-    Args:
-        job: The program.
-        folder: How the paths of these files begin.
-        files: The number n.
-        argv: The program's arguments.
-    """
+def die_while_saving(folder: str, files: int) -> None:
+    """Let this process be killed before it writes the n-th file, or moves it, to a path that begins so."""
     left = [files]
 
     def die(event: str, details: tuple[Any, ...]) -> None:
@@ -174,30 +203,57 @@ def train_until_killed_while_saving(job: str, folder: str, files: int, argv: Seq
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(die)
+
+
+def train_after(setup: Callable[..., None], details: Sequence[Any], job: str, argv: Sequence[str]) -> None:
+    setup(*details)
     PROGRAMS[job][0].train(argv)
 
 
-def killed(target: Any, *details: Any) -> None:
-    """Run a function in a process of its own, which has to be killed."""
-    process = processes().Process(target=target, args=details)
+def kill(job: str, argv: list[str], setup: Callable[..., None], *details: Any, code: int = -signal.SIGKILL) -> None:
+    """Run a training program in a process of its own after `setup(*details)`, which has to end it."""
+    process = processes().Process(target=train_after, args=(setup, details, job, argv))
     process.start()
     process.join(timeout=120)
-    assert process.exitcode == -signal.SIGKILL
+    assert process.exitcode == code
 
 
 def kill_in_step(job: str, step: int, argv: list[str]) -> None:
-    killed(train_until_killed, job, step, argv)
+    kill(job, argv, die_in_step, step)
 
 
-def train_as_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """Run a training program as one of several processes, as torchrun starts them."""
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
+# -------------------------------------------------------------------------- processes that work together
+# Half the rows per process; without dropout, whose draws cannot agree.
+ALONE = "--set", "dropout=0"
+HALVED = *ALONE, "--per_device_train_batch_size", "4"
+Setup = Callable[[int, Path], None]
+
+
+def train_as_rank(job: str, rank: int, port: int, argv: Sequence[str], setups: Sequence[Setup]) -> None:
+    """Run a training program as one of two processes, as torchrun starts them, after `setup(rank, folder)`."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    for setup in setups:
+        setup(rank, Path(argv[argv.index("--output_dir") + 1]))
     PROGRAMS[job][0].train(argv)
 
 
-def train_as_spoiled_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """The same, where the loss of the second process is no number at step 3."""
+def train_together(job: str, folder: Path, *options: str, setups: Sequence[Setup] = (), exitcode: int = 0) -> None:
+    """Run a training program in two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = arguments(job, folder, *HALVED, *options)
+    ranks = [processes().Process(target=train_as_rank, args=(job, rank, port, argv, setups)) for rank in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(timeout=200)
+    assert [process.exitcode for process in ranks] == [exitcode] * 2
+
+
+def nan_in_second(rank: int, folder: Path) -> None:
+    """Let the loss of the second process be no number at step 3."""
     compute = RunTrainer.compute_loss
 
     def spoiled(trainer: RunTrainer, model: Any, *details: Any, **keywords: Any) -> Any:
@@ -205,13 +261,11 @@ def train_as_spoiled_rank(job: str, rank: int, size: int, port: int, argv: Seque
         return loss * float("nan") if model.training and rank == 1 and trainer.state.global_step == 2 else loss
 
     RunTrainer.compute_loss = spoiled  # type: ignore[method-assign]
-    train_as_rank(job, rank, size, port, argv)
 
 
-def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """The same with random numbers of its own; it leaves behind its weights and which layers it did not skip."""
-    folder, passed, choose = Path(argv[argv.index("--output_dir") + 1]), [], LayerDrop.forward
-    replace = runs.replace_callbacks
+def note_dropped_layers(rank: int, folder: Path) -> None:
+    """Draw random numbers of its own, and leave behind the weights and which layers were not skipped."""
+    passed, choose = [], LayerDrop.forward
 
     def chosen(drop: LayerDrop, layers: Any) -> Any:
         kept = choose(drop, layers)
@@ -226,18 +280,13 @@ def train_as_rank_that_drops_its_own(job: str, rank: int, size: int, port: int, 
         def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
             torch.save({"passed": passed, "weights": model.state_dict()}, folder / f"rank_{rank}.pt")
 
-    def and_draw(trainer: Any) -> None:
-        replace(trainer)
-        trainer.add_callback(OwnNumbers())
-
-    LayerDrop.forward, runs.replace_callbacks = chosen, and_draw  # type: ignore[method-assign]
-    train_as_rank(job, rank, size, port, argv)
+    LayerDrop.forward, runs.replace_callbacks = chosen, adding(OwnNumbers())  # type: ignore[method-assign]
 
 
-def train_as_rank_on_its_own_clock(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """Run a training program as one of several processes, whose steps take 1 and 8 s; it leaves its rates.
+def clock_of_its_own(rank: int, folder: Path) -> None:
+    """Let steps take 1 and 8 s, and leave the learning rates behind.
 
-    The second one also believes to have begun 3 s earlier when it plans the models of an ensemble.
+    The second process also believes to have begun 3 s earlier when it plans the models of an ensemble.
     """
     rates: list[float] = []
 
@@ -245,47 +294,30 @@ def train_as_rank_on_its_own_clock(job: str, rank: int, size: int, port: int, ar
         def on_step_end(self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any) -> None:
             rates.append(lr_scheduler.get_last_lr()[0])
 
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            (folder / f"rates_{rank}.json").write_text(json.dumps(rates))
+
     monotonic = time.monotonic
     distillation.time = SimpleNamespace(monotonic=lambda: monotonic() + 3 * rank)  # type: ignore[attr-defined]
-    runs.replace_callbacks = ticking(1.0 + 7 * rank, Rates())
-    train_as_rank(job, rank, size, port, argv)
-    folder = Path(argv[argv.index("--output_dir") + 1])
-    (folder / f"rates_{rank}.json").write_text(json.dumps(rates))
+    runs.replace_callbacks = adding(Rates(), clock=1.0 + 7 * rank)
 
 
-def shard_on_cpus() -> None:
-    """Let accelerate take processes on CPUs for ones on accelerators: otherwise it takes no notice of FSDP."""
-    begin = PartialState.__init__
+def shard_on_cpus(rank: int = 0, folder: Path | None = None) -> None:
+    """Let FSDP2 divide the model; accelerate takes no notice of it on CPUs, so they pass for accelerators."""
+    begin, prepare = PartialState.__init__, RunTrainer._prepare_for_training
 
     def as_accelerators(state: PartialState, *details: Any, **keywords: Any) -> None:
         begin(state, *details, **keywords)
         if state.distributed_type == DistributedType.MULTI_CPU:
             state.distributed_type = DistributedType.MULTI_GPU
 
-    PartialState.__init__ = as_accelerators  # type: ignore[method-assign]
-
-
-def train_as_sharding_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """Run a training program as one of several processes among which FSDP2 divides the model."""
-    shard_on_cpus()
-    prepare = RunTrainer._prepare_for_training
-
     def checked(trainer: RunTrainer, *details: Any, **keywords: Any) -> Any:
         prepared = prepare(trainer, *details, **keywords)
         assert all(isinstance(parameter, DTensor) for parameter in trainer.model.parameters())
         return prepared
 
-    RunTrainer._prepare_for_training = checked  # type: ignore[method-assign]
-    train_as_rank(job, rank, size, port, argv)
+    PartialState.__init__, RunTrainer._prepare_for_training = as_accelerators, checked  # type: ignore[method-assign]
 
 
-def train_as_killed_sharding_rank(job: str, rank: int, size: int, port: int, argv: Sequence[str]) -> None:
-    """The same, killed in the step after the fourth."""
-    replace = runs.replace_callbacks
-
-    def and_die(trainer: Any) -> None:
-        replace(trainer)
-        trainer.add_callback(DieAt(4))
-
-    runs.replace_callbacks = and_die
-    train_as_sharding_rank(job, rank, size, port, argv)
+def die_after_four(rank: int, folder: Path) -> None:
+    die_in_step(4)

@@ -108,26 +108,6 @@ def test_reranking(models, capsys) -> None:
     assert short_message(capsys, *common, *more) == short_message(capsys, *common, *more)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
-        (["--max_history", "3"], "are for --chat"),
-        (["--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
-    ],
-)
-def test_errors(options, message, models) -> None:
-    with pytest.raises(SystemExit, match=message):
-        generate.main(["--model", str(models[0]), "--text", "x", *options])
-
-
-def test_only_models_of_dialogues(trained) -> None:
-    with pytest.raises(SystemExit, match="is not a causal language model"):
-        generate.main(["--model", str(trained("classification")), "--chat", "--text", "x"])
-    with pytest.raises(SystemExit, match=r"the tokenizer has no token \[SEP\]"):
-        generate.main(["--model", str(trained("causal")), "--chat", "--text", "x"])
-
-
 @pytest.mark.parametrize("options", [["--objective", "masked"], ["--streaming", "--max_steps", "2"]])
 def test_what_does_not_go_with_dialogues(options, models, tmp_path) -> None:
     with pytest.raises(ValueError, match=f"--turns_column turns does not go with {options[0]}"):

@@ -1,45 +1,26 @@
 """Options on data, through the training programs: packing, splits, bad rows, and what the record says of them."""
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from datasets import Dataset, Features, Image, Value
-from PIL import Image as Pillow
-from script_runs import arguments, assert_equal_weights, kill_in_step, losses, processes, train, train_as_rank
-from test_processes import ALONE, HALVED, assert_same_training, free_port
+from script_runs import SENTENCES, assert_equal_weights, stream_options, text_file, train
 
 from vanillaformer.data import fingerprints as caching
 
-SENTENCES = [" ".join(["word", "other", "third"][: n % 3 + 1]) + f" {n}" for n in range(90)]
-
-
-def text_file(folder: Path) -> list[str]:
-    (folder / "text.txt").write_text("\n".join(SENTENCES))
-    return ["--train_file", str(folder / "text.txt"), "--max_train_samples", "80"]
+PACKED = "--max_train_samples", "80", "--packing", "--block_size", "24"
 
 
 @pytest.mark.parametrize("job", ["causal", "masked"])
 def test_packed_run(job: str, tmp_path: Path, capsys) -> None:
-    run = train(job, tmp_path / "run", *text_file(tmp_path), "--packing", "--block_size", "24")
+    run = train(job, tmp_path / "run", *text_file(tmp_path), *PACKED)
     assert run.metrics["eval_loss"] > 0
     facts = run.details["data"]
     assert facts["train"]["longest"] <= 24
     assert facts["train"]["padding"] < 0.15  # 80 rows of 4 to 14 tokens padded to 24 would be over half
     assert facts["validation"]["rows"] < 10 <= facts["train"]["rows"] < 80
     assert "80 texts packed into" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("job", ["causal", "masked"])
-def test_packed_run_that_is_killed(job: str, tmp_path: Path) -> None:
-    options = [*text_file(tmp_path), "--packing", "--block_size", "24", "--eval_steps", "1"]
-    train(job, tmp_path / "whole", *options)
-    kill_in_step(job, 5, arguments(job, tmp_path / "killed", *options))
-    train(job, tmp_path / "killed", *options)
-    assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +78,8 @@ def test_a_second_run_finds_the_tokens_of_the_first(tmp_path: Path, monkeypatch)
         return apply(function, advance, batch)
 
     monkeypatch.setattr(caching, "_counted", counted)
-    options = [*text_file(tmp_path), "--max_steps", "1", "--block_size", "16", "--eval_strategy", "no"]
+    options = [*text_file(tmp_path), *["--max_train_samples", "80", "--max_steps", "1", "--block_size", "16"]]
+    options += ["--eval_strategy", "no"]
     train("causal", tmp_path / "first", *options)
     assert batches
     batches.clear()
@@ -106,47 +88,13 @@ def test_a_second_run_finds_the_tokens_of_the_first(tmp_path: Path, monkeypatch)
 
 
 # ------------------------------------------------------------------------------------------------------- streams
-def picture(number: int) -> bytes:
-    """An image in a file: dark or bright, and no two the same."""
-    pixels = np.random.default_rng(number).integers(0, 100, (8, 8, 3)) + 150 * (number % 2)
-    stream = io.BytesIO()
-    Pillow.fromarray(pixels.astype(np.uint8)).save(stream, "PNG")
-    return stream.getvalue()
-
-
-def stream_options(job: str, folder: Path) -> list[str]:
-    """A stream that ends and begins anew within six steps of eight rows."""
-    rows: list[dict[str, Any]] = [
-        {"source": text, "target": text[::-1], "text": text, "label": "ab"[n % 2]} for n, text in enumerate(SENTENCES)
-    ]
-    if job == "image_classification":
-        path, features = folder / "rows.parquet", Features({"image": Image(), "label": Value("string")})
-        pictures = [{"image": {"bytes": picture(n), "path": None}, "label": "ab"[n % 2]} for n in range(36)]
-        Dataset.from_list(pictures, features=features).to_parquet(path)
-    else:
-        path = folder / "rows.jsonl"
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows[:36]))
-    options = ["--train_file", str(path), "--streaming", "--streaming_buffer", "16"]
-    options += ["--max_validation_samples", "6", "--max_train_samples", "30", "--eval_steps", "1"]
-    return [*options, "--block_size", "24"] if job in ("causal", "masked") else options
-
-
-STREAMED = ("translation", "causal", "masked", "classification", "image_classification")
-
-
-@pytest.mark.parametrize("job", STREAMED)
-def test_streamed_run_that_is_killed(job: str, tmp_path: Path, capsys) -> None:
-    options = stream_options(job, tmp_path)
-    run = train(job, tmp_path / "whole", *options)
+def test_streamed_run(tmp_path: Path, capsys) -> None:
+    run = train("masked", tmp_path / "run", *stream_options("masked", tmp_path))
     out = capsys.readouterr().out
     assert "the first 6 rows are held out for validation" in out
     assert "Streaming: what is said of the training data is true of its first rows." in out
     assert run.details["data"]["train"]["sampled rows"] > 0
     assert run.details["rows"].keys() == {"validation"}
-    kill_in_step(job, 5, arguments(job, tmp_path / "killed", *options))
-    train(job, tmp_path / "killed", *options)
-    assert_equal_weights(tmp_path / "whole" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6")
-    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
 def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) -> None:
@@ -164,23 +112,8 @@ def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) ->
     assert "- 3 of the 4 test rows are in the training data too." in (tmp_path / "run" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("job", ["causal", "translation"])
-def test_two_processes_that_stream(job: str, tmp_path: Path) -> None:
-    options = stream_options(job, tmp_path)
-    train(job, tmp_path / "alone", *options, *ALONE)
-    port, argv = free_port(), arguments(job, tmp_path / "two", *options, *HALVED)
-    ranks = [processes().Process(target=train_as_rank, args=(job, rank, 2, port, argv)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=200)
-    assert [process.exitcode for process in ranks] == [0, 0]
-    assert_same_training(tmp_path / "alone", tmp_path / "two")
-
-
 def test_streamed_without_shuffling_equals_loaded(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(SENTENCES))
-    options = ["--train_file", str(tmp_path / "text.txt"), "--validation_file", str(tmp_path / "text.txt")]
+    options = [*text_file(tmp_path), "--validation_file", str(tmp_path / "text.txt")]
     options += [
         "--sample_by",
         "line",

@@ -1,26 +1,54 @@
-"""A translator that decodes in parallel, from training to use."""
+"""Translators of other designs are trained, killed, resumed, described and used by the programs as others are."""
 
 from pathlib import Path
 
 import pytest
-from script_runs import arguments, assert_equal_weights, kill_in_step, train
+from script_runs import assert_equal_weights, kill_in_step, losses
 
-from vanillaformer.scripts import generate
+from vanillaformer.scripts import generate, train_translation
+
+COMMON = """
+    --max_steps 4 --eval_steps 2 --save_total_limit 5 --logging_steps 1 --per_device_train_batch_size 8 --use_cpu
+    --warmup_steps 2 --tokenizer_vocab_size 300 --embedded_size 150 --max_source_length 32 --max_target_length 24
+    --num_beams 2 --set hidden_size=16
+"""
+# Options, words of the card and words that it must not have
+DESIGNS = {
+    "recurrent": (
+        "--preset gru-attention --r_drop 1.0 --scheduled_sampling linear --scheduled_sampling_k 10",
+        ["| cells | gated recurrent units |", "bahdanau2015neural",
+         "| attention | global, score v · tanh(W h + U e), its result fed into the next step |"],
+        "vaswani2017attention",
+    ),
+    "mask_predict": (
+        "num_hidden_layers=1 num_attention_heads=2 decoding=mask_predict",
+        ["| decoding | all tokens at once, the least certain again and again", "ghazvininejad2019mask"],
+        "bahdanau2015neural",
+    ),
+}  # fmt: skip
 
 
-def test_a_run_of_mask_predict_is_resumed_described_and_used(tmp_path: Path, capsys) -> None:
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    options = ["--set", "decoding=mask_predict", "--num_beams", "2"]
-    train("translation", whole, *options)
-    kill_in_step("translation", 5, arguments("translation", killed, *options))
-    train("translation", killed, *options)
-    assert_equal_weights(whole, killed)
-    card = (whole / "README.md").read_text("utf-8")
-    assert "| decoding | all tokens at once, the least certain again and again" in card
-    assert "ghazvininejad2019mask" in card
-    capsys.readouterr()
-    command = ["--model", str(whole), "--text", "May 6, 2031"]
-    generate.main([*command, "--refinement_steps", "2", "--length_scale", "0.5"])
-    assert capsys.readouterr().out.count("\n") >= 1
-    with pytest.raises(SystemExit, match=r"repetition_penalty=2.0: the model has decoding='mask_predict'"):
-        generate.main([*command, "--repetition_penalty", "2"])
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_design_is_trained_resumed_described_and_used(design: str, tmp_path: Path, capfd) -> None:
+    options, words, absent = DESIGNS[design]
+    whole, resumed = (tmp_path / name for name in ("whole", "resumed"))
+    argv = [*COMMON.split(), *options.split(), "--output_dir"]
+    train_translation.train([*argv, str(whole)])
+    kill_in_step("translation", 3, [*argv, str(resumed)])
+    train_translation.train([*argv, str(resumed)])
+    assert f"resuming from {resumed / 'checkpoint-2'}" in capfd.readouterr().out
+    assert_equal_weights(whole, resumed)
+    assert losses(whole) == losses(resumed)
+    card = (whole / "README.md").read_text(encoding="utf-8")
+    assert all(text in card for text in words)
+    assert absent not in card
+    command = ["--model", str(whole), "--text", "Jan 5", "Mon, Jun 25"]
+    generate.main([*command, "--num_beams", "2"])
+    assert capfd.readouterr().out.count("\n") == 2
+    if design == "recurrent":
+        assert list(whole.glob("modeling_*recurrent_encoder_decoder.py"))
+    else:
+        generate.main([*command, "--refinement_steps", "2", "--length_scale", "0.5"])
+        assert capfd.readouterr().out.count("\n") == 2
+        with pytest.raises(SystemExit, match=r"repetition_penalty=2.0: .* decoding='mask_predict'"):
+            generate.main([*command, "--repetition_penalty", "2"])

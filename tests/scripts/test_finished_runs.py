@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from script_runs import (
-    arguments,
-    assert_equal_weights,
-    killed,
-    train,
-    train_until_killed_while_saving,
-    weights,
-)
+from script_runs import arguments, assert_equal_weights, die_while_saving, kill, train, weights
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
@@ -187,9 +180,9 @@ def test_linear_machine_is_added(run: Path, capsys) -> None:
 
 def test_search_is_saved_and_scored(trained, tmp_path: Path) -> None:
     shutil.copytree(trained("translation"), tmp_path / "run")
-    train("translation", tmp_path / "run", "--num_beams", "2", "--length_penalty", "2.0")
+    train("translation", tmp_path / "run", "--num_beams", "2", "--length_penalty", "2.0", "--early_stopping", "True")
     saved = GenerationConfig.from_pretrained(tmp_path / "run")
-    assert (saved.num_beams, saved.length_penalty) == (2, 2.0)
+    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (2, 2.0, True)
     assert_equal_weights(trained("translation"), tmp_path / "run")
     before, after = (record(folder)["metrics"] for folder in (trained("translation"), tmp_path / "run"))
     assert before["eval_loss"] == after["eval_loss"]
@@ -307,7 +300,7 @@ def test_killed_over_a_finished_run(more: tuple[str, ...], file: str, number: in
     shutil.copytree(run, tmp_path / "whole")
     train("classification", tmp_path / "whole", *options)
     argv = arguments("classification", run, *options)
-    killed(train_until_killed_while_saving, "classification", f"{run}/{file}", number, argv)
+    kill("classification", argv, die_while_saving, f"{run}/{file}", number)
     made = run / "run.json"
     replaced = not (run / PREVIOUS).exists() and json.loads(made.read_text())["settings"]["training"]["seed"] == 7
     if not replaced:  # by a run with a checkpoint, with which the next one goes on

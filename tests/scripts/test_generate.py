@@ -186,38 +186,6 @@ def test_reads_standard_input(trained, capsys, monkeypatch) -> None:
     assert len(lines_of("--model", trained("classification"), capsys=capsys)) == 2
 
 
-# ------------------------------------------------------------------------------------------------- errors
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--model", "./nowhere", "--text", "x"], r"nowhere is not a directory"),
-        (["--model", "{empty}", "--text", "x"], r"has no config.json"),
-        (["--model", "{run}", "--text", " "], r"--text has no text"),
-        (["--model", "{run}", "--input_file", "missing.txt"], r"missing.txt does not exist"),
-        (["--model", "{run}", "--input_file", "missing.txt", "--text", "x"], r"not both"),
-        (["--model", "{run}", "--text", "x", "--batch_size", "0"], r"--batch_size 0"),
-        (["--model", "{run}", "--text", "x", "--max_new_tokens", "64"], r"--max_new_tokens 64: .* 64 tokens"),
-        (["--model", "{translator}", "--text", "x", "--max_new_tokens", "65"], r"--max_new_tokens 65: .* 64 tokens"),
-        (["--model", "{run}", "--text", "x", "--device", "gpu"], r"--device gpu cannot be used here: "),
-        (["--model", "{run}", "--text", "x", "--device", "meta"], r"--device meta cannot be used here: "),
-        (["--model", "{classifier}", "--text", "x", "--num_beams", "2"], r"--num_beams: .* generates nothing"),
-        (["--model", "{run}", "--text", "x", "--reject_below", "0.5"], r"--reject_below 0.5: .* classifies nothing"),
-        (["--model", "{run}", "--text", "x", "--reject_below", "1.5"], r"--reject_below 1.5: it must be greater than"),
-        (["--model", "{masked}", "--text", "no mask here"], r"fills in \[MASK\], which is not in 'no mask here'"),
-    ],
-)
-def test_errors(options: list[str], message: str, trained, tmp_path: Path) -> None:
-    places = {
-        "{empty}": tmp_path,
-        "{run}": trained("causal"),
-        "{classifier}": trained("classification"),
-        "{translator}": trained("translation"),
-        "{masked}": trained("masked"),
-    }
-    with pytest.raises(SystemExit, match=message):
-        generate.main([str(places.get(word, word)) for word in options])
-
-
 def test_unfinished_run_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="vocab_size"):
         train("causal", tmp_path, "--set", "vocab_size=9")
@@ -263,9 +231,3 @@ def test_classifier_keeps_the_end_that_it_was_trained_on(tmp_path: Path, trained
     assert AutoTokenizer.from_pretrained(trained("classification")).truncation_side == "right"
     ends = [lines_of("--model", tmp_path, "--text", f"{start * 200} abc", capsys=capsys) for start in "xyz"]
     assert ends[0] == ends[1] == ends[2]  # nothing before the last 64 tokens counts
-
-
-def test_search_options_are_saved_with_the_model(tmp_path: Path) -> None:
-    train("translation", tmp_path, "--num_beams", "3", "--length_penalty", "0.6", "--early_stopping", "True")
-    saved = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config
-    assert (saved.num_beams, saved.length_penalty, saved.early_stopping) == (3, 0.6, True)

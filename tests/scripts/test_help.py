@@ -102,11 +102,7 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
             "--token_dropout",
             "vanillaformer train-translation and vanillaformer train-classifier",
         ),
-        (
-            "train-classifier",
-            "--scheduled_sampling",
-            "vanillaformer train-translation and vanillaformer train-",
-        ),
+        ("train-classifier", "--scheduled_sampling", "vanillaformer train-translation and vanillaformer train-"),
     ],
 )
 def test_an_option_of_another_program(program: str, option: str, owner: str, tmp_path, capsys) -> None:

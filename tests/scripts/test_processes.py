@@ -1,52 +1,32 @@
 """Several processes do together what one does alone, and only the first of them speaks and writes."""
 
 import json
-import socket
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sacrebleu
 import torch
 from script_runs import (
+    ALONE,
+    HALVED,
     arguments,
+    assert_equal_weights,
+    assert_same_training,
+    die_after_four,
     losses,
-    processes,
+    nan_in_second,
+    note_dropped_layers,
+    shard_on_cpus,
+    stream_options,
     train,
-    train_as_rank,
-    train_as_rank_that_drops_its_own,
-    train_as_spoiled_rank,
+    train_together,
     weights,
 )
 
-# Half the rows per process; without dropout, whose draws cannot agree.
-ALONE = "--set", "dropout=0"
-HALVED = *ALONE, "--per_device_train_batch_size", "4"
-
-
-def assert_same_training(alone: Path, together: Path) -> None:
-    assert losses(together) == pytest.approx(losses(alone), rel=1e-4)
-    ours, theirs = weights(alone / "checkpoint-6"), weights(together / "checkpoint-6")
-    for name, value in ours.items():
-        assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def train_together(job: str, folder: Path, *options: str, target: Any = train_as_rank, exitcode: int = 0) -> None:
-    port, argv = free_port(), arguments(job, folder, *HALVED, *options)
-    ranks = [processes().Process(target=target, args=(job, rank, 2, port, argv)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(timeout=200)
-    assert [process.exitcode for process in ranks] == [exitcode] * 2
+from vanillaformer.data.tasks import TASKS
 
 
 def test_torchrun(tmp_path: Path) -> None:
@@ -60,53 +40,57 @@ def test_torchrun(tmp_path: Path) -> None:
     assert_same_training(tmp_path / "alone", tmp_path / "two")
     for line in ("Run ", "Tokenizer: ", "Data: ", "step 6/6", "Test: ", "The model is in "):
         assert sum(printed.startswith(line) for printed in done.stdout.splitlines()) == (2 if "step" in line else 1)
-    record = json.loads((tmp_path / "two" / "run.json").read_text())
-    assert record["finished"]
-    assert record["metrics"]["test_loss"] == pytest.approx(
-        json.loads((tmp_path / "alone" / "run.json").read_text())["metrics"]["test_loss"], rel=1e-4
-    )
+    alone, two = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("alone", "two"))
+    assert two["finished"]
+    assert two["metrics"]["test_loss"] == pytest.approx(alone["metrics"]["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
-    alone, two = (
+    rows, found = (
         [json.loads(line) for line in (tmp_path / name / "predictions_test.jsonl").read_text("utf-8").splitlines()]
         for name in ("alone", "two")
     )
-    assert [row["source"] for row in two] == [row["source"] for row in alone]
-    predictions, references = ([row[name] for row in two] for name in ("prediction", "reference"))
-    assert record["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
+    assert [row["source"] for row in found] == [row["source"] for row in rows]
+    predictions, references = ([row[name] for row in found] for name in ("prediction", "reference"))
+    assert two["metrics"]["test_chrf"] == pytest.approx(sacrebleu.corpus_chrf(predictions, [references]).score)
 
 
-@pytest.mark.parametrize(
-    ("job", "options"),
-    [
-        ("causal", []),
-        ("masked", []),
-        ("classification", []),
-        ("image_classification", ["--mixup", "0", "--ensemble", "2"]),  # each process draws images to mix of its own
-    ],
-)
-def test_two_processes(job: str, options: list[str], tmp_path: Path) -> None:
+# The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
+CASES = {
+    "translation by tokens": ("translation", "--tokens_per_batch 400"),
+    "causal by tokens, averaged over steps": ("causal", "--tokens_per_batch 400 --ema_decay 0.5"),
+    "causal, averaged and frozen": ("causal", "--average_checkpoints 2 --freeze embed_tokens"),
+    "masked by tokens": ("masked", "--tokens_per_batch 400"),
+    "classification by tokens": ("classification", "--tokens_per_batch 400"),
+    "uneven classification": ("classification", "--max_train_samples 19 --r_drop 1"),
+    "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
+    "idle, read ahead": (
+        "classification", "--max_train_samples 17 --ensemble 2 --max_steps -1 --max_epochs 2 --max_tokens 1e6",
+    ),
+    # Each process draws images to mix of its own
+    "uneven images": ("image_classification", "--max_train_samples 17 --ensemble 2 --mixup 0"),
+    "uneven masked images": ("masked_image", "--max_train_samples 19"),
+    "streamed texts": ("causal", "--streaming"),
+    "streamed pairs": ("translation", "--streaming"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
+    job, text = CASES[case]
+    options = stream_options(job, tmp_path) if "--streaming" in text else text.split()
     train(job, tmp_path / "alone", *ALONE, *options)
     train_together(job, tmp_path / "two", *options)
-    assert_same_training(tmp_path / "alone", tmp_path / "two")
+    assert_same_training(tmp_path / "alone", tmp_path / "two", error=1e-5)
+    for name, value in weights(tmp_path / "alone").items():
+        assert (value - weights(tmp_path / "two")[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
     alone, two = (json.loads((tmp_path / name / "all_results.json").read_text()) for name in ("alone", "two"))
     assert two["eval_loss"] == pytest.approx(alone["eval_loss"], rel=1e-5), "rows that a process gets twice count once"
-
-
-@pytest.mark.parametrize("technique", ["--ema_decay 0.5", "--average_checkpoints 2", "--freeze embed_tokens"])
-def test_techniques_of_two_processes(technique: str, tmp_path: Path) -> None:
-    train("causal", tmp_path / "alone", *ALONE, *technique.split())
-    train_together("causal", tmp_path / "two", *technique.split())
-    for part in ("", "checkpoint-6"):
-        ours, theirs = weights(tmp_path / "alone" / part), weights(tmp_path / "two" / part)
-        for name, value in ours.items():
-            assert (value - theirs[name]).norm() <= 1e-3 * value.norm() + 1e-4, name
 
 
 @pytest.mark.parametrize("options", [[], ["--gradient_checkpointing"]])
 def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None:
     """Each leaves out layers of its own: gradients that one lacks the other one has."""
     options = [*options, "--set", "layer_drop=0.5", "num_hidden_layers=3"]
-    train_together("causal", tmp_path, *options, target=train_as_rank_that_drops_its_own)
+    train_together("causal", tmp_path, *options, setups=[note_dropped_layers])
     first, second = (torch.load(tmp_path / f"rank_{rank}.pt") for rank in range(2))
     assert len(first["passed"]) == len(second["passed"]) == 6
     assert first["passed"] != second["passed"]
@@ -117,7 +101,44 @@ def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None
 
 def test_all_processes_skip_the_step_that_one_cannot_take(tmp_path: Path) -> None:
     options = ["--nan_loss", "skip", "--eval_steps", "1", "--max_steps", "4", "--save_total_limit", "9"]
-    train_together("causal", tmp_path, *options, target=train_as_spoiled_rank)
+    train_together("causal", tmp_path, *options, setups=[nan_in_second])
     steps = [weights(tmp_path / f"checkpoint-{step}") for step in (2, 3, 4)]
     assert all((steps[1][name] == value).all() for name, value in steps[0].items())
     assert any((steps[2][name] != value).any() for name, value in steps[1].items())
+
+
+# ------------------------------------------------------------------------------------------ a model that is divided
+SHARDED = "--fsdp", "--load_best_model_at_end", "False"
+DIVIDED = [
+    ("translation", "--label_smoothing_factor 0.1 --tokens_per_batch 400"),  # all embeddings are one table
+    ("translation", "--joint_vocabulary False"),
+    ("causal", "--optim muon"),
+    ("classification", "--optim radam --freeze layers.0.mlp"),
+]
+
+
+@pytest.mark.parametrize(("job", "recipe"), DIVIDED)
+def test_divided_model(job: str, recipe: str, tmp_path: Path) -> None:
+    options = recipe.split()
+    train(job, tmp_path / "alone", *ALONE, *SHARDED[1:], *options)
+    train_together(job, tmp_path / "two", *SHARDED, *options, setups=[shard_on_cpus])
+    assert_same_training(tmp_path / "alone", tmp_path / "two")
+    saved = weights(tmp_path / "two")
+    assert saved.keys() == weights(tmp_path / "alone").keys()
+    loaded = TASKS[job].auto_class.from_pretrained(tmp_path / "two").state_dict()
+    for name, value in saved.items():
+        assert torch.equal(loaded[name], value), name
+
+
+def test_divided_model_after_a_kill(tmp_path: Path) -> None:
+    options = [
+        *SHARDED,
+        *["--r_drop", "1", "--scheduled_sampling", "linear", "--scheduled_sampling_k", "5", "--set", "dropout=0.1"],
+    ]
+    whole, killed, shard = tmp_path / "whole", tmp_path / "killed", [shard_on_cpus]
+    train_together("causal", whole, *options, setups=shard)
+    train_together("causal", killed, *options, setups=[*shard, die_after_four], exitcode=-signal.SIGKILL)
+    assert not (killed / "model.safetensors").exists()
+    train_together("causal", killed, *options, setups=shard)
+    assert_equal_weights(whole, killed)
+    assert losses(whole)[4:] == losses(killed)[4:]

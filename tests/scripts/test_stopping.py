@@ -2,14 +2,11 @@
 
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, processes, train, train_as_rank
-from test_processes import HALVED, train_together
+from script_runs import HALVED, adding, arguments, assert_equal_weights, kill, losses, train, train_together
 from transformers import TrainerCallback
 
 from vanillaformer.training import run as runs
@@ -36,21 +33,11 @@ class SendSignals(TrainerCallback):
         self.send(state, evaluating=True)
 
 
-def with_callback(callback: TrainerCallback) -> Callable[[Any], None]:
-    replace = runs.replace_callbacks
-
-    def and_send(trainer: Any) -> None:
-        replace(trainer)
-        trainer.add_callback(callback)
-
-    return and_send
-
-
 def stop(monkeypatch: pytest.MonkeyPatch, callback: TrainerCallback, code: int, *details: Any) -> None:
     """Train until a signal ends that, with this exit code."""
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "replace_callbacks", with_callback(callback))
+        patch.setattr(runs, "replace_callbacks", adding(callback))
         with pytest.raises(SystemExit) as error:
             train(*details)
     assert error.value.code == code
@@ -108,29 +95,22 @@ def test_stopped_before_training(tmp_path: Path, monkeypatch, capfd) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def train_and_send(job: str, numbers: tuple[int, ...], argv: list[str]) -> None:
-    torch.set_num_threads(1)
-    runs.replace_callbacks = with_callback(SendSignals(2, *numbers))
-    PROGRAMS[job][0].train(argv)
+def send(*numbers: int) -> None:
+    runs.replace_callbacks = adding(SendSignals(2, *numbers))
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    numbers = signal.SIGINT, signal.SIGINT
-    process = processes().Process(target=train_and_send, args=("causal", numbers, arguments("causal", tmp_path)))
-    process.start()
-    process.join(timeout=120)
-    assert process.exitcode == -signal.SIGINT
+    kill("causal", arguments("causal", tmp_path), send, *[signal.SIGINT] * 2, code=-signal.SIGINT)
     assert sorted(checkpoints(tmp_path)) == [2]
 
 
-def train_as_rank_that_is_stopped(job: str, rank: int, size: int, port: int, argv: list[str]) -> None:
+def stop_second(rank: int, folder: Path) -> None:
     if rank == 1:
-        runs.replace_callbacks = with_callback(SendSignals(2, signal.SIGTERM))
-    train_as_rank(job, rank, size, port, argv)
+        send(signal.SIGTERM)
 
 
 def test_processes_stop_together(tmp_path: Path) -> None:
-    train_together("causal", tmp_path, target=train_as_rank_that_is_stopped, exitcode=143)
+    train_together("causal", tmp_path, setups=[stop_second], exitcode=143)
     assert sorted(checkpoints(tmp_path)) == [2, 3]
     run = train("causal", tmp_path, *HALVED)  # by one process, with other batches: it says so, and goes on
     assert run.details["steps"] == 6

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from script_runs import arguments, assert_equal_weights, kill_in_step, train, weights
+from script_runs import adding, arguments, assert_equal_weights, kill_in_step, train, weights
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
 from vanillaformer.scripts import train_language_model
@@ -39,10 +40,6 @@ def test_average_checkpoints(tmp_path: Path, capfd) -> None:
         assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
     AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert metrics(tmp_path)["eval_loss"] not in history(tmp_path, "eval_loss")[:-1]  # scored anew
-    whole, killed = tmp_path, tmp_path / "killed"
-    kill_in_step("translation", 5, arguments("translation", killed, *options))
-    train("translation", killed, *options)
-    assert_equal_weights(whole, killed)
 
 
 @pytest.mark.parametrize("task", ["translation", "classification"])
@@ -60,29 +57,19 @@ class Steps(TrainerCallback):
     def __init__(self):
         self.weights: list[dict[str, torch.Tensor]] = []
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        replace = runs.replace_callbacks
-
-        def and_listen(trainer: Any) -> None:
-            replace(trainer)
-            trainer.add_callback(self)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "replace_callbacks", and_listen)
-            yield
+    def listening(self) -> Any:
+        return mock.patch.object(runs, "replace_callbacks", adding(self))
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         self.weights.append({name: value.detach().clone().double() for name, value in model.named_parameters()})
 
 
-@pytest.mark.parametrize("job", ["causal", "classification"])
-def test_moving_average(job: str, tmp_path: Path) -> None:
+def test_moving_average(tmp_path: Path) -> None:
     options = ["--ema_decay", "0.7", "--ema_warmup", "False", "--gradient_accumulation_steps", "2"]
     options += ["--per_device_train_batch_size", "4", "--metric_for_best_model", "loss"]
-    recorder, whole, killed = Steps(), tmp_path / "whole", tmp_path / "killed"
+    recorder, whole = Steps(), tmp_path / "whole"
     with recorder.listening():
-        train(job, whole, *options)
+        train("classification", whole, *options)
     assert len(recorder.weights) == 6
     expected = recorder.weights[0]
     for step, now in enumerate(recorder.weights, start=1):
@@ -96,15 +83,6 @@ def test_moving_average(job: str, tmp_path: Path) -> None:
     best = min(range(3), key=lambda index: history(whole, "eval_loss")[index])
     assert_equal_weights(whole, whole / f"checkpoint-{2 * (best + 1)}")
     assert metrics(whole)["eval_loss"] == history(whole, "eval_loss")[best]  # the average is what is evaluated
-
-    kill_in_step(job, 5, arguments(job, killed, *options))
-    train(job, killed, *options)
-    for part in ("", "checkpoint-6"):
-        assert_equal_weights(whole / part, killed / part)
-    assert history(whole, "eval_loss") == history(killed, "eval_loss")
-    assert (whole / "checkpoint-6" / "training_weights.safetensors").read_bytes() == (
-        killed / "checkpoint-6" / "training_weights.safetensors"
-    ).read_bytes()
 
 
 def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
@@ -125,8 +103,8 @@ def test_early_stopping(tmp_path: Path, capfd) -> None:
     assert "Stopped early at step 3: no better loss than" in capfd.readouterr().out
     assert run.details["steps"] == 3
     assert not (whole / "checkpoint-4").exists()
-    kill_in_step("causal", 2, arguments("causal", killed, *options))
-    assert train("causal", killed, *options).details["steps"] == 3
+    start = "--resume_from_checkpoint", str(whole / "checkpoint-2")
+    assert train("causal", killed, *options, *start).details["steps"] == 3
     assert_equal_weights(whole, killed)
     (killed / "run.json").write_text(
         (killed / "run.json").read_text().replace('"finished": true', '"finished": false')
@@ -162,7 +140,7 @@ LORA = ["--lora_rank", "2", "--lora_alpha", "64", "--lora_dropout", "0.1", "--le
     ],
 )
 def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained, tmp_path: Path, capfd) -> None:
-    start, whole, killed = trained(base), tmp_path / "whole", tmp_path / "killed"
+    start, whole, resumed = trained(base), tmp_path / "whole", tmp_path / "resumed"
     options = ["--model_name_or_path", str(start), *LORA, "--lora_targets", *targets]
     train(job, whole, *options)
     adapter = load_file(whole / "adapter" / "adapter_model.safetensors")
@@ -183,9 +161,8 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
     best = min if job == "causal" else max
     assert metrics(whole)[score] == pytest.approx(best(history(whole, score)), rel=1e-5)
 
-    kill_in_step(job, 3, arguments(job, killed, *options))
-    train(job, killed, *options)
-    assert_equal_weights(whole, killed)
+    train(job, resumed, *options, "--resume_from_checkpoint", str(whole / "checkpoint-2"))
+    assert_equal_weights(whole, resumed)
     assert "Warning" not in capfd.readouterr().out
 
 
@@ -199,8 +176,7 @@ def nan_loss(*steps: int) -> Iterator[None]:
         loss = compute(trainer, model, *details, **keywords)
         return loss * float("nan") if model.training and trainer.state.global_step + 1 in steps else loss
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunTrainer, "compute_loss", spoiled)
+    with mock.patch.object(RunTrainer, "compute_loss", spoiled):
         yield
 
 

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 import torch
 from script_runs import (
+    adding,
     arguments,
-    killed,
+    clock_of_its_own,
+    die_in_step,
+    kill,
     losses,
-    ticking,
+    stream_options,
     train,
-    train_as_rank_on_its_own_clock,
-    train_on_clock_until_killed,
+    train_together,
 )
-from test_data_options import stream_options
-from test_processes import train_together
 from transformers import TrainerCallback
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
@@ -29,7 +29,7 @@ TIME = "--max_steps", "-1", "--eval_steps", "0.25", "--warmup_steps", "0.1", "--
 
 @pytest.fixture
 def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "replace_callbacks", ticking(1.0))
+    monkeypatch.setattr(runs, "replace_callbacks", adding(clock=1.0))
 
 
 def state(folder: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
 
 @pytest.mark.usefixtures("_clock")
 def test_a_killed_run_gets_the_time_that_is_left(tmp_path: Path, capfd) -> None:
-    killed(train_on_clock_until_killed, "translation", 12, arguments("translation", tmp_path, *TIME, "20s"))
+    kill("translation", arguments("translation", tmp_path, *TIME, "20s"), die_in_step, 12, 1.0)
     train("translation", tmp_path, *TIME, "20s")
     assert f"resuming from {tmp_path / 'checkpoint-9'}" in capfd.readouterr().out
     assert state(tmp_path)["global_step"] == 20
@@ -108,12 +108,12 @@ OF_ENSEMBLES = "--max_steps", "-1", "--eval_strategy", "no", "--ensemble", "2", 
 def test_the_time_of_an_ensemble_counts_once(tmp_path: Path, monkeypatch) -> None:
     """Steps take 100 s: half of 4,000 s are the teachers', 1,000 s each."""
     for module in (runs, distillation):
-        monkeypatch.setattr(module, "replace_callbacks", ticking(100.0))
+        monkeypatch.setattr(module, "replace_callbacks", adding(clock=100.0))
 
     def stop_second(trainer: Any) -> None:
         if trainer.args.output_dir.endswith("2"):
             raise RuntimeError("the power fails")
-        ticking(100.0)(trainer)
+        adding(clock=100.0)(trainer)
 
     with monkeypatch.context() as patch:
         patch.setattr(distillation, "replace_callbacks", stop_second)
@@ -140,7 +140,7 @@ def test_a_translators_evaluations_get_longer_with_its_outputs(written, growth, 
         return torch.full((len(input_ids), written), 7)
 
     monkeypatch.setattr(VanillaEncoderDecoderForConditionalGeneration, "generate", generate)
-    replace = ticking(1.0, Growth())
+    replace = adding(Growth(), clock=1.0)
 
     def and_keep(trainer: Any) -> None:
         nonlocal budget
@@ -154,7 +154,7 @@ def test_a_translators_evaluations_get_longer_with_its_outputs(written, growth, 
 
 
 def test_the_clock_of_the_first_process_counts(tmp_path: Path) -> None:
-    train_together("classification", tmp_path, *TIME, "20", target=train_as_rank_on_its_own_clock)
+    train_together("classification", tmp_path, *TIME, "20", setups=[clock_of_its_own])
     rates = [json.loads((tmp_path / f"rates_{rank}.json").read_text()) for rank in range(2)]
     assert rates[0] == rates[1]
     assert len(rates[0]) == 20

@@ -2,17 +2,15 @@
 
 import importlib
 import io
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from script_runs import PROGRAMS
 
-FILES: dict[str, bytes] = {
-    "bad.txt": b"one\ntwo \xff\n",
-    "text.txt": b"one\n",
-    "abc.txt": b"abc",
-}
+FILES: dict[str, bytes] = {"bad.txt": b"one\ntwo \xff\n", "text.txt": b"one\n", "abc.txt": b"abc"}
 Words = list[str]
 
 
@@ -56,12 +54,41 @@ GENERATE = [
     (["--input_file", "bad.txt"], "--input_file bad.txt, line 2: byte 0xff is not UTF-8"),
     (["--text", "x\udcff"], r"--text 'x\udcff' is not UTF-8"),
     (["--text", "x", "--chat", "--max_history", "0"], "--max_history 0: it must be at least 1"),
+    (["--text", "x", "--chat", "--candidates", "3"], "--candidates 3 and --rerank_model None: one needs the other"),
+    (["--text", " "], "--text has no text in it"),
 ]
 
 
 @pytest.mark.parametrize(("words", "line"), GENERATE)
 def test_generate(words: Words, line: str, ends, capsys) -> None:
     assert ends("generate", ["--model", "folder", *words], capsys) == (1, f"generate: {line}")
+
+
+# A model, options that it cannot have, and what the line says
+OF_MODELS = [
+    ("./nowhere", "", "nowhere is not a directory"),
+    ("folder", "", "has no config.json"),
+    ("causal", "--max_history 3", "are for --chat"),
+    ("causal", "--input_file missing.txt", "not both"),
+    ("causal", "--max_new_tokens 64", "--max_new_tokens 64: .* 64 tokens"),
+    ("translation", "--max_new_tokens 65", "--max_new_tokens 65: .* 64 tokens"),
+    ("causal", "--device gpu", "--device gpu cannot be used here: "),
+    ("causal", "--device meta", "--device meta cannot be used here: "),
+    ("classification", "--num_beams 2", "--num_beams: .* generates nothing"),
+    ("causal", "--reject_below 0.5", "--reject_below 0.5: .* classifies nothing"),
+    ("causal", "--reject_below 1.5", "--reject_below 1.5: it must be greater than"),
+    ("masked", "", r"fills in \[MASK\], which is not in 'x'"),
+    ("classification", "--chat", "is not a causal language model"),
+    ("causal", "--chat", r"the tokenizer has no token \[SEP\]"),
+]
+
+
+@pytest.mark.parametrize(("model", "options", "message"), OF_MODELS)
+def test_a_model_and_options_that_do_not_fit(model: str, options: str, message: str, trained, ends, capsys) -> None:
+    folder = str(trained(model)) if model in PROGRAMS else model
+    code, line = ends("generate", ["--model", folder, "--text", "x", *options.split()], capsys)
+    assert code == 1
+    assert re.search(message, line)
 
 
 @pytest.mark.parametrize("chat", [[], ["--chat"]])

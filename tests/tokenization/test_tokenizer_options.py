@@ -1,5 +1,5 @@
-import ast
 import inspect
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -21,33 +21,15 @@ def test_every_model_kind_has_its_special_tokens():
     assert list(SPECIAL_TOKENS) == list(get_args(ModelKind))
 
 
-def test_public_names():
-    assert sorted(tokenization.__all__) == [
-        "ModelKind",
-        "SPECIAL_TOKENS",
-        "SpecialTokens",
-        "TokenizerAlgorithm",
-        "load_pair",
-        "save_pair",
-        "train",
-        "train_pair",
-    ]
-    assert all(hasattr(tokenization, name) for name in tokenization.__all__)
-
-
 def test_pair_arguments_are_those_of_train():
     keywords = [p.name for p in inspect.signature(tokenization.train).parameters.values() if p.kind == p.KEYWORD_ONLY]
     assert list(TrainArguments.__annotations__) == keywords
 
 
-def test_folder_needs_neither_torch_nor_the_rest_of_the_package():
+def test_folder_needs_no_torch():
     for path in Path(tokenization.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                assert not {alias.name.split(".")[0] for alias in node.names} & {"torch", "vanillaformer"}, path
-            if isinstance(node, ast.ImportFrom):
-                assert node.level <= 1, path
-                assert (node.module or "").split(".")[0] not in {"torch", "vanillaformer"}, path
+        names = re.findall(r"^\s*(?:import|from) (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert "torch" not in names, path
 
 
 def test_room_is_what_special_tokens_leave():

@@ -23,7 +23,7 @@ def json_of(tokenizer):
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("algorithm", ALL_ALGORITHMS)
 class TestEveryAlgorithmAndKind:
-    def test_is_a_stock_tokenizer_with_the_standard_ids(self, trained, algorithm, kind):
+    def test_is_a_stock_tokenizer_with_the_standard_ids_and_a_dense_vocabulary(self, trained, algorithm, kind):
         tokenizer = trained(algorithm=algorithm, kind=kind)
         expected = ENCODER_TOKENS if kind == "encoder" else SEQUENCE_TOKENS
         assert type(tokenizer) is PreTrainedTokenizerFast
@@ -32,13 +32,10 @@ class TestEveryAlgorithmAndKind:
         assert (tokenizer.pad_token_id, tokenizer.unk_token_id) == (0, 1)
         assert tokenizer.clean_up_tokenization_spaces is False
         assert tokenizer.padding_side == "right"
-
-    def test_vocabulary_is_capped_and_dense(self, trained, algorithm, kind):
-        tokenizer = trained(algorithm=algorithm, kind=kind)
         assert len(tokenizer) <= 400
         assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
-    def test_template_around_one_text(self, trained, algorithm, kind):
+    def test_template_around_texts(self, trained, algorithm, kind):
         tokenizer = trained(algorithm=algorithm, kind=kind)
         bare = tokenizer("the lazy dogs", add_special_tokens=False)["input_ids"]
         before, after = {"encoder_decoder": ([], [3]), "decoder": ([2], []), "encoder": ([2], [3])}[kind]
@@ -47,9 +44,6 @@ class TestEveryAlgorithmAndKind:
         assert encoded["input_ids"] == [*before, *bare, *after]
         assert tokenizer(text_target="the lazy dogs")["input_ids"] == encoded["input_ids"]
         assert ("token_type_ids" in encoded) == (kind == "encoder")
-
-    def test_template_around_a_pair(self, trained, algorithm, kind):
-        tokenizer = trained(algorithm=algorithm, kind=kind)
         a, b = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("the fox", "lazy dogs"))
         encoded = tokenizer("the fox", "lazy dogs", return_token_type_ids=True)
         ids, types = {
@@ -83,19 +77,11 @@ class TestEveryAlgorithmAndKind:
 
 @pytest.mark.parametrize("algorithm", ALL_ALGORITHMS)
 class TestEveryAlgorithm:
-    def test_a_generator_gives_what_a_list_gives(self, texts, trained, algorithm):
-        assert json_of(train((t for t in texts), algorithm=algorithm, vocab_size=400)) == json_of(
-            trained(algorithm=algorithm)
-        )
-
-    def test_empty_texts_change_nothing(self, texts, trained, algorithm):
+    def test_order_empty_texts_and_a_generator_change_nothing(self, texts, trained, algorithm):
         with_empty = chain.from_iterable(("", text, "") for text in texts)
-        assert json_of(train(with_empty, algorithm=algorithm, vocab_size=400)) == json_of(trained(algorithm=algorithm))
-
-    def test_order_of_texts_changes_nothing(self, texts, trained, algorithm):
-        assert json_of(train(texts[::-1], algorithm=algorithm, vocab_size=400)) == json_of(
-            trained(algorithm=algorithm)
-        )
+        for given in ((text for text in texts), with_empty, texts[::-1]):
+            made = train(given, algorithm=algorithm, vocab_size=400)
+            assert json_of(made) == json_of(trained(algorithm=algorithm))
 
     @pytest.mark.parametrize("vocab_size", [12, 20, 31, 45])
     def test_cap_below_the_alphabet_keeps_the_frequent_characters(self, texts, algorithm, vocab_size):
@@ -107,14 +93,12 @@ class TestEveryAlgorithm:
         if algorithm not in {"word", "byte_level_bpe"}:
             assert "e" in first.get_vocab()  # the most frequent letter
 
-    def test_split_digits(self, texts, trained, algorithm):
+    def test_split_digits(self, trained, algorithm):
         tokenizer = trained(algorithm=algorithm, split_digits=True)
         pieces = tokenizer.tokenize("since 1987 12 and 2024")
         digits = [piece.removeprefix("##") for piece in pieces if any(c.isdigit() for c in piece)]
         assert digits == list("1987122024")
         assert not [token for token in tokenizer.get_vocab() if sum(c.isdigit() for c in token) > 1]
-
-    def test_digits_stay_together_unless_split(self, trained, algorithm):
         together = any(sum(c.isdigit() for c in token) > 1 for token in trained(algorithm=algorithm).get_vocab())
         assert together == ("character" not in algorithm)
 
@@ -125,23 +109,21 @@ class TestEveryAlgorithm:
         cased = trained(algorithm=algorithm)
         assert (cased("Der")["input_ids"] == cased("der")["input_ids"]) == (algorithm == "word")
 
-    def test_special_tokens_leave_the_rest_no_room(self, algorithm):
-        with pytest.raises(ValueError, match=r"vocab_size=4 is too small: 4 special tokens and .* need at least"):
-            train(["some text"], algorithm=algorithm, vocab_size=4)
-
-    @pytest.mark.parametrize("empty", [[], iter(()), ["", ""], [" ", "\n"]])
-    def test_nothing_to_learn_from(self, algorithm, empty):
-        with pytest.raises(ValueError, match="texts must hold some text, but is empty or has nothing but white space"):
-            train(empty, algorithm=algorithm)
-
-    @pytest.mark.parametrize(("bad", "kind"), [(None, "NoneType"), (3, "int"), (b"raw", "bytes"), (["a"], "list")])
-    def test_text_that_is_no_string_is_named(self, algorithm, bad, kind):
-        with pytest.raises(ValueError, match=rf"texts\[2\] must be a string, not {kind}"):
-            train(iter(["fine", "", bad, "fine"]), algorithm=algorithm)
-
-    def test_text_that_is_no_unicode_is_named(self, algorithm):
-        with pytest.raises(ValueError, match=r"texts\[1\] is not valid Unicode.*surrogates"):
-            train(["fine", "broken \ud800"], algorithm=algorithm)
+    @pytest.mark.parametrize(
+        ("texts", "options", "message"),
+        [
+            (["some text"], {"vocab_size": 4}, r"vocab_size=4 .*4 special tokens"),
+            *((empty, {}, "texts must hold some text") for empty in ([], (), ["", ""], [" ", "\n"])),
+            *(
+                (["fine", "", bad, "fine"], {}, rf"texts\[2\] must be a string, not {type(bad).__name__}")
+                for bad in (None, 3, b"raw", ["a"])
+            ),
+            (["fine", "broken \ud800"], {}, r"texts\[1\] is not valid Unicode"),
+        ],
+    )
+    def test_texts_that_cannot_be_learned_from_are_named(self, algorithm, texts, options, message):
+        with pytest.raises(ValueError, match=message):
+            train(iter(texts), algorithm=algorithm, **options)
 
 
 def test_equal_texts_give_equal_files_in_another_process(trained):

@@ -5,14 +5,12 @@ import sys
 from typing import Any
 
 import pytest
-import torch
 from modeling.toys import KINDS, toy
 from transformers import AutoTokenizer
 
 from vanillaformer import tokenization
 from vanillaformer.conversion.exports import (
     EXPORTERS,
-    Engine,
     Exporter,
     ExportJob,
     export,
@@ -25,25 +23,9 @@ from vanillaformer.conversion.exports.rules import Rule
 from vanillaformer.hub.engines import EngineInfo, Extra
 from vanillaformer.hub.file_names import EXPORT
 
+from .twin import Twin
+
 TEXTS = ["one two three", "four five six", "seven eight"]
-
-
-class OurselvesEngine(Engine):
-    """A model as its own engine, with an error if asked for."""
-
-    def __init__(self, model: Any, wrong: bool):
-        super().__init__(type(model).__name__, model.config, model.generation_config)
-        self.model, self.wrong = model, wrong
-
-    def generate(self, prompts, *, max_new_tokens, **options):
-        made = []
-        for prompt in prompts:
-            out = self.model.generate(
-                torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), max_new_tokens=max_new_tokens,
-                do_sample=False,
-            )[0, len(prompt) :].tolist()  # fmt: skip
-            made.append([token for token in out if token not in self.end_tokens()])
-        return [[token + 1 for token in row] for row in made] if self.wrong else made
 
 
 def info_of(*packages: str) -> EngineInfo:
@@ -64,7 +46,7 @@ class OurselvesExporter(Exporter):
 
     def load(self, folder, device="cpu"):
         record = read_record(folder)
-        return OurselvesEngine(model_class_of(record).from_pretrained(folder).eval(), self.wrong)
+        return Twin(model_class_of(record).from_pretrained(folder), scores=False, shift=5 * self.wrong)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +60,7 @@ def test_an_export_is_written_checked_and_found_again(model, tmp_path, monkeypat
     assert report == "48 of 48 greedy tokens equal"
     assert is_export(tmp_path / "new" / "export")
     engine = load_engine(tmp_path / "new" / "export")
-    assert engine.generate([[5, 6]], max_new_tokens=3) == OurselvesEngine(model, False).generate(
-        [[5, 6]], max_new_tokens=3
-    )
+    assert engine.generate([[5, 6]], max_new_tokens=3) == Twin(model).generate([[5, 6]], max_new_tokens=3)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["export"], "no temporary folder is left"
     (tmp_path / "other").mkdir()
     assert (tmp_path / "new" / "export").stat().st_mode == (tmp_path / "other").stat().st_mode

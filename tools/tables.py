@@ -1,20 +1,19 @@
-"""The tables of docs/parts.md, which are made of the entries in `configuration/options.py`.
+"""The tables in docs/parts.md and docs/deploy.md, which are made of the package's own entries.
 
-`python tests/test_parts_page.py --write` makes them anew.
+`python tools/tables.py` makes them anew; a test says where they are not what the code makes.
 """
 
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
+from vanillaformer import PRESETS, preset
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
+from vanillaformer.conversion.targets import engines_table, targets_table
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.training.report.card.citations import references
 
-PAGE = Path(__file__).parents[1] / "docs" / "parts.md"
+DOCS = Path(__file__).parents[1] / "docs"
 # Columns that one option has more than the others
 COLUMNS: dict[str, tuple[str, Callable[[str], str]]] = {
     "norm_placement": ("needs a final norm", lambda name: "yes" if RESIDUALS[name].needs_final_norm else "no"),
@@ -26,7 +25,7 @@ COLUMNS: dict[str, tuple[str, Callable[[str], str]]] = {
 
 
 def short_reference(paper: str) -> str:
-    """The authors and the year of a BibTeX entry: "Ba et al. 2016"."""
+    """Return the authors and the year of a BibTeX entry: "Ba et al. 2016"."""
     entry = references()[paper]
     authors, year = (re.search(rf"{name} = {{(.*)}}", entry)[1] for name in ("author", "year"))
     names = [author.split(",")[0].strip("{}") for author in authors.split(" and ")]
@@ -35,14 +34,15 @@ def short_reference(paper: str) -> str:
 
 
 def row(option: str, name: str, choice: Choice) -> list[str]:
+    """Return the cells of an option's value."""
     fields = ", ".join(f"`{field}`" for field in (*choice.fields, *choice.sizes))
     papers = ", ".join(map(short_reference, choice.papers))
     column = [COLUMNS[option][1](name)] if option in COLUMNS else []
     return [f"`{name}`", choice.words or "none", *column, fields, choice.seen_in, papers]
 
 
-def table(option: str) -> str:
-    """An option's values in Markdown, without columns that are empty."""
+def option_table(option: str) -> str:
+    """Return an option's values in Markdown, without columns that are empty."""
     column = [COLUMNS[option][0]] if option in COLUMNS else []
     header = ["value", "what it is", *column, "fields that it reads", "seen in", "papers"]
     rows = [row(option, name, choice) for name, choice in OPTIONS[option].items()]
@@ -53,21 +53,35 @@ def table(option: str) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def split(text: str, option: str) -> tuple[str, str, str]:
-    """The page before a table, the table, and what follows."""
-    begin, end = f"<!-- {option}: made by tests/test_parts_page.py --write -->\n", f"<!-- end of {option} -->"
+# Page, name of the table and what makes it
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    **{option: ("parts.md", lambda option=option: option_table(option)) for option in OPTIONS},
+    "engines": ("deploy.md", engines_table),
+    "configs": ("deploy.md", lambda: targets_table({name: preset(name) for name in PRESETS})),
+}
+
+
+def split(name: str) -> tuple[str, str, str]:
+    """Return the page before a table, the table, and what follows."""
+    text = (DOCS / TABLES[name][0]).read_text(encoding="utf-8")
+    begin, end = f"<!-- {name}: made by tools/tables.py -->\n", f"<!-- end of {name} -->"
     first, last = text.index(begin) + len(begin), text.index(end)
     return text[:first], text[first:last], text[last:]
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_the_page_has_the_table_of_every_option(option):
-    assert split(PAGE.read_text(encoding="utf-8"), option)[1] == table(option), "run this file with --write"
+def outdated() -> Iterator[str]:
+    """Yield the names of tables that are not what the code makes."""
+    for name, (_, make) in TABLES.items():
+        if split(name)[1] != make():
+            yield name
 
 
-if __name__ == "__main__" and "--write" in sys.argv:
-    page = PAGE.read_text(encoding="utf-8")
-    for option in OPTIONS:
-        before, _, after = split(page, option)
-        page = before + table(option) + after
-    PAGE.write_text(page, encoding="utf-8")
+def write() -> None:
+    """Make all tables anew."""
+    for name, (page, make) in TABLES.items():
+        before, _, after = split(name)
+        (DOCS / page).write_text(before + make() + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
