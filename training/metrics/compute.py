@@ -87,24 +87,21 @@ def language_model_metrics(tokenizer: PreTrainedTokenizerBase | None = None) -> 
         total, tokens = losses[counted].sum(dtype=np.float64), counted.sum()
         if not tokens:
             return {}
+        characters, size = (0, 0) if sizes is None else sizes(labels, counted)
+        per_text = {}
+        if characters:
+            per_text = {
+                "perplexity_per_character": perplexity(float(total) / characters),
+                "perplexity_per_byte": perplexity(float(total) / size),
+                "bits_per_byte": float(total) / size / math.log(2),
+            }
         return {
             **compute_scores("tokens", "losses", [total], [tokens]),
             **compute_scores("tokens", "ids", predicted[counted], labels[counted]),
-            **({} if sizes is None else _per_text(float(total), *sizes(labels, counted))),
+            **per_text,
         }
 
     return compute_metrics
-
-
-def _per_text(total: float, characters: int, size: int) -> dict[str, float]:
-    """Return a sum of losses divided by the characters and bytes of the text; nothing for an empty text."""
-    if not characters:
-        return {}
-    return {
-        "perplexity_per_character": perplexity(total / characters),
-        "perplexity_per_byte": perplexity(total / size),
-        "bits_per_byte": total / size / math.log(2),
-    }
 
 
 def pretraining_metrics() -> ComputeMetrics:
@@ -217,12 +214,7 @@ def _byte_table(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
         if token in added or not alphabet.issuperset(token):
             table[number] = len(token), len(token.encode())
         else:
-            table[number] = sum(not _continues(symbol) for symbol in token), len(token)
+            codes = (ord(symbol) for symbol in token)
+            bytes_ = [UNPRINTABLE[code - 256] if code >= 256 else code for code in codes]
+            table[number] = sum(not 0x80 <= byte <= 0xBF for byte in bytes_), len(token)  # 10xxxxxx continues one
     return table
-
-
-def _continues(symbol: str) -> bool:
-    """Tell whether the byte that a symbol of the byte-level alphabet stands for is 10xxxxxx, inside a character."""
-    code = ord(symbol)
-    byte = UNPRINTABLE[code - 256] if code >= 256 else code
-    return 0x80 <= byte <= 0xBF

@@ -77,13 +77,9 @@ def baseline_scores(
     held_out: Mapping[str, Dataset],
     failed: list[str] | None = None,
 ) -> dict[str, Scores]:
-    """Return the scores of baselines by name; one that cannot be computed is left out, with a warning.
+    """Return the scores of baselines by name; one that fails is left out and noted, with a warning.
 
-    Args:
-        baselines: The baselines.
-        data: What they are fitted to.
-        held_out: Tokenized splits by the prefix of their scores (`eval`, `test`).
-        failed: Gets the names of those that are left out.
+    The splits are tokenized and by the prefix of their scores (`eval`, `test`).
     """
     scores = {}
     for baseline in baselines:

@@ -31,13 +31,7 @@ OUTPUT_LAYERS = ("classifier", "score")
 
 
 def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
-    """Fit a temperature on validation data, divide the model's logits by it, and note the effect in `run.details`.
-
-    Args:
-        run: The run.
-        trainer: The trainer, after training.
-        rows: The tokenized validation rows, if there are any.
-    """
+    """Fit a temperature on tokenized validation rows, divide the model's logits by it, and note the effect."""
     layer = output_layer(trainer.model)
     if obstacle := obstacle_to_fitting(trainer, rows, layer):
         report(f"The probabilities are not calibrated: {obstacle}.")
@@ -91,11 +85,8 @@ def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[floa
     """Return the factors s for which the labels are likeliest under `softmax(Σ_i s_i z_i)`.
 
     The negative log-likelihood is convex in s. The targets t leave the probability 1/(n + 2) to the other classes, as
-    those of Platt (1999) do: without that, s would be infinite for a model that is always right.
-
-    Args:
-        parts: The logits z_i (n, classes) of each part of a model.
-        labels: The labels (n).
+    those of Platt (1999) do: without that, s would be infinite for a model that is always right. The logits z_i of
+    each part of a model are (n, classes), the labels (n).
     """
     z = torch.stack([part.double() for part in parts])
     doubt = 1 / (len(labels) + 2)
@@ -115,15 +106,11 @@ def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[floa
 
 
 def reliability(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
-    """Return how far a classifier's probabilities can be relied on.
+    """Return how far a classifier's probabilities can be relied on, from logits (n, classes) and labels (n).
 
     `calibration_error` is the expected calibration error: the difference between accuracy and mean probability in
     each of 15 bins of probabilities, weighted by their rows. `nll` is the negative log-likelihood of the labels. For
     each threshold, `accepted` has the share of rows with a probability of at least as much, and their accuracy.
-
-    Args:
-        logits: The logits (n, classes).
-        labels: The labels (n).
     """
     scores = logits.double().log_softmax(1)
     best = scores.max(1)

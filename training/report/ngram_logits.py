@@ -79,12 +79,9 @@ def ngrams_of(wide: WideLogits, rows: Dataset, collator: Any) -> tuple[csr_matri
 
 
 def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSvm | None:
-    """Fit linear support vector machines on n-grams, the rare ones with more weight (inverse document frequency).
+    """Fit linear support vector machines on n-grams (N, R), weighted by inverse document frequency.
 
-    Args:
-        ngrams: The n-grams of the texts (N, R).
-        labels: Their classes (N).
-        classes: Number of classes C, of which some may be missing.
+    Of the classes of the labels (N) some may be missing; of one class there is nothing to fit.
     """
     from sklearn.svm import LinearSVC  # only here: most runs do not need it
 
@@ -103,14 +100,7 @@ def linear_svm(ngrams: csr_matrix, labels: np.ndarray, classes: int) -> LinearSv
 
 
 def add_ngram_logits(run: Run, trainer: RunTrainer, svm: LinearSvm, rows: Dataset | None) -> None:
-    """Add a linear classifier to a model's logits, with the scales that suit validation data, and note the effect.
-
-    Args:
-        run: The run, whose details get the accuracies of the two and of their sum.
-        trainer: The trainer, after training.
-        svm: The linear classifier.
-        rows: The tokenized validation rows, if there are any.
-    """
+    """Add a linear classifier to a model's logits, scaled to suit validation rows (tokenized), and note accuracies."""
     model: Any = trainer.model
     layer = output_layer(model)
     if obstacle := obstacle_to_fitting(trainer, rows, layer):

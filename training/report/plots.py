@@ -25,12 +25,7 @@ TITLE = 24
 
 
 def loss_curve(log_history: Sequence[dict[str, Any]], path: Path) -> Path:
-    """Draw training and validation loss, and the validation score, over the steps.
-
-    Args:
-        log_history: What the Trainer logged (`trainer.state.log_history`).
-        path: The picture to write; its ending says the format.
-    """
+    """Draw training and validation loss, and the validation score, over the steps."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss (log scale)", yscale="log")
     for name, label in (("loss", "training loss"), ("eval_loss", "validation loss")):
@@ -96,15 +91,9 @@ def confused_picture(
     probabilities: np.ndarray,
     names: Sequence[str],
 ) -> Path | None:
-    """Draw the images that a classifier is surest of, and wrong about: `confused_images.png`; none without errors.
+    """Draw the images that a classifier is surest of, and wrong about, as `confused_images.png`; none without errors.
 
-    Args:
-        folder: Folder of the picture.
-        rows: Rows with `pixel_values`.
-        size: Height and width of an image.
-        labels: Their classes (N).
-        probabilities: The probabilities of all classes (N, C).
-        names: The names of the classes.
+    Rows have `pixel_values` of a height and width, labels (N), and probabilities of all named classes (N, C).
     """
     path = folder / "confused_images.png"
     path.unlink(missing_ok=True)
@@ -120,13 +109,7 @@ def confused_picture(
 
 
 def write_reconstructions(folder: Path, trainer: Any, rows: Dataset) -> None:
-    """Draw some images, what a masked image model saw of them, and what it made of it: `reconstructions.png`.
-
-    Args:
-        folder: Folder of the picture.
-        trainer: The trainer, whose collator hides patches.
-        rows: Rows with `pixel_values`.
-    """
+    """Draw some images, what a masked image model saw of them, and what it made of it: `reconstructions.png`."""
     if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return
     model, collator = trainer.accelerator.unwrap_model(trainer.model), trainer.data_collator

@@ -40,15 +40,7 @@ def score_and_predict(
     `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and `confusion_matrix.png` too, those of a
     classifier of images also in `confused_images.png`. A causal language model continues some rows, in
     `samples.jsonl`; what a masked image model makes of some is in `reconstructions.png`. Where nothing is predicted
-    (`--predict_with_generate False`) there is no file.
-
-    Args:
-        run: The run.
-        task: What the model does.
-        trainer: The trainer, after training.
-        rows: Splits as the model reads them.
-        tokenizers: Those of source and target; none of images.
-        **options: For the test split only (`num_beams`).
+    (`--predict_with_generate False`) there is no file. `options` are for the test split only (`num_beams`).
     """
     splits = [split for split in PREFIXES if split in rows]
     predicts = TASKS[task].predicts
@@ -149,14 +141,7 @@ def _reordered(values: Any, order: np.ndarray) -> Any:
 
 
 def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Continue the first half of some rows as the saved model samples; one process cannot with a sharded model.
-
-    Args:
-        folder: Folder of the run.
-        trainer: The trainer, whose seed is that of the samples.
-        rows: Tokenized texts.
-        tokenizer: Their tokenizer.
-    """
+    """Continue the first half of some rows as the saved model samples; one process cannot with a sharded model."""
     if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return
     model: Any = trainer.accelerator.unwrap_model(trainer.model)

@@ -38,13 +38,8 @@ def training_scores(task: TaskName, trainer: RunTrainer, rows: Dataset, held_out
     """Return the scores of the trained model on some training rows, computed as those on held-out rows.
 
     The losses logged while training are of changing weights, with dropout, and maybe smoothed: no loss of held-out
-    rows can be compared with them. Of a translator and a masked image model there is only the loss.
-
-    Args:
-        task: What the model does.
-        trainer: The trainer, after training.
-        rows: The training rows as tokens, of a stream the first.
-        held_out: Number of validation rows.
+    rows can be compared with them. Of a translator and a masked image model there is only the loss. Of a stream
+    the rows are the first; `held_out` is the number of validation rows.
     """
     batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.world_size
     enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
@@ -72,17 +67,8 @@ def summarize_run(
 ) -> None:
     """Put scores on training rows, baselines and the diagnosis into `run.details`, and draw `loss_curve.png`.
 
-    Of a finished run there are only baselines for the splits that are scored now.
-
-    Args:
-        run: The run, with the scores of the model.
-        task: What the model does.
-        trainer: The trainer, after training.
-        rows: The tokenized splits that were scored.
-        tokenizers: Those of source and target.
-        data: The data.
-        history: The log of the training, without what was scored after it.
-        data_args: The data arguments, which say how BLEU is computed.
+    Of a finished run there are only baselines for the splits that are scored now. The history is the log
+    of the training without what was scored after it.
     """
     dataset: Any = trainer.train_dataset
     train_rows = getattr(dataset, "first_rows", dataset)

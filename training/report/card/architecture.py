@@ -17,12 +17,7 @@ DROPOUTS = {
 
 
 def architecture(config: VanillaConfig, *, classifies: bool = False) -> dict[str, str]:
-    """Return the parts and what was chosen for each.
-
-    Args:
-        config: The model's config.
-        classifies: Whether the model is a classifier, which has a pooling and no language model's output layer.
-    """
+    """Return the parts and what was chosen for each; a classifier has a pooling in place of an output layer."""
     rows = _block_rows(config, classifies) if isinstance(config, BlockConfig) else _recurrent_rows(config)
     return {name: text for name, text in rows.items() if text}
 

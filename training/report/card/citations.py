@@ -105,12 +105,7 @@ TECHNIQUES = {
 
 
 def techniques(training: Settings, data: Settings) -> list[Technique]:
-    """Return the techniques that were used, with their words filled in.
-
-    Args:
-        training: Training arguments by name; absent ones were not used.
-        data: Data arguments by name.
-    """
+    """Return the techniques that arguments of training and data by name turn on, with their words filled in."""
     settings = {"mlm_probability": 0, "mask_ratio": 0, **data, **training}
     optim = str(settings.get("optim", "adamw_torch"))
     known = (entry for name, entry in OPTIMIZERS.items() if optim.startswith(name))

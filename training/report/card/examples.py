@@ -9,6 +9,7 @@ from vanillaformer.data.images import pillow
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
 
 from ...run_folder.files import EXAMPLE
+from .facts import CardFacts
 
 GREETING = "Hello, how are you?"
 """For models of dialogues."""
@@ -54,13 +55,7 @@ def example_row(rows: Dataset, column: str) -> str:
 
 
 def write_example(folder: Path, pixels: bytes, size: int) -> None:
-    """Write an image, as a model sees it, into the folder of a run.
-
-    Args:
-        folder: The folder.
-        pixels: Rows of columns of red, green and blue.
-        size: Height and width.
-    """
+    """Write an image, as a model sees it, into the folder of a run."""
     pillow().frombytes("RGB", (size, size), pixels).save(folder / EXAMPLE)
 
 
@@ -87,13 +82,7 @@ def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str
 
 
 def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") -> str | None:
-    """Return the input of the command that a run ends with: the beginning of a row; None for a model to chat with.
-
-    Args:
-        data_args: The data arguments.
-        task: What the model does.
-        row: An input from the data, or an empty one.
-    """
+    """Return the input of the command that a run ends with: the beginning of a row; None for a model to chat with."""
     if data_args.turns_column is not None:
         return None
     description = TASKS[task]
@@ -114,38 +103,20 @@ def first_words(text: str, width: int) -> str:
     return line if len(line) <= width else line[: width + 1].rpartition(" ")[0] or line[:width]
 
 
-def loading_code(
-    task: TaskName,
-    folder: str | Path,
-    example: str,
-    *,
-    separate_target: bool = False,
-    package: bool = True,
-    ours: bool = True,
-    chat: bool = False,
-) -> str:
-    """Return a program that loads a saved model and uses it once.
-
-    Args:
-        task: What the model does.
-        folder: Where it is saved (a folder or a Hub id).
-        example: An input for it.
-        separate_target: Whether the target has a tokenizer of its own.
-        package: Use this package; otherwise the code that was saved with the model.
-        ours: Whether the model is one of this package; those of transformers need no code in their repository.
-        chat: Whether the model answers in dialogues, and the example is what is said to it.
-    """
-    description, trust = TASKS[task], "" if package or not ours else TRUST
-    if not package and description.pipe:
-        call = (CHAT_PIPE if chat else description.pipe).format(example=example)
-        return PIPE.format(task=description.pipeline_tag, folder=str(folder), call=call, trust=trust)
+def loading_code(facts: CardFacts, *, package: bool) -> str:
+    """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
+    task, trust = TASKS[facts.task], "" if package or not facts.is_ours else TRUST
+    separate_target = facts.training["separate_target"]
+    if not package and task.pipe:
+        call = (CHAT_PIPE if facts.chats else task.pipe).format(example=facts.example)
+        return PIPE.format(task=task.pipeline_tag, folder=facts.place, call=call, trust=trust)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
-    use = (CHAT if chat else description.use).format(example=example, decoder=decoder)
-    return (LOAD_IMAGES if description.reads_images else LOAD).format(
+    use = (CHAT if facts.chats else task.use).format(example=facts.example, decoder=decoder)
+    return (LOAD_IMAGES if task.reads_images else LOAD).format(
         package=PACKAGE if package else "",
         torch="import torch\n" if "torch." in use else "",
-        auto_class=description.auto_class.__name__,
-        folder=str(folder),
+        auto_class=task.auto_class.__name__,
+        folder=facts.place,
         target=TARGET.format(trust=trust) if separate_target else "",
         trust=trust,
         use=use,

@@ -156,17 +156,7 @@ class CardFacts:
 def run_facts(
     run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, source: str, example: str
 ) -> CardFacts:
-    """Return the facts on a finished run and its model.
-
-    Args:
-        run: The run, whose details hold `training_facts`.
-        task: What the model does.
-        training_args: The training arguments.
-        data_args: The data arguments.
-        config: The model's config.
-        source: What to call the data.
-        example: An input for the model.
-    """
+    """Return the facts on a finished run and its model; `source` is what to call the data."""
     repo = run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]

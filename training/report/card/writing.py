@@ -128,6 +128,9 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         with_head = task.reads_images or not facts.classifies
         variables["flops"] = flops_per_token(config, length, source_length, head=with_head)
         variables["architecture"] = architecture(config, classifies=facts.classifies)
+    scored = ("validation", "test") if task.whole_texts else ()
+    hidden = ("id2label", "label2id", "auto_map")  # as long as there are classes, or of no interest
+    stored = {name: value for name, value in config.to_diff_dict().items() if name not in hidden}
     pictured = facts.classifies and "confusion_matrix.png" in facts.pictures
     return variables | {
         "facts": facts,
@@ -140,15 +143,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "limit": config.max_position_embeddings if positions.has_table else None,
         "unknown_tokens": max(unknown, default=0),
         "tested": any(name.startswith("test_") for name in facts.scores),
-        "code": partial(
-            loading_code,
-            facts.task,
-            facts.place,
-            facts.example,
-            separate_target=facts.training["separate_target"],
-            ours=facts.is_ours,
-            chat=facts.chats,
-        ),
+        "code": partial(loading_code, facts),
         "generate_options": shlex.join(
             ["--model", facts.place, *(["--chat"] if facts.chats else [f"--{task.input_option}", facts.example])]
         ),
@@ -159,8 +154,8 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},
         "classes_shown": part_in_words(len(config.id2label)) if pictured else "",
         "class_rows": class_rows(details.get("classes", {}))[:NUMBERED],
-        "cut_texts": cut_texts(facts),
-        "config": stored_config(config),
+        "cut_texts": {split: words for split in scored if (words := shortfalls(facts.data.get(split, {})))},
+        "config": json.dumps(stored, indent=2, ensure_ascii=False, default=str),
         "languages": [language_name(code) for code in facts.source.languages],
         "data": data_table(facts),
         "tokenizer": facts.choice("tokenizer", "tokenizer_name_or_path") or facts.started_from,
@@ -212,19 +207,6 @@ def result_table(facts: CardFacts) -> Table:
             if any(key in scores for key in keys):
                 rows.append((label(name) + model, *(f"{scores[key]:.4g}" if key in scores else "" for key in keys)))
     return [("", *splits.values()), *rows] if rows else []
-
-
-def cut_texts(facts: CardFacts) -> dict[str, list[str]]:
-    """Say by split how many of the texts that are scored were cut."""
-    splits = ("validation", "test") if TASKS[facts.task].whole_texts else ()
-    return {split: words for split in splits if (words := shortfalls(facts.data.get(split, {})))}
-
-
-def stored_config(config: Any) -> str:
-    """Return the config as JSON, without what is as long as there are classes, or of no interest."""
-    names = config.to_diff_dict().keys() - {"id2label", "label2id", "auto_map"}
-    stored = {name: value for name, value in config.to_diff_dict().items() if name in names}
-    return json.dumps(stored, indent=2, ensure_ascii=False, default=str)
 
 
 def data_table(facts: CardFacts) -> Table:

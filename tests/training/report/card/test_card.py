@@ -242,8 +242,8 @@ def test_run_that_went_on() -> None:
 def test_loading_code_is_python(task: str) -> None:
     for package in (True, False):
         separate = task == "translation"
-        place, example = Path("runs/it's"), 'l\'exemple "[MASK]"'
-        code = loading_code(task, place, example, separate_target=separate, package=package)
+        given = {"place": "runs/it's", "example": 'l\'exemple "[MASK]"', "separate_target": separate}
+        code = loading_code(facts(task=task, **given), package=package)
         compile(code, "card", "exec")
         assert ("import vanillaformer" in code) == package
         assert ("trust_remote_code=True" in code) == (not package)
