@@ -29,7 +29,7 @@ TRANSFORMERS_HELP = {
         "push_to_hub": "Push the model to the Hub while training and at the end",
         "hub_model_id": "Repository: user/name (default: the name of the output folder)",
         "hub_private_repo": "Make a new repository private",
-        "hub_strategy": "Pushes while training",
+        "hub_strategy": "Always end",
         "hub_token": "Token for the push (default: that of hf auth login)",
     },
     MACHINE: {

@@ -1,6 +1,7 @@
 """The last steps of a run, which a finished one takes again when a command asks for something else of them."""
 
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from .report.card.facts import card_options, run_facts
 from .report.card.writing import update_card
 from .report.classes import PREFIXES, report_classes
 from .report.predictions import print_samples
-from .run_folder.checkpoints import drop_extra
+from .run_folder.checkpoints import extra_checkpoints
 from .run_folder.files import CARD, written_aside
 from .run_folder.run import Run, discard
 from .tasks.base import TrainingTask
 from .trainer.callbacks import scores_text
-from .trainer.pushing import push_run
+from .trainer.saving import push_run
 from .trainer.trainer import RunTrainer
 
 # What a generation config that lacks a field means by it
@@ -45,7 +46,7 @@ def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: 
     if searches_otherwise(run.folder, training_args):
         _change_search(run.folder, training_args)
     options = _card_options(run, training_args, data_args)
-    if not run.finished or run.new_test or changed or options != run.details.get("card", options):
+    if not run.finished or run.needs_test or changed or options != run.details.get("card", options):
         if "training" in run.details:
             run.details["card"] = options
             with optional(CARD, run.failed):
@@ -58,7 +59,8 @@ def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: 
         run.finished = True
         run.write()
     discard(run.folder)
-    drop_extra(run.folder)
+    for path in extra_checkpoints(run.folder):
+        shutil.rmtree(path, ignore_errors=True)
     if training_args.push_to_hub:
         push_run(training_args)
 

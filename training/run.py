@@ -39,18 +39,18 @@ from .report.card.facts import training_facts
 from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
 from .report.predictions import score_and_predict
 from .report.summary import add_trained_baselines, summarize_run
-from .run_folder.checkpoints import spent_of_budget
+from .run_folder.checkpoints import resume_point, spent_of_budget
 from .run_folder.files import locked
 from .run_folder.run import Run, open_folder, recover, replace
 from .run_folder.settings import compared_settings, default_settings
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
+from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.callbacks import RecordProgress, replace_callbacks
 from .trainer.distillation import train_teachers
-from .trainer.guards import StopWithCheckpoint, make_writable, resume_point
-from .trainer.measured_initialization import measure_new_model
-from .trainer.pushing import check_pushing
+from .trainer.guards import StopWithCheckpoint
+from .trainer.saving import check_pushing, make_writable
 from .trainer.time_budget import budget_in_words, budget_option, spent_in_words
 from .trainer.trainer import RunTrainer
 
@@ -67,7 +67,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         with first(desc="reading the data"):
             data = open_data(run, task)
         example = task.example(run, data)
-        if run.complete:
+        if run.is_scored:
             return already_finished(run, task, data=data, example=example)
         columns = task.columns(data)
         tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if columns else ()
@@ -165,7 +165,7 @@ def _open(run: Run, task: TrainingTask) -> None:
         if training_args.should_save and training_args.push_to_hub:
             check_pushing(training_args)
     if run.finished:
-        run.new_search = searches_otherwise(run.folder, training_args)
+        run.search_changed = searches_otherwise(run.folder, training_args)
     else:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
         if option := budget_option(training_args):
@@ -298,9 +298,9 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
     measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
-        if run.replaces:
+        if run.overwrites:
             replace(run.folder)
-        if not run.longer:  # whose record stays as it is until there is more to it
+        if not run.is_extension:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
     svm = fit_ngram_svm(trainer)

@@ -37,7 +37,7 @@ from .trainer.averaging import AveragingArguments
 from .trainer.guards import GuardArguments
 from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
-from .trainer.sharding import ShardingArguments
+from .trainer.saving import ShardingArguments
 from .trainer.time_budget import TimeBudgetArguments
 from .transformers_options import check_reports, check_transformers_options
 

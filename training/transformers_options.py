@@ -25,7 +25,7 @@ WORKS = frozenset(
         *("disable_tqdm", "report_to", "run_name", "project", "trackio_space_id", "trackio_bucket_id"),
         *("trackio_static_space_id", "eval_strategy", "eval_delay", "per_device_eval_batch_size", "eval_on_start"),
         *("eval_use_gather_object", "eval_accumulation_steps", "save_on_each_node", "save_total_limit"),
-        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_always_push", "hub_revision"),
+        *("push_to_hub", "hub_token", "hub_private_repo", "hub_model_id", "hub_revision"),
         *("load_best_model_at_end", "full_determinism", "seed", "data_seed", "dataloader_drop_last"),
         *("dataloader_pin_memory", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
         *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
@@ -47,7 +47,7 @@ HERE = {
     "eval_steps": "as `--save_steps` where only one is given; with `--max_time` a fraction is one of the time",
     "save_steps": "as `--eval_steps` where only one is given; with `--max_time` a fraction is one of the time",
     "save_strategy": "as `--eval_strategy` unless it is given",
-    "hub_strategy": "files of this machine are never pushed",
+    "hub_strategy": "`end`: the model is pushed once, without files of this machine",
     "metric_for_best_model": "one of the task's scores, by its plain name",
     "greater_is_better": "follows from the score; the other direction is refused",
     "use_cpu": "also set where there is no accelerator",
@@ -80,6 +80,7 @@ REFUSED = {
     "liger_kernel_config": "its kernels replace layers and losses of native models; use --torch_compile",
     "auto_find_batch_size": "the batches of a run depend on seed and data, not on free memory; use a smaller "
     "--per_device_train_batch_size with --gradient_accumulation_steps, which trains the same",
+    "hub_always_push": "the model is pushed once, at the end",
     "save_only_model": "a run could not resume from its checkpoints; --save_total_limit 1 keeps few of them",
     "enable_jit_checkpoint": "SIGTERM and SIGINT always save a checkpoint",
     "ignore_data_skip": "a resumed run would see rows again, and end at other weights",
@@ -109,6 +110,8 @@ def check_transformers_options(arguments: Any) -> None:
         value = getattr(arguments, f"torch_compile_{name}")
         if value is not None and value.lower() not in known:
             raise ValueError(f"--torch_compile_{name} {value}: choose from {', '.join(known)}")
+    if arguments.hub_strategy not in ("end", "every_save"):  # the latter is transformers' default
+        raise ValueError(f"--hub_strategy {arguments.hub_strategy} is not supported: the model is pushed at the end")
     if "tpu_metrics_debug" in str(arguments.debug):
         raise ValueError(f"--debug {arguments.debug} is not supported: choose underflow_overflow")
 

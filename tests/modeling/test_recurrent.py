@@ -13,7 +13,7 @@ from vanillaformer import (
     VanillaRecurrentEncoderDecoderForConditionalGeneration,
     VanillaRecurrentEncoderDecoderModel,
 )
-from vanillaformer.training.trainer.losses import training_loss, with_own_predictions
+from vanillaformer.training.trainer.losses import CrossEntropy, RDrop, scheduled_sampling_inputs, training_loss
 
 from .toys import assert_close
 
@@ -200,11 +200,11 @@ def test_r_drop_and_scheduled_sampling_take_it_as_they_take_a_transformer():
     labels = words(4, 5, seed=3)
     inputs = {"input_ids": words(4, 6), "attention_mask": MASK, "labels": labels}
     inputs["decoder_input_ids"] = model.prepare_decoder_input_ids_from_labels(labels)
-    fed = with_own_predictions(model, inputs, gold=0.0)["decoder_input_ids"]
+    fed = scheduled_sampling_inputs(model, inputs, gold=0.0)["decoder_input_ids"]
     assert fed.shape == labels.shape
     assert (fed[:, 1:] != labels[:, :-1]).any()
     plain, dropped = (
-        training_loss(model, inputs, label_smoothing=0.1, r_drop=weight, items=20) for weight in (0.0, 5.0)
+        training_loss(model, inputs, [CrossEntropy(0.1), *terms], items=20) for terms in ([], [RDrop(5.0)])
     )
     assert dropped > plain > 0
 

@@ -50,7 +50,7 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
     assert "step 20/20 · 20 s · 0 s left · validation: loss" in printed
     assert "tokens/s · loss" in printed
     assert "Trained to step 20; this took" in printed
-    assert evaluated(tmp_path / "run") == [4, 9, 14, 20]
+    assert evaluated(tmp_path / "run") == [5, 10, 15, 20]
     assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["training"]["max_time"] == 20
     assert "| time budget | 20 s |" in (tmp_path / "run" / "README.md").read_text()
     train("classification", tmp_path / "run", *TIME, "0m20s")
@@ -69,7 +69,7 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
 def test_a_killed_run_gets_the_time_that_is_left(tmp_path: Path, capfd) -> None:
     kill("translation", arguments("translation", tmp_path, *TIME, "20s"), die_in_step, 12, 1.0)
     train("translation", tmp_path, *TIME, "20s")
-    assert f"resuming from {tmp_path / 'checkpoint-9'}" in capfd.readouterr().out
+    assert f"resuming from {tmp_path / 'checkpoint-10'}" in capfd.readouterr().out
     assert state(tmp_path)["global_step"] == 20
     attributes = state(tmp_path)["stateful_callbacks"]["TimeBudget"]["attributes"]
     assert attributes["spent"] == attributes["ended"] == 20

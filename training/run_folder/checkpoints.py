@@ -1,7 +1,6 @@
 """The checkpoints in the folder of a run."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 from zipfile import is_zipfile
@@ -9,11 +8,18 @@ from zipfile import is_zipfile
 from .files import CHECKPOINT
 
 EXTRA = ".extra"
+"""Marks a checkpoint, before it is written, as one that a run has only because it was stopped."""
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the latest checkpoint that was written to its end and that training can resume from, or None."""
     return next((path for _, path in sorted(checkpoints(folder).items(), reverse=True) if has_optimizer(path)), None)
+
+
+def resume_point(folder: Path) -> str:
+    """Return which checkpoint a run can resume from, in words."""
+    checkpoint = last_checkpoint(folder)
+    return f"the last checkpoint is {checkpoint}" if checkpoint else "there is no checkpoint yet"
 
 
 def checkpoints(folder: Path) -> dict[int, Path]:
@@ -32,18 +38,6 @@ def spent_of_budget(checkpoint: Path) -> float:
 def extra_checkpoints(folder: Path) -> set[Path]:
     """Return the checkpoints that a run has only because it was stopped: the next one takes their place."""
     return {path.parent for path in folder.glob(f"checkpoint-*/{EXTRA}")}
-
-
-def drop_extra(folder: Path) -> None:
-    """Delete the checkpoints that a run has only because it was stopped."""
-    for path in extra_checkpoints(folder):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def mark_extra(checkpoint: Path) -> None:
-    """Mark a checkpoint, before it is written, as one that a run has only because it was stopped."""
-    checkpoint.mkdir(parents=True, exist_ok=True)
-    (checkpoint / EXTRA).touch()
 
 
 def is_complete(checkpoint: Path) -> bool:

@@ -1,4 +1,4 @@
-"""The files of a run: their names, how they are written as a whole, and moved aside for those of another run."""
+"""The files of a run: their names, writing them as a whole, and moving them aside for those of another run."""
 
 import json
 import os
@@ -33,7 +33,6 @@ NAMES = (
 )
 CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 # Folders of unfinished work; after a kill the next run deletes them or restores their files
-PUSHING = ".pushing"
 SAVING = ".saving"
 PREVIOUS = ".previous_run"
 DISCARDED = ".discarded_run"
@@ -45,9 +44,9 @@ TEACHERS = ".teachers"
 def files_of_run(folder: Path) -> list[Path]:
     """Return the files and folders in a folder that a run writes, and nothing that a person put there."""
     found = [path for name in NAMES for path in folder.glob(name) if path.is_file()]
-    found += [path for path in folder.glob("checkpoint-*") if CHECKPOINT.fullmatch(path.name) and path.is_dir()]
-    found += [folder / TEACHERS] if (folder / TEACHERS).is_dir() else []
-    return [*found, *saved_code(folder)]  # code by what is in it, not by its name
+    folders = [*folder.glob("checkpoint-*"), folder / TEACHERS]
+    found += [path for path in folders if path.is_dir() and (path.name == TEACHERS or CHECKPOINT.fullmatch(path.name))]
+    return [*found, *saved_code(folder)]  # code by its content, not by its name
 
 
 def write_lines(path: Path, records: Iterable[dict[str, Any]]) -> None:
@@ -75,18 +74,15 @@ def written_aside(folder: Path, name: str = "", *, writes: bool = True) -> Itera
         writes: Whether this process is the one that writes.
     """
     part = folder / SAVING
-    if writes:
-        shutil.rmtree(part, ignore_errors=True)
-        (part / name).mkdir(parents=True)
+    if not writes:
+        yield part / name
+        return
+    shutil.rmtree(part, ignore_errors=True)
+    (part / name).mkdir(parents=True)
     yield part / name
-    if writes:
-        _put(part, folder)
-
-
-def _put(part: Path, folder: Path) -> None:
     flush_all(part)
     names = [path.relative_to(part).as_posix() for path in part.rglob("*") if path.is_file()]
-    for name in sorted(names, key=lambda name: (name == CONFIG, name)):  # last what makes it a model
+    for name in sorted(names, key=lambda name: (name == CONFIG, name)):  # the config last: it makes the folder a model
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(part / name, folder / name)
     stale = {path for name in (WEIGHTS, INDEX, SHARDS) for path in folder.glob(name) if path.name not in names}
@@ -107,14 +103,14 @@ def move_aside(folder: Path) -> Path:
 
 
 def put_back(folder: Path) -> bool:
-    """Undo `move_aside`, finished or not, deleting what a new run has written; return whether there was any."""
+    """Undo `move_aside`, finished or not, deleting the files of a new run; return whether there was a run aside."""
     aside = folder / PREVIOUS
     if not aside.is_dir():
         return False
     if (aside / RECORD).is_file():
         for path in files_of_run(folder):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-        _move([aside / RECORD], aside, folder)  # first: from now on what lies in the folder is the earlier run's
+        _move([aside / RECORD], aside, folder)  # first: from now on the folder's files are the earlier run's
     _move(files_of_run(aside), aside, folder)
     shutil.rmtree(aside)
     return True
@@ -146,7 +142,7 @@ def _move(paths: list[Path], source: Path, target: Path) -> None:
 def locked(folder: Path) -> Iterator[None]:
     """Keep the folder of a run to this process: the system takes the lock from one that dies, however it does.
 
-    Where the file system knows no locks, or the folder cannot be written to, there is none.
+    On a file system without locks, or in a folder that cannot be written to, nothing is locked.
 
     Raises:
         ValueError: Another process has it.

@@ -1,4 +1,4 @@
-"""The settings that make a run what it is, and how those of two commands differ."""
+"""The settings that identify a run, and the differences between those of two commands."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ LENGTH = ("num_train_epochs", "max_steps", *BUDGETS, "max_epochs")
 # Saved with the model, and read from there
 GENERATION = ("num_beams", "length_penalty", "early_stopping")
 # Fields without influence on the weights and scores of a run: all others are compared. Rows per step are compared as
-# what they come to, test data by its content, what is beyond the last bit of a number not at all.
+# their product, test data by its content, options of numerical precision not at all.
 NOT_COMPARED = frozenset(
     (
         *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "do_train", "do_eval", "do_predict"),
@@ -45,18 +45,12 @@ NOT_COMPARED = frozenset(
 )
 # Records made before all settings were compared lack these, whatever they were
 TRANSFORMERS = frozenset(entry.name for entry in fields(Seq2SeqTrainingArguments))
-# Fields that are `None` by default now, and what that was before: it is what old records have or stand for
+# Fields that are `None` by default now, with their earlier defaults, which old records have or stand for
 EARLIER_DEFAULTS = {"sample_by": "line", "packing": False}
 
 
 def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) -> Settings:
-    """Return the settings of a run that are compared with those of an earlier one.
-
-    Args:
-        program: Name of the program.
-        training: Its training arguments.
-        groups: Its other dataclasses of arguments by name.
-    """
+    """Return the settings of a run that are compared with those of an earlier one, by group of arguments."""
     chosen = {**{group: asdict(values) for group, values in groups.items()}, "training": training.to_dict()}
     rows = training.train_batch_size * training.gradient_accumulation_steps * training.world_size
     settings = {
@@ -110,7 +104,7 @@ def with_defaults(recorded: Settings, chosen: Mapping[str, Any], now: Settings) 
 
 
 def changed_settings(old: Settings, new: Settings, default: Settings) -> Changes:
-    """Return what differs, as `group.name` → (old, new)."""
+    """Return the differences, as `group.name` → (old, new)."""
     was, now = _flat(default) | _flat(old), _flat(new)
     names = sorted(name for name in was.keys() & now.keys() if name.split(".", 1)[1] not in NOT_COMPARED)
     changes = {name: (was[name], now[name]) for name in names if not _same(name, was[name], now[name])}
@@ -140,9 +134,6 @@ def _flat(settings: Settings) -> dict[str, Any]:
 
 def _same(name: str, old: Any, new: Any) -> bool:
     if name.endswith(("_file", "_name_or_path")):  # a path can be written in many ways
-        old, new = ([*map(_resolved, value)] if isinstance(value, list) else _resolved(value) for value in (old, new))
+        names = [value if isinstance(value, list) else [value] for value in (old, new)]
+        old, new = ([Path(name).resolve() if isinstance(name, str) else name for name in part] for part in names)
     return old == new
-
-
-def _resolved(path: Any) -> Any:
-    return str(Path(path).resolve()) if isinstance(path, str) else path

@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopping:
-    """The signals that this process has been sent; those of its children are their own affair.
+    """The signals that this process has been sent; children handle theirs themselves.
 
     Attributes:
         training: Whether a training is under way, which then ends itself.

@@ -30,8 +30,12 @@ from ..metrics import sacrebleu_signatures, translation_metrics
 from ..models import fit_decoding, set_generation
 from ..report.card.examples import example_row
 from ..run_folder.run import Run
-from ..trainer.guided_attention import attend_eagerly
-from ..trainer.losses import GuidedAttentionArguments, ScheduledSamplingArguments, TokenDropoutArguments
+from ..trainer.losses import (
+    GuidedAttentionArguments,
+    ScheduledSamplingArguments,
+    TokenDropoutArguments,
+    attend_eagerly,
+)
 from ..trainer.trainer import TranslationTrainer
 from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask

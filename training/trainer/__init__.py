@@ -1,1 +1,1 @@
-"""Trainers, and what is plugged into them: losses, optimizers, averages, guards, pushing."""
+"""The trainers and their parts: batches, loss terms, optimizers, budgets, callbacks, checkpoints."""

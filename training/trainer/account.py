@@ -7,39 +7,62 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate import PartialState
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
 from torch.nn.functional import pad
-from transformers import Trainer
+from transformers import TrainerCallback
+from transformers.trainer_callback import ExportableState
 
 from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
-
-from .guards import StatefulCallback, total
 
 WITH_GRADIENT = 3
 """A forward and a backward pass cost as much as three forward passes."""
 COUNTED = ("steps", "rows", "tokens", "flops", "retried_steps")
 
 
+class StatefulCallback(TrainerCallback, ExportableState):
+    """A callback whose attributes `saved_attributes` are in the checkpoints, and restored when a run resumes.
+
+    Transformers would restore the arguments of the earlier run with them.
+    """
+
+    saved_attributes: tuple[str, ...] = ()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        entry = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        for name in self.saved_attributes:
+            setattr(self, name, entry["attributes"].get(name, getattr(self, name)))  # earlier versions saved fewer
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {name: getattr(self, name) for name in self.saved_attributes}}
+
+
+def from_all(number: Any, device: torch.device) -> list[Any]:
+    """Return a number that each of the processes has, in the order of the processes."""
+    if PartialState().num_processes == 1:
+        return [number]
+    sent = torch.as_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64).to(device)
+    received = [torch.empty_like(sent) for _ in range(PartialState().num_processes)]
+    torch.distributed.all_gather(received, sent)
+    return [each.item() for each in received]
+
+
 @dataclass
 class Reading:
-    """What is read in a batch, without padding.
-
-    Attributes:
-        rows: Rows of data.
-        tokens: Tokens of source and target; of images the patches.
-        size: Rows of the tensors, of which each can hold several texts.
-        sums: Sums over the texts of `polynomial_terms` of their lengths.
-        labeled: The same of the numbers of their positions with a target.
-    """
+    """The size of a batch, without padding."""
 
     rows: int
     tokens: int
+    """Tokens of source and target; of images the patches."""
     size: int
+    """Rows of the tensors, of which each can hold several texts."""
     sums: np.ndarray
+    """Sums over the texts of `polynomial_terms` of their lengths."""
     labeled: np.ndarray
+    """The same of the numbers of their positions with a target."""
 
 
 class Account(StatefulCallback):
@@ -53,20 +76,24 @@ class Account(StatefulCallback):
             save memory, do not count.
         retried_steps: Steps without an update, for their loss or gradient was not finite.
         teachers: The same for the teachers of an ensemble together, whose numbers the run's include.
+        reading: What is read in the current batch.
     """
 
     saved_attributes = COUNTED
+    reading: Reading | None = None
 
-    def __init__(self, trainer: "AccountingTrainer"):
+    def __init__(self, trainer: Any):
         self.trainer = trainer
         self.steps = self.rows = self.tokens = self.flops = self.retried_steps = 0
         self.teachers: dict[str, int] | None = None
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
+        self.models: dict[nn.Module, Counted] = {}
 
+    # ----------------------------------------------------------------------------------------------- the numbers
     def consumed(self, name: str) -> int:
         """Return a number of `COUNTED` with the teachers' share."""
-        shared = name not in ("steps", "retried_steps") and self.teachers is not None
-        return getattr(self, name) + (self.teachers[name] if shared else 0)  # type: ignore[index]
+        shared = 0 if self.teachers is None or name in ("steps", "retried_steps") else self.teachers[name]
+        return getattr(self, name) + shared
 
     def record(self) -> dict[str, Any]:
         """Return the numbers as they stand in the record of a run."""
@@ -74,22 +101,74 @@ class Account(StatefulCallback):
         return {name: self.consumed(name) for name in COUNTED} | teachers
 
     def add_teachers(self, records: Iterable[Mapping[str, int]]) -> None:
-        """Take over what the teachers of an ensemble have consumed."""
+        """Add what the teachers of an ensemble have consumed."""
         records = list(records)
         self.teachers = {name: sum(record[name] for record in records) for name in COUNTED}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
-        _ = self.trainer.cost  # found before the first step
+        _ = self.cost  # found before the first step
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         processes = self.trainer.get_tp_size()  # that compute a part of the same
-        rows, tokens, flops = (total(number, args.device) // processes for number in self.step)
+        rows, tokens, flops = (sum(from_all(number, args.device)) // processes for number in self.step)
         self.step = [0, 0, 0]
         self.rows, self.tokens, self.flops = self.rows + rows, self.tokens + tokens, self.flops + flops
         self.steps += 1
         overflow = self.trainer.accelerator.optimizer_step_was_skipped
         self.retried_steps += overflow or all(weight.grad is None for weight in model.parameters())
+
+    # ------------------------------------------------------------------------------------- batches and passes
+    def begin_batch(self, inputs: Mapping[str, Any], *, counts: bool) -> None:
+        """Note the batch of a training step; it does not count if it is a copy of another process's."""
+        self.reading = self.read(inputs)
+        if counts:
+            self.step[0] += self.reading.rows
+            self.step[1] += self.reading.tokens
+
+    def read(self, inputs: Mapping[str, Any]) -> Reading:
+        """Return the size of a batch."""
+        inner = inner_model(self.trainer.model)
+        if "pixel_values" in inputs:
+            images = len(inputs["pixel_values"])
+            sums = np.array([images, 0, 0, 0, 0, 0], dtype=np.float64)
+            return Reading(images, images * int(np.prod(patch_grid(inner.config))), images, sums, sums)
+        lengths = text_lengths(inputs, inner, getattr(self.trainer.data_collator, "padding", None))
+        terms = torch.stack([polynomial_terms(lengths[:2]), polynomial_terms(lengths[[2, 1]])])
+        texts = (lengths[:2].sum(dim=0) > 0).to(terms.dtype)
+        sums, labeled = (terms @ texts).cpu().numpy()
+        size = len(inputs["input_ids"])
+        rows = round(sums[0]) if "attention_mask" in inputs else size
+        return Reading(rows, round(sums[1] + sums[2]), size, sums, labeled)
+
+    def size_of(self, inputs: Mapping[str, Any], *, flops: bool) -> int:
+        """Return the tokens of a batch, or the operations of a forward pass over it."""
+        reading = self.read(inputs)
+        return self.cost.of(reading.sums, reading.labeled) if flops else reading.tokens
+
+    @cached_property
+    def cost(self) -> TextFlops:
+        """The operations of the trained model's passes."""
+        return text_flops(inner_model(self.trainer.model))
+
+    def counted(self, model: nn.Module) -> Any:
+        """Return a model as a training step calls it: the trained one, or another of the same size."""
+        if model not in self.models:
+            self.models[model] = Counted(model, self.count)
+        return self.models[model]
+
+    def count(self, inputs: Mapping[str, Any]) -> None:
+        """Add a forward pass, which may read a batch several times over."""
+        reading, first = self.reading, inputs["pixel_values" if "pixel_values" in inputs else "input_ids"]
+        if reading is None:  # a loss outside of a step
+            return
+        labeled = reading.labeled if "labels" in inputs else reading.sums
+        passes = (WITH_GRADIENT if torch.is_grad_enabled() else 1) * len(first) / reading.size
+        operations = self.cost.of(reading.sums, labeled)
+        if self.trainer.args.lm_loss_weight:  # the table of embeddings as output layer, of all positions but the last
+            table = self.trainer.model.get_input_embeddings().weight
+            operations += 2 * table.numel() * round(reading.sums[1] - reading.sums[0])
+        self.step[2] += round(passes * operations)
 
 
 class Counted:
@@ -114,79 +193,6 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
-
-
-class AccountingTrainer(Trainer):
-    """A `Trainer` that counts what its training steps consume."""
-
-    args: Any  # of the run, with the arguments of this package
-    model: Any
-    reading: Any = None  # the `Reading` of the batch of this step
-    idle = False  # whether this process has no row of its own in the last batch of its step
-    second_items: torch.Tensor | None = None  # the targets of a second loss in the step
-
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **keywords)
-        self.account = Account(self)
-        self.models: dict[nn.Module, Counted] = {}
-        self.add_callback(self.account)
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
-        self.reading = reading = self.read(inputs)
-        if not self.has_copy:
-            self.account.step[0] += reading.rows
-            self.account.step[1] += reading.tokens
-        return super().training_step(model, inputs, *arguments, **keywords)
-
-    @property
-    def has_copy(self) -> bool:
-        """Whether the batch is a copy of another process's, whose loss does not count."""
-        return self.idle and self.accelerator.sync_gradients
-
-    def read(self, inputs: Mapping[str, Any]) -> Reading:
-        """Return what a batch has to be read."""
-        inner = inner_model(self.model)
-        if "pixel_values" in inputs:
-            images = len(inputs["pixel_values"])
-            sums = np.array([images, 0, 0, 0, 0, 0], dtype=np.float64)
-            return Reading(images, images * int(np.prod(patch_grid(inner.config))), images, sums, sums)
-        lengths = text_lengths(inputs, inner, getattr(self.data_collator, "padding", None))
-        terms = torch.stack([polynomial_terms(lengths[:2]), polynomial_terms(lengths[[2, 1]])])
-        texts = (lengths[:2].sum(dim=0) > 0).to(terms.dtype)
-        sums, labeled = (terms @ texts).cpu().numpy()
-        size = len(inputs["input_ids"])
-        rows = round(sums[0]) if "attention_mask" in inputs else size
-        return Reading(rows, round(sums[1] + sums[2]), size, sums, labeled)
-
-    def size_of(self, inputs: Mapping[str, Any], *, flops: bool) -> int:
-        """Return the tokens of a batch, or the operations of a forward pass over it."""
-        reading = self.read(inputs)
-        return self.cost.of(reading.sums, reading.labeled) if flops else reading.tokens
-
-    @cached_property
-    def cost(self) -> TextFlops:
-        """The operations of the trained model's passes."""
-        return text_flops(inner_model(self.model))
-
-    def counted(self, model: nn.Module) -> Any:
-        """Return a model as a training step calls it: the trained one, or another of the same size."""
-        if model not in self.models:
-            self.models[model] = Counted(model, self.count)
-        return self.models[model]
-
-    def count(self, inputs: Mapping[str, Any]) -> None:
-        """Add a forward pass, which may read a batch several times over."""
-        reading, first = self.reading, inputs["pixel_values" if "pixel_values" in inputs else "input_ids"]
-        if reading is None:  # a loss outside of a step
-            return
-        labeled = reading.labeled if "labels" in inputs else reading.sums
-        passes = (WITH_GRADIENT if torch.is_grad_enabled() else 1) * len(first) / reading.size
-        operations = self.cost.of(reading.sums, labeled)
-        if self.args.lm_loss_weight:  # the table of embeddings as output layer, of all positions but the last
-            operations += (
-                2 * self.model.get_input_embeddings().weight.numel() * round(reading.sums[1] - reading.sums[0])
-            )
-        self.account.step[2] += round(passes * operations)
 
 
 def inner_model(model: Any) -> Any:

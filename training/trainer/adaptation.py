@@ -1,19 +1,28 @@
-"""Training a part of a model: parameters that stay as they are, and low-rank adapters added to them (LoRA)."""
+"""Frozen parameters, low-rank adapters (LoRA) and measured initializations of the model to train."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel, Trainer
+from torch.utils.data import IterableDataset
+from transformers import PreTrainedModel, TrainerCallback
 
+from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits
 from vanillaformer.console.reporting import report
+from vanillaformer.modeling.admin import profile_admin
+from vanillaformer.modeling.dt_fixup import scale_by_inputs
+from vanillaformer.modeling.gradinit import learn_scales
 
 from ..run_folder.files import ADAPTER, written_aside
-from .sharding import refuse_sharded
+from ..run_folder.run import Run
+from .averaging import refuse_sharded
+
+Batches = list[dict[str, Any]]
 
 # Heads that a task brings along: with adapters they are trained in full.
 NEW_HEADS = ("classifier", "score", "pooler", "seq_relationship")
@@ -29,10 +38,7 @@ class AdaptationArguments:
         default_factory=list,
         metadata={"help": "Parameters to freeze: parts of names, such as embed_tokens"},
     )
-    lora_rank: int = field(
-        default=0,
-        metadata={"help": "LoRA: rank of adapters, merged when saved; 0 for none"},
-    )
+    lora_rank: int = field(default=0, metadata={"help": "LoRA: rank of adapters, merged when saved; 0 for none"})
     lora_alpha: int = field(default=16, metadata={"help": "LoRA: adapters are scaled by this value / rank"})
     lora_dropout: float = field(default=0.0, metadata={"help": "LoRA: dropout on the inputs of the adapters"})
     lora_targets: list[str] = field(
@@ -41,14 +47,11 @@ class AdaptationArguments:
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
+        check_limits(self, {"lora_rank": NOT_NEGATIVE, "lora_dropout": BELOW_ONE})
         flag = f"--lora_rank {self.lora_rank}"
-        if self.lora_rank < 0:
-            raise ValueError(f"{flag}: it must be 0 or more")
-        if not 0 <= self.lora_dropout < 1:
-            raise ValueError(f"--lora_dropout {self.lora_dropout}: it must be 0 or more and less than 1")
         if not self.lora_rank:
-            for name, default in _lora_defaults().items():
-                if getattr(self, name) != default:
+            for name, default in vars(AdaptationArguments()).items():
+                if name.startswith("lora_") and getattr(self, name) != default:
                     raise ValueError(f"--{name} {getattr(self, name)} needs a --lora_rank")
             return
         if self.lora_alpha <= 0 or not self.lora_targets:
@@ -61,34 +64,29 @@ class AdaptationArguments:
             raise ValueError(f"{flag} needs peft, which is not installed: pip install 'vanillaformer[peft]'")
 
 
-def _lora_defaults() -> dict[str, Any]:
-    made = AdaptationArguments()
-    return {entry.name: getattr(made, entry.name) for entry in fields(made) if entry.name.startswith("lora_")}
+def prepare_parameters(model: PreTrainedModel, args: Any) -> Any:
+    """Return the model to train: with its frozen parameters, or with adapters."""
+    if args.freeze:
+        freeze(model, args.freeze)
+    if rate := getattr(model.config, "layer_drop", 0.0):
+        refuse_sharded(args, f"layer_drop={rate}")  # the processes do not skip the same layers
+        args.ddp_find_unused_parameters = True
+    return with_adapters(model, args) if args.lora_rank else model
 
 
-class AdaptingTrainer(Trainer):
-    """A `Trainer` that trains the parameters that are not frozen, or adapters, which end up in the model's weights."""
+class MergeAdapters(TrainerCallback):
+    """Saves adapters when training ends, and merges them into the weights of the trainer's model."""
 
-    args: Any  # of the run, with the arguments of this package
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
 
-    def __init__(self, model: PreTrainedModel, args: Any, **keywords: Any):
-        if args.freeze:
-            freeze(model, args.freeze)
-        adapted: Any = with_adapters(model, args) if args.lora_rank else model
-        if rate := getattr(model.config, "layer_drop", 0.0):
-            refuse_sharded(args, f"layer_drop={rate}")  # the processes do not skip the same layers
-            args.ddp_find_unused_parameters = True
-        super().__init__(adapted, args, **keywords)
-
-    def _finalize_training(self, *arguments: Any, **keywords: Any) -> Any:
-        output = super()._finalize_training(*arguments, **keywords)
-        if self.args.lora_rank:
-            adapted: Any = self.model
-            if self.args.should_save:
-                with written_aside(Path(self.args.output_dir), ADAPTER) as part:
-                    adapted.save_pretrained(part)
-            self.model = self.model_wrapped = self.callback_handler.model = adapted.merge_and_unload()
-        return output
+    def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        trainer = self.trainer
+        if args.should_save:
+            with written_aside(Path(args.output_dir), ADAPTER) as part:
+                trainer.model.save_pretrained(part)
+        merged = trainer.model.merge_and_unload()
+        trainer.model = trainer.model_wrapped = trainer.callback_handler.model = merged
 
 
 def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
@@ -103,7 +101,8 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         found = [parameter for name, parameter in named if fnmatchcase(f".{name}.", f"*.{pattern}.*")]
         if not found:
-            raise ValueError(f"--freeze {pattern}: no parameter has this in its name; they are called {_some(named)}")
+            examples = ", ".join(name for name, _ in named[:: max(1, len(named) // 6)])  # from all over the model
+            raise ValueError(f"--freeze {pattern}: no parameter has this in its name; they are called {examples}")
         for parameter in found:
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for _, parameter in named):
@@ -111,16 +110,10 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     _report_trained(model, f"without {', '.join(patterns)}")
 
 
-def _some(named: Sequence[tuple[str, Any]], count: int = 6) -> str:
-    """Return some of the names, from all over the model."""
-    step = max(1, len(named) // count)
-    return ", ".join(name for name, _ in named[::step])
-
-
-def _report_trained(model: nn.Module, what: str) -> None:
+def _report_trained(model: nn.Module, detail: str) -> None:
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     trained, total = sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes)
-    report(f"Trained: {trained:,} of {total:,} parameters, {what}")
+    report(f"Trained: {trained:,} of {total:,} parameters, {detail}")
 
 
 def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.Module:
@@ -140,7 +133,7 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
         name for name in NEW_HEADS if hasattr(model, name) and any(True for _ in getattr(model, name).parameters())
     ]
     if not model.name_or_path:
-        report("Warning: --lora_rank trains adapters of a new model, whose random weights stay as they are.")
+        report("Warning: --lora_rank trains adapters of a new model, whose random weights are not trained.")
     config = LoraConfig(
         r=arguments.lora_rank,
         lora_alpha=arguments.lora_alpha,
@@ -151,3 +144,52 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
     adapted = get_peft_model(model, config)
     _report_trained(adapted, f"adapters of {', '.join([*arguments.lora_targets, *heads])}")
     return adapted
+
+
+# ------------------------------------------------------------------------------------------- measured initializations
+# By `initialization` of the config: its name, the things that get factors, the batches it takes, and a function that
+# changes a new model by batches and returns the factors by name
+MEASUREMENTS: dict[str, tuple[str, str, int, Callable[[Any, Batches], dict[str, float]]]] = {
+    "admin": ("Admin", "residual connections", 1, lambda model, batches: profile_admin(model, **batches[0])),
+    "dt_fixup": ("DT-Fixup", "matrices", 1, scale_by_inputs),
+    "gradinit": ("GradInit", "tensors", 100, learn_scales),
+}
+
+
+def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
+    """Complete the initialization of a new model, if it is one of `MEASUREMENTS`; do nothing to any other model.
+
+    A run that is resumed, or starts from a saved model, has the result among its weights. The batches are
+    `first_batches`, the same on every process, and no random number is drawn: the training that follows is the same
+    as without it.
+
+    Returns:
+        The factors by name; none for other models.
+    """
+    loaded = run.checkpoint is not None or run.settings["model"]["model_name_or_path"] is not None
+    initialization = getattr(trainer.model.config, "initialization", "")
+    if loaded or initialization not in MEASUREMENTS:
+        return {}
+    name, scaled, count, measure = MEASUREMENTS[initialization]
+    batches = first_batches(trainer, count)
+    factors = measure(trainer.model, batches)
+    spread = f"{min(factors.values()):.2f} to {max(factors.values()):.2f}"
+    rows = sum(len(next(iter(batch.values()))) for batch in batches)
+    report(f"{name}: factors of {len(factors)} {scaled} from {spread}, measured on {rows} rows.")
+    return factors
+
+
+def first_batches(trainer: Any, count: int) -> Batches:
+    """Return the rows that the first epoch begins with, in batches as one process takes them, on the trainer's device.
+
+    Where there are fewer batches than `count`, they repeat. The Trainer's loader would draw from the global random
+    state, and give each process other rows.
+    """
+    dataset, size = trainer.train_dataset, trainer.args.train_batch_size
+    if isinstance(dataset, IterableDataset):
+        rows = list(islice(dataset, count * size))
+    else:
+        order = trainer.training_order(dataset)  # with a separate generator
+        rows = [dataset[number] for number in islice(order, count * size)]
+    batches = [trainer.data_collator(rows[start : start + size]) for start in range(0, len(rows), size)]
+    return [dict(trainer._prepare_inputs(batch)) for batch in islice(cycle(batches), count)]

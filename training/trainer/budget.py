@@ -1,17 +1,16 @@
-"""A budget of a training: what it may take, and the progress by which all that comes before its end is planned.
+"""A budget of a training, and the progress by which everything before its end is planned.
 
-Nothing is counted in steps: the progress of a run is the share of its budget, and the learning rate, evaluations,
-checkpoints and reports follow the progress.
+The progress of a run is the share of its budget that is spent on steps. The learning rate, evaluations, checkpoints
+and reports follow the progress; how many steps that will be is estimated.
 """
 
 from collections.abc import Callable
 from typing import Any
 
-from .account import Account
-from .guards import StatefulCallback
+from .account import Account, StatefulCallback
 
 UNLIMITED = 10**9
-"""Steps that no run comes to."""
+"""More steps than any run has."""
 UNCOUNTED_STEPS = 3
 """First steps of a process, in which caches are filled and models compiled: they count as much as the next one."""
 SCHEDULE_STEPS = 1_000
@@ -22,94 +21,58 @@ COUNTS = {"max_tokens": ("tokens", "tokens", ",.0f"), "max_flops": ("flops", "FL
 """For each budget that is counted its number in the account, its unit and how it is written."""
 
 
-class Marks:
-    """Points of a run's progress at which something is due.
-
-    Args:
-        first: Seconds of training after which it is due for the first time.
-    """
-
-    def __init__(self, first: float):
-        self.first, self.last = first, -1.0
-
-    def due(self, progress: float, seconds: float, interval: float) -> bool:
-        """Tell whether a mark has been passed; none comes shortly before the end.
-
-        Args:
-            progress: The progress of the run.
-            seconds: Seconds of training.
-            interval: The progress from one mark to the next.
-        """
-        due = progress >= (interval if self.last < 0 else self.last + interval)
-        if not (due or (self.last < 0 and seconds >= self.first)) or progress > 1 - interval / 2:
-            return False
-        self.last = progress
-        return True
-
-
 class Budget(StatefulCallback):
-    """Ends a training when its budget is spent, and plans what comes before by its progress.
+    """Ends a training when its budget is spent, and plans the events before by its progress.
 
     Progress is `w / (w + r)`, with w spent in steps and r left for steps; or the share of the largest number of steps,
     if that is more. It never goes back.
-
-    Args:
-        amount: The budget.
-
-    Attributes:
-        spent: What is spent of it, before an interruption included.
-        largest: The largest number of steps; None for no limit.
-        progress: The progress of the run.
-        position: The position in the schedule: the progress, if the warm-up is not given in steps.
     """
 
-    saved_attributes: tuple[str, ...] = ("spent", "prepared", "work", "warmup_work", "step", "ended")
+    saved_attributes: tuple[str, ...] = (
+        *("spent", "prepared", "work", "warmup_work", "step", "ended"),
+        *("passed", "evaluations"),
+    )
     option: str
-    first = 0.0, 0.0
-    """Seconds until the first evaluation and the first report at the latest."""
+    shortest_interval = 0.0
+    """Progress from one evaluation to the next at the least."""
 
     def __init__(self, amount: float):
         self.amount = amount
-        self.largest: int | None = None
-        self.spent = self.prepared = 0.0  # until now, and before training began
+        self.largest: int | None = None  # number of steps; None for no limit
+        self.spent = self.prepared = 0.0  # until now, before an interruption too, and before training began
         self.work = self.warmup_work = 0.0  # of all steps, and of the steps of the warm-up
         self.step = 0.0  # of a step
-        self.ended = 0.0  # the budget that has come to its end
-        self.progress = self.position = 0.0
+        self.ended = 0.0  # the budget that was used up
+        self.progress = self.position = 0.0  # the latter in the schedule, where warm-up steps are not progress
         self.over = self.training = False
-        self.evaluations = 0  # those at marks
-        evaluation, report = self.first
-        self.marks = {"eval": Marks(evaluation), "save": Marks(evaluation), "logging": Marks(report)}
-        self.passed: dict[str, float] = {}  # the progress at the last mark, by name
+        self.evaluations = 0  # those planned here
+        self.passed = {"eval": 0.0, "save": 0.0, "logging": 0.0}  # the progress when each was made last
         self.growth = 1.0  # how many times as long the next evaluation may take as the last one
         self.tokens: Any = 0  # of this process since the last report
         self.unit = "tokens"
 
-    # ----------------------------------------------------------------------------------------- what is measured
+    # ------------------------------------------------------------------------------------------- measurements
     left: Any
-    """What is left for steps."""
-    seconds_of_training = 0.0
-    shortest_interval = 0.0
-    """Progress from one evaluation to the next at the least."""
+    """The rest of the budget for steps."""
 
     def begin(self, device: Any) -> None:
-        """Take notice of what was spent before training begins, or before it was interrupted."""
+        """Measure the part spent before training begins, or before it was interrupted."""
         raise NotImplementedError
 
     def measure_step(self, device: Any) -> None:
-        """Take notice of what a step has spent."""
+        """Measure the part spent in a step."""
         raise NotImplementedError
 
     @property
     def next_step(self) -> float:
-        """What the next step will spend."""
+        """The estimated cost of the next step."""
         return self.step
 
     def texts(self, state: Any, seconds: float) -> tuple[list[str], list[str]]:
-        """Return for reports what is spent and what is left, and the speed; `seconds` are those of training."""
+        """Return the spent and the remaining budget and the speed, in words; `seconds` are those of training."""
         raise NotImplementedError
 
-    # -------------------------------------------------------------------------------------------- the progress
+    # -------------------------------------------------------------------------------------------- progress
     def total_steps(self, step: int) -> int:
         """Return how many steps the run will have; `UNLIMITED` while that is unknown."""
         steps = step + max(2, round(self.left / self.step)) if self.step else UNLIMITED
@@ -131,7 +94,7 @@ class Budget(StatefulCallback):
         return min(1.0, max(parts))
 
     def advance(self, step: int, warmup_steps: float) -> None:
-        """Take a step that has just been made into the progress."""
+        """Add a step that has just been made to the progress."""
         self.over = self.left <= self.next_step / 2 or (self.largest is not None and step >= self.largest)
         self.progress = 1.0 if self.over else max(self.progress, self.share(step))
         if warmup_steps < 1 or self.over:
@@ -143,15 +106,14 @@ class Budget(StatefulCallback):
             position = WARMUP_SHARE + (1 - WARMUP_SHARE) * share
         self.position = max(self.position, position)
 
-    # ---------------------------------------------------------------------------------------- events of the Trainer
+    # ------------------------------------------------------------------------------------- events of the Trainer
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_train_begin(args, state, control, **kwargs)
         self.training = True
         self.begin(args.device)
         if state.global_step:
             self.advance(state.global_step, args.warmup_steps)
-            for name, marks in self.marks.items():
-                marks.last = min(self.passed.get(name, self.progress), self.progress)
+            self.passed = {name: min(progress, self.progress) for name, progress in self.passed.items()}
         state.max_steps = self.total_steps(state.global_step)
         self.over = self.over or self.ended >= self.amount
         if self.over:
@@ -180,21 +142,25 @@ class Budget(StatefulCallback):
 
     def plan(self, args: Any, state: Any, control: Any) -> None:
         """Have logs, evaluations and checkpoints made whose intervals are given as fractions of the run."""
-        shortest, saves, evaluates = self.shortest_interval, planned(args, "save"), planned(args, "eval")
-        control.should_log |= planned(args, "logging") and self.due("logging", args.logging_steps)
+        names = ("logging", "eval", "save")
+        logs, evaluates, saves = (
+            getattr(args, f"{name}_strategy") == "steps" and getattr(args, f"{name}_steps") < 1 for name in names
+        )
+        control.should_log |= logs and self.due("logging", args.logging_steps)
         ratio = args.save_steps / args.eval_steps if evaluates else 0.0
         each = round(ratio) if abs(ratio - round(ratio)) < 1e-6 else 0  # checkpoints are of each of these evaluations
-        if evaluates and args.eval_delay <= state.global_step and self.due("eval", max(args.eval_steps, shortest)):
+        if evaluates and args.eval_delay <= state.global_step and self.due("eval", args.eval_steps):
             control.should_evaluate = True
             control.should_save |= saves and each > 0 and self.evaluations % each == 0
             self.evaluations += 1
-        if not each:
-            control.should_save |= saves and self.due("save", max(args.save_steps, shortest))
+        control.should_save |= saves and not each and self.due("save", args.save_steps)
 
     def due(self, name: str, interval: float) -> bool:
-        """Tell whether a mark has been passed."""
-        due = self.marks[name].due(self.progress, self.seconds_of_training, interval)
-        self.passed[name] = self.marks[name].last
+        """Tell whether something is due, an interval after the last time; nothing is shortly before the end."""
+        interval = interval if name == "logging" else max(interval, self.shortest_interval)
+        due = self.passed[name] + interval <= self.progress <= 1 - interval / 2
+        if due:
+            self.passed[name] = self.progress
         return due
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -202,22 +168,14 @@ class Budget(StatefulCallback):
 
 
 class CountedBudget(Budget):
-    """A budget of tokens or floating-point operations: the same steps on any machine.
-
-    Args:
-        option: `max_tokens` or `max_flops`.
-        amount: The budget.
-        account: Counts what is spent; what it has of the teachers of an ensemble is part of it.
-    """
-
-    saved_attributes = (*Budget.saved_attributes, "passed", "evaluations")
+    """A budget of tokens or floating-point operations, those of an ensemble's teachers too: equal steps everywhere."""
 
     def __init__(self, option: str, amount: float, account: Account):
         super().__init__(amount)
         self.option, self.account = option, account
         self.name, self.unit_of_budget, self.format = COUNTS[option]
-        self.last = 0.0  # what the last step has spent
-        self.sizes = 0, 0  # what is read in it, in one pass, and in the next step; 0 if that is not known
+        self.last = 0.0  # the cost of the last step
+        self.sizes = 0, 0  # of the last step and the next one, in one pass; 0 if unknown
 
     def begin(self, device: Any) -> None:
         self.work = getattr(self.account, self.name)
@@ -239,15 +197,10 @@ class CountedBudget(Budget):
         size, following = self.sizes
         if size and following:
             return self.last * following / size
-        return self.step if self.last or self.ended else 0.0  # an interrupted run goes on where it had gone on
+        return self.step if self.last or self.ended else 0.0  # an interrupted run continues where it had continued
 
     def texts(self, state: Any, seconds: float) -> tuple[list[str], list[str]]:
         return [f"{seconds:.0f} s", f"{self.left:{self.format}} {self.unit_of_budget} left"], []
-
-
-def planned(args: Any, name: str) -> bool:
-    """Tell whether an interval is given as a fraction of the run."""
-    return getattr(args, f"{name}_strategy") == "steps" and getattr(args, f"{name}_steps") < 1
 
 
 def follow(budget: Budget, schedule: Callable[[Any], float]) -> Callable[[int], float]:

@@ -1,4 +1,4 @@
-"""What a training run prints while it works, and what it saves with the weights."""
+"""Callbacks of every run: its reports and progress bars, its evaluation at the end, its record."""
 
 import sys
 import time
@@ -12,10 +12,9 @@ from ..machine import free_core_threads
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run, discard
 from .budget import UNLIMITED, Budget
-from .time_budget import BudgetTrainer
 
-# What is printed of a report, in this order: (its name, how it is written).
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
+"""Parts of a printed report, in this order: name and format."""
 
 
 def scores_text(metrics: dict[str, float], prefix: str) -> str:
@@ -40,11 +39,7 @@ def line(state: Any, logs: dict[str, Any], seconds: float, budget: Budget | None
 
 
 class Lines(TrainerCallback):
-    """Prints reports as lines, without progress bars.
-
-    Args:
-        budget: The budget, if there is one.
-    """
+    """Prints reports as lines, without progress bars."""
 
     started: float | None = None
 
@@ -55,7 +50,7 @@ class Lines(TrainerCallback):
         self.started = time.perf_counter()
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.started = None  # what is evaluated later is the run's to print
+        self.started = None  # later evaluations are printed by the run
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and self.started is not None:
@@ -85,6 +80,19 @@ class Bars(ProgressCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Print nothing."""
+
+
+class FollowRun(TrainerCallback):
+    """Has a resumed run follow its options and epochs, not those of the checkpoint."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        state.compute_steps(args, state.max_steps)  # those of the checkpoint may be of a shorter run
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.set_epoch(int(state.epoch or 0))
 
 
 class FollowFreeCores(TrainerCallback):
@@ -119,8 +127,8 @@ class RecordProgress(TrainerCallback):
             self.written = True
 
 
-def replace_callbacks(trainer: BudgetTrainer) -> None:
-    """Put these callbacks in place of the Trainer's own."""
+def replace_callbacks(trainer: Any) -> None:
+    """Put these callbacks in place of the Trainer's."""
     bars = not trainer.args.disable_tqdm
     for callback in (PrinterCallback, ProgressCallback):
         trainer.remove_callback(callback)

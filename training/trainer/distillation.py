@@ -1,4 +1,4 @@
-"""Ensembles distilled into one model: several are trained, and one more learns what they say together.
+"""Ensembles distilled into one model: several are trained, and one more learns their mean.
 
 The student learns the mean of the teachers' probabilities for the very inputs that it reads, in which tokens are
 hidden at random: it matches their function (Hinton et al. 2015, arXiv 1503.02531; Beyer et al. 2022, arXiv
@@ -25,11 +25,11 @@ from ..run_folder.checkpoints import last_checkpoint, spent_of_budget
 from ..run_folder.files import RECORD, TEACHERS
 from ..run_folder.run import Run
 from ..run_folder.settings import as_written, changed_settings, is_longer
-from .account import COUNTED
+from .account import COUNTED, from_all
 from .budget import COUNTS
 from .callbacks import replace_callbacks
-from .guards import StopWithCheckpoint, from_first_process
-from .losses import Inputs, without_labels
+from .guards import StopWithCheckpoint
+from .losses import Batch, Inputs, without_labels
 from .time_budget import budget_option
 
 TEACHERS_SHARE = 0.5
@@ -39,12 +39,7 @@ SEED_STEP = 1_000
 
 
 class Teachers:
-    """The models of an ensemble, whose mean probabilities are the targets of a student.
-
-    Args:
-        models: Classifiers with the student's tokenizer and labels.
-        device: Where the student is trained.
-    """
+    """The models of an ensemble, whose mean probabilities are the targets of a student on the same device."""
 
     def __init__(self, models: list[PreTrainedModel], device: torch.device):
         self.models = [model.eval().requires_grad_(False).to(device) for model in models]
@@ -57,12 +52,10 @@ class Teachers:
 
 
 def train_teachers(run: Run, trainer: Any) -> Teachers | None:
-    """Train the ensemble of a run, or what is missing of it, each model with its own seed; None if it has none.
+    """Train the ensemble of a run, or its missing models, each with another seed; None if it has none.
 
-    Args:
-        run: The run, in whose folder they are kept: a longer run learns from the same ones.
-        trainer: The student's trainer (`RunTrainer`), whose rows, arguments and scores the teachers share, and whose
-            `new_model` makes them.
+    They are kept in the run's folder: a longer run learns from the same ones. They share the rows, arguments and
+    scores of the student's trainer (`RunTrainer`), whose `new_model` makes them.
     """
     args = trainer.args
     if not args.ensemble:
@@ -70,7 +63,7 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     folder = run.folder / TEACHERS
     with args.main_process_first(local=False, desc="looking for teachers"):
         if trainer.is_world_process_zero():
-            _keep_own(folder, run)
+            _discard_other_teachers(folder, run)
     parts = [folder / str(number) for number in range(1, args.ensemble + 1)]
     if args.max_time is not None and run.checkpoint is None:
         before = sum(_spent_time(part) for part in parts)  # in a process that was interrupted
@@ -86,11 +79,11 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     set_seed(args.seed)  # as if the teachers had been there
     report(f"Student, distilled from {args.ensemble} teachers")
     teachers = Teachers(models, args.device)
-    teachers.models = [trainer.counted(model) for model in models]
+    teachers.models = [trainer.account.counted(model) for model in models]
     return teachers
 
 
-def _keep_own(folder: Path, run: Run) -> None:
+def _discard_other_teachers(folder: Path, run: Run) -> None:
     """Delete the teachers of another run, or of a longer one, and note whose the next ones are.
 
     Those that a checkpoint of the student has learned from stay, whatever else has changed.
@@ -110,7 +103,7 @@ def _keep_own(folder: Path, run: Run) -> None:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    """Return what a teacher has consumed and the seconds it took; zeros until it is ready."""
+    """Return a teacher's consumption and duration; zeros until it is ready."""
     file = folder / RECORD
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))
@@ -133,7 +126,7 @@ def _train_teacher(run: Run, trainer: Any, model: PreTrainedModel, folder: Path,
         processing_class=trainer.processing_class,
         compute_metrics=trainer.compute_metrics,
     )
-    teacher.cost = trainer.cost  # it is as large as the student
+    teacher.account.cost = trainer.account.cost  # it is as large as the student
     replace_callbacks(teacher)
     teacher.add_callback(StopWithCheckpoint(run.stopping, teacher))
     checkpoint = last_checkpoint(folder)
@@ -149,18 +142,12 @@ def _train_teacher(run: Run, trainer: Any, model: PreTrainedModel, folder: Path,
 
 
 def teacher_arguments(args: Any, folder: Path, earlier: Sequence[Mapping[str, int]]) -> Any:
-    """Return the training arguments of a teacher: its folder, its seed and its share of the run's length.
-
-    Args:
-        args: The arguments of the run.
-        folder: The folder of the teacher.
-        earlier: What the teachers before it have consumed.
-    """
+    """Return a teacher's training arguments, with its share of the run's length; `earlier` is others' consumption."""
     changed, number = copy.copy(args), len(earlier) + 1
     changed.output_dir, changed.seed, changed.ensemble = str(folder), args.seed + number * SEED_STEP, 0
     changed.push_to_hub, changed.report_to = False, []
     if args.max_time is not None:
-        spent = from_first_process(time.monotonic() - args.started, args.device)
+        spent = from_all(time.monotonic() - args.started, args.device)[0]
         left = args.max_time * TEACHERS_SHARE - spent + _spent_time(folder)
         changed.started = time.monotonic()
         changed.max_time = max(left / (args.ensemble - number + 1), args.max_time * TEACHERS_SHARE / 10)
@@ -176,14 +163,13 @@ def teacher_arguments(args: Any, folder: Path, earlier: Sequence[Mapping[str, in
     return changed
 
 
-def distillation_loss(model: nn.Module, inputs: Inputs, teachers: Teachers, items: torch.Tensor | int) -> torch.Tensor:
-    """Return `-Σ_x Σ_c q(c|x) log p(c|x) / items`, q the mean of the teachers' probabilities.
+class Distillation:
+    """`-Σ_x Σ_c q(c|x) log p(c|x) / items`, q the mean of the teachers' probabilities; the labels are not used."""
 
-    Args:
-        model: The student, maybe wrapped.
-        inputs: A batch; its labels are not used.
-        teachers: The teachers.
-        items: The number of texts in all batches of the step.
-    """
-    logits = model(**without_labels(inputs))["logits"].float()
-    return nn.functional.cross_entropy(logits, teachers.probabilities(inputs), reduction="sum") / items
+    def __init__(self, teachers: Teachers):
+        self.teachers = teachers
+
+    def __call__(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
+        logits = model(**without_labels(batch.inputs))["logits"].float()
+        wanted = self.teachers.probabilities(batch.inputs)
+        return {"loss": nn.functional.cross_entropy(logits, wanted, reduction="sum") / batch.items}

@@ -1,25 +1,26 @@
-"""The loss of a training step, and what changes it: label smoothing, R-Drop, guided attention, scheduled sampling.
+"""The loss of a training step: a list of terms, the cross-entropy first, and changes to a batch before it.
 
 Evaluation always uses the plain cross-entropy, so that losses and perplexities of different runs compare.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
+from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits
+from vanillaformer.console.reporting import report, warn
 from vanillaformer.data.targets import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
-from .guided_attention import guided_attention_loss
-
 Inputs = dict[str, Any]
+Count = torch.Tensor | int
 Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
 # The probability of feeding the gold token after `step` steps (Bengio et al. 2015, section 2.4).
 GOLD_PROBABILITY: dict[str, Callable[[float, float], float]] = {
@@ -27,15 +28,21 @@ GOLD_PROBABILITY: dict[str, Callable[[float, float], float]] = {
     "exponential": lambda step, k: k**step,
     "inverse_sigmoid": lambda step, k: k / (k + math.exp(min(step / k, 700.0))),
 }
+RANGE_OF_K: dict[str, Limit] = {
+    "none": FINITE,
+    "linear": ("a number of steps, at least 1", lambda k: k >= 1),
+    "exponential": ("a number between 0 and 1, as 0.9999", lambda k: 0 < k < 1),
+    "inverse_sigmoid": ("a number of steps, at least 1", lambda k: k >= 1),
+}
 
 
 @dataclass
 class LossArguments:
-    """What is minimized in training in addition to the cross-entropy."""
+    """Terms of the loss in addition to the cross-entropy."""
 
     HELP_GROUP = "Loss"
 
-    # What only some tasks offer, as it is for all others
+    # Options of some tasks, with their values in all others
     scheduled_sampling = cast(Decay, "none")
     scheduled_sampling_k = 0.0
     scheduled_sampling_floor = 0.0
@@ -46,40 +53,27 @@ class LossArguments:
     ensemble = 0
     mixup = 0.0
 
-    r_drop: float = field(
-        default=0.0,
-        metadata={"help": "R-Drop (with dropout): weight of the divergence"},
-    )
+    r_drop: float = field(default=0.0, metadata={"help": "R-Drop (with dropout): weight of the divergence"})
 
     def check(self) -> None:
-        """Raise ValueError for a number out of range."""
-        if not 0 <= self.token_dropout < 1:
-            raise ValueError(f"--token_dropout {self.token_dropout}: it must be at least 0 and below 1")
-        for name in ("r_drop", "guided_attention", "lm_loss_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"--{name} {getattr(self, name)}: it must be at least 0")
-        if self.guided_attention_sigma <= 0:
-            raise ValueError(f"--guided_attention_sigma {self.guided_attention_sigma}: it must be above 0")
-        if self.ensemble < 0 or self.ensemble == 1:
-            raise ValueError(f"--ensemble {self.ensemble}: it must be 0 or at least 2")
+        """Raise ValueError for a number out of range, or options that do not go together."""
+        limits = dict.fromkeys(("r_drop", "guided_attention", "lm_loss_weight", "ensemble"), NOT_NEGATIVE)
+        limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
+        limits |= {
+            "scheduled_sampling_floor": ("at least 0 and at most 1", lambda value: 0 <= value <= 1),
+            "scheduled_sampling_k": RANGE_OF_K.get(self.scheduled_sampling, FINITE),
+        }
+        check_limits(self, limits)
         for name in ("lm_loss_weight", "lora_rank"):
             if self.ensemble and getattr(self, name, 0):
                 raise ValueError(f"--ensemble {self.ensemble} cannot be used with --{name} {getattr(self, name)}")
-        smoothing = getattr(self, "label_smoothing_factor", 0.0)
-        if not 0 <= smoothing < 1:
-            raise ValueError(f"--label_smoothing_factor {smoothing}: it must be at least 0 and below 1")
-        if not 0 <= self.scheduled_sampling_floor <= 1:
-            raise ValueError(f"--scheduled_sampling_floor {self.scheduled_sampling_floor}: it must lie in 0 to 1")
-        kind, k = self.scheduled_sampling, self.scheduled_sampling_k
-        if kind == "exponential" and not 0 < k < 1:
-            raise ValueError(f"--scheduled_sampling_k {k}: exponential needs a number between 0 and 1, as 0.9999")
-        if kind in ("linear", "inverse_sigmoid") and k < 1:
-            raise ValueError(f"--scheduled_sampling_k {k}: {kind} needs a number of steps, at least 1")
+        if self.ensemble == 1:
+            raise ValueError("--ensemble 1: it must be 0 or at least 2")
 
 
 @dataclass
 class ScheduledSamplingArguments(LossArguments):
-    """How often a decoder is fed its own predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
+    """How often a decoder is fed its predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
 
     HELP_GROUP = "Loss"
 
@@ -87,7 +81,7 @@ class ScheduledSamplingArguments(LossArguments):
         default="none", metadata={"help": "Scheduled sampling: decay of the gold inputs"}
     )
     scheduled_sampling_k: float = field(
-        default=0.0, metadata={"help": "Its k: 1 - step/k, k^step or k/(k + exp(step/k))"}
+        default=0.0, metadata={"help": "k of the decay: 1 - step/k, k^step or k/(k + exp(step/k))"}
     )
     scheduled_sampling_floor: float = field(
         default=0.0, metadata={"help": "Scheduled sampling: minimum share of gold inputs"}
@@ -133,134 +127,8 @@ class EnsembleArguments(LossArguments):
     HELP_GROUP = "Loss"
 
     ensemble: int = field(
-        default=0, metadata={"help": "Number of models to train first, whose mean the model learns; 0 for none"}
+        default=0, metadata={"help": "Ensemble size; the model is distilled from the ensemble's mean; 0 for none"}
     )
-
-
-def gold_probability(arguments: LossArguments, step: int) -> float:
-    """Return the probability that the decoder is fed the gold token at an optimizer step."""
-    if arguments.scheduled_sampling == "none":
-        return 1.0
-    probability = GOLD_PROBABILITY[arguments.scheduled_sampling](step, arguments.scheduled_sampling_k)
-    return max(arguments.scheduled_sampling_floor, probability)
-
-
-def training_loss(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    label_smoothing: float,
-    r_drop: float,
-    items: torch.Tensor | int,
-    second_items: torch.Tensor | int | None = None,
-    guided_attention: float = 0.0,
-    guided_attention_sigma: float = 0.2,
-    lm_loss_weight: float = 0.0,
-) -> torch.Tensor:
-    """Return the loss of a batch, divided by the number of targets in all batches of the step.
-
-    `Σ CE(p, y) / items`; with R-Drop `(Σ CE(p, y) + Σ CE(q, y) + α/2 Σ (KL(p‖q) + KL(q‖p))) / (2 items)`, where p and
-    q are two passes: half of the paper's loss, so that it stays as large as the cross-entropy.
-
-    Args:
-        model: A model with a head, maybe wrapped.
-        inputs: A batch with `labels`.
-        label_smoothing: ε of the targets.
-        r_drop: α; 0 for a single pass.
-        items: The number of targets.
-        second_items: That of the second loss, of pairs of segments or of the next tokens of a classifier's texts;
-            None for its mean over the batch.
-        guided_attention: Weight of `guided_attention_loss` of an encoder-decoder; 0 for none.
-        guided_attention_sigma: Its σ.
-        lm_loss_weight: What `language_model_loss` of a classifier's texts is multiplied by.
-    """
-    if r_drop:
-        inputs, items, second_items = twice(inputs), 2 * items, second_items and 2 * second_items
-    if inputs["labels"].is_floating_point():  # the probabilities of classes, of mixed images
-        logits = model(**without_labels(inputs))["logits"]
-        options: dict[str, Any] = {"reduction": "sum", "label_smoothing": label_smoothing}
-        loss = nn.functional.cross_entropy(logits.float(), inputs["labels"], **options) / items
-    elif inputs["labels"].ndim == 1:  # a class for each text
-        outputs = model(**without_labels(inputs), output_hidden_states=lm_loss_weight > 0)
-        logits = outputs["logits"]
-        loss = smoothed_loss(logits, inputs["labels"], label_smoothing, num_items_in_batch=items)
-        if lm_loss_weight:
-            of_texts = language_model_loss(model, outputs["hidden_states"][-1], inputs, second_items)
-            loss = loss + lm_loss_weight * of_texts
-    else:
-        options = {"label_smoothing": label_smoothing, "num_items_in_batch": items}
-        options |= {"output_attentions": True} if guided_attention else {}
-        pairs = second_items if PAIRS in inputs else None
-        outputs = pass_with_loss(model, inputs, return_logits=bool(r_drop), pairs=pairs, **options)
-        loss, logits = outputs["loss"], outputs.get("logits", outputs.get("prediction_logits"))
-        if guided_attention:
-            masks = inputs["labels"], inputs["attention_mask"]
-            off_diagonal = guided_attention_loss(outputs["cross_attentions"], *masks, guided_attention_sigma)
-            loss = loss + guided_attention * off_diagonal / items
-    return loss + r_drop * symmetric_divergence(*logits.float().chunk(2)) / items if r_drop else loss
-
-
-def pass_with_loss(
-    model: nn.Module,
-    inputs: Inputs,
-    *,
-    label_smoothing: float,
-    num_items_in_batch: torch.Tensor | int,
-    return_logits: bool,
-    pairs: torch.Tensor | int | None = None,
-    **options: Any,
-) -> Any:
-    """Return the outputs of a model of tokens, whose loss is divided by `num_items_in_batch`, as a mapping.
-
-    The logits are those of positions with a target, (N, V). A native model's loss is what its class computes: its
-    cross-entropy is exchanged for the smoothed one, and what the class adds to it stays.
-    """
-    inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
-    smoothing: dict[str, Any] = {"label_smoothing": label_smoothing, "num_items_in_batch": num_items_in_batch}
-    if isinstance(inner.config, VanillaConfig):
-        options |= {} if pairs is None else {"num_pairs_in_batch": pairs}
-        return model(**inputs, **options, **smoothing, labeled_only=True, return_logits=return_logits)
-    outputs = model(**inputs, **options)
-    targets = targets_of(inner, inputs["labels"])
-    labeled = targets != IGNORE_INDEX
-    logits = outputs.get("logits", outputs.get("prediction_logits"))[labeled]
-    if not len(logits):  # the mean over no target is not a number
-        return {**outputs, "logits": logits, "loss": logits.sum()}
-    share = len(logits) / num_items_in_batch
-    loss = outputs["loss"] * share
-    if pairs is not None:  # whose mean is not over tokens
-        wanted = inputs[PAIRS].view(-1)
-        of_pairs = nn.functional.cross_entropy(outputs["seq_relationship_logits"], wanted)
-        loss = loss + of_pairs * ((wanted != IGNORE_INDEX).sum() / pairs - share)
-    if label_smoothing:
-        plain = smoothing | {"label_smoothing": 0.0}
-        loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
-        loss = loss - smoothed_loss(logits, targets[labeled], **plain)
-    return {**outputs, "logits": logits, "loss": loss}
-
-
-def language_model_loss(
-    model: nn.Module, hidden_states: torch.Tensor, inputs: Inputs, items: torch.Tensor | int | None
-) -> torch.Tensor:
-    """Return the cross-entropy of the next tokens, scored with the table of embeddings as output layer.
-
-    Args:
-        model: A decoder, maybe wrapped.
-        hidden_states: Its last states (B, T, D).
-        inputs: The batch: `input_ids` (B, T) and `attention_mask` (B, T).
-        items: The number of next tokens in all batches of the step, which the sum is divided by; None for the mean.
-    """
-    inner: Any = getattr(model, "module", model)  # of DistributedDataParallel
-    seen = inputs["attention_mask"][:, 1:].bool()
-    logits = hidden_states[:, :-1][seen] @ inner.get_input_embeddings().weight.to(hidden_states.dtype).T
-    return smoothed_loss(logits, inputs["input_ids"][:, 1:][seen], num_items_in_batch=items)
-
-
-def count_second_targets(batch: Inputs) -> torch.Tensor:
-    """Return the number of targets of a batch's second loss: pairs of segments, or next tokens of texts."""
-    if PAIRS in batch:
-        return (batch[PAIRS] != IGNORE_INDEX).sum()
-    return batch["attention_mask"][:, 1:].bool().sum()
 
 
 def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
@@ -273,12 +141,234 @@ def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
         )
 
 
+# ------------------------------------------------------------------------------------------------- terms of the loss
+class Batch(NamedTuple):
+    """A batch of a step."""
+
+    inputs: Inputs
+    items: Count
+    """The number of targets in all batches of the step, which sums are divided by."""
+    second_items: Count | None
+    """That of a second loss, of pairs of segments or of next tokens of texts; None for its mean over the batch."""
+
+
+def training_loss(
+    model: nn.Module, inputs: Inputs, terms: Sequence[Any], *, items: Count, second_items: Count | None = None
+) -> torch.Tensor:
+    """Return the loss of a batch with `labels`, the sum of its terms (`loss_terms`); see `Batch` for the numbers.
+
+    The first term passes the batch through the model; the others read its outputs, each once.
+    """
+    first, *others = terms
+    if any(term.two_passes for term in others):
+        inputs, items, second_items = duplicate_batch(inputs), 2 * items, second_items and 2 * second_items
+    batch = Batch(inputs, items, second_items)
+    outputs = first(model, batch, {name: True for term in others for name in term.reads})
+    loss = outputs["loss"]
+    for term in others:
+        loss = loss + term(model, batch, outputs)
+    return loss
+
+
+def loss_terms(args: Any) -> list[Any]:
+    """Return the terms that training arguments ask for."""
+    terms: list[Any] = [CrossEntropy(args.label_smoothing_factor)]
+    if args.lm_loss_weight:
+        terms.append(NextTokens(args.lm_loss_weight))
+    if args.guided_attention:
+        terms.append(GuidedAttention(args.guided_attention, args.guided_attention_sigma))
+    if args.r_drop:
+        terms.append(RDrop(args.r_drop))
+    return terms
+
+
+class Term:
+    """A summand of the loss, which reads the outputs of the model for a batch."""
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    """Options of the forward pass whose outputs it reads."""
+    two_passes: ClassVar[bool] = False
+    """Whether the model has to see each row twice."""
+
+    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+
+@dataclass
+class CrossEntropy:
+    """`Σ CE(p, y) / items`, with smoothed labels."""
+
+    label_smoothing: float = 0.0
+
+    def __call__(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
+        """Return the outputs of the model as a mapping, with `loss` and, if `return_logits` asks for it, `logits`."""
+        labels, items = batch.inputs["labels"], batch.items
+        if labels.ndim > 1 and not labels.is_floating_point():
+            return self.of_tokens(model, batch, options)
+        wanted = {name: value for name, value in options.items() if name != "return_logits"}
+        outputs = model(**without_labels(batch.inputs), **wanted)
+        if labels.is_floating_point():  # the probabilities of classes, of mixed images
+            smoothing: dict[str, Any] = {"reduction": "sum", "label_smoothing": self.label_smoothing}
+            loss = nn.functional.cross_entropy(outputs["logits"].float(), labels, **smoothing) / items
+        else:
+            loss = smoothed_loss(outputs["logits"], labels, self.label_smoothing, num_items_in_batch=items)
+        return {**outputs, "loss": loss}
+
+    def of_tokens(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
+        """Return the outputs of a model of tokens; the logits are those of positions with a target, (N, V).
+
+        A native model's loss is computed by its class: its cross-entropy is exchanged for the smoothed one, and other
+        summands are kept.
+        """
+        inputs, pairs = batch.inputs, batch.second_items if PAIRS in batch.inputs else None
+        smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing, "num_items_in_batch": batch.items}
+        wanted: dict[str, Any] = {name: value for name, value in options.items() if name != "return_logits"}
+        inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
+        if isinstance(inner.config, VanillaConfig):
+            wanted |= {} if pairs is None else {"num_pairs_in_batch": pairs}
+            logits = options.get("return_logits", False)
+            outputs = model(**inputs, **wanted, **smoothing, labeled_only=True, return_logits=logits)
+            return {**outputs, "logits": outputs.get("logits", outputs.get("prediction_logits"))}
+        outputs = model(**inputs, **wanted)
+        targets = targets_of(inner, inputs["labels"])
+        labeled = targets != IGNORE_INDEX
+        logits = outputs.get("logits", outputs.get("prediction_logits"))[labeled]
+        if not len(logits):  # the mean over no target is not a number
+            return {**outputs, "logits": logits, "loss": logits.sum()}
+        share = len(logits) / batch.items
+        loss = outputs["loss"] * share
+        if pairs is not None:  # whose mean is not over tokens
+            classes = inputs[PAIRS].view(-1)
+            of_pairs = nn.functional.cross_entropy(outputs["seq_relationship_logits"], classes)
+            loss = loss + of_pairs * ((classes != IGNORE_INDEX).sum() / pairs - share)
+        if self.label_smoothing:
+            plain = smoothing | {"label_smoothing": 0.0}
+            loss = loss + smoothed_loss(logits, targets[labeled], **smoothing)
+            loss = loss - smoothed_loss(logits, targets[labeled], **plain)
+        return {**outputs, "logits": logits, "loss": loss}
+
+
+@dataclass
+class NextTokens(Term):
+    """The cross-entropy of the next tokens of a classifier's texts, with the table of embeddings as output layer."""
+
+    weight: float
+    reads = ("output_hidden_states",)
+
+    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
+        states = outputs["hidden_states"][-1]  # (B, T, D)
+        inner: Any = getattr(model, "module", model)  # of DistributedDataParallel
+        seen = batch.inputs["attention_mask"][:, 1:].bool()
+        logits = states[:, :-1][seen] @ inner.get_input_embeddings().weight.to(states.dtype).T
+        targets = batch.inputs["input_ids"][:, 1:][seen]
+        return self.weight * smoothed_loss(logits, targets, num_items_in_batch=batch.second_items)
+
+
+@dataclass
+class GuidedAttention(Term):
+    """The cost of cross-attention off the diagonal, see `guided_attention_loss`."""
+
+    weight: float
+    sigma: float
+    reads = ("output_attentions",)
+
+    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
+        masks = batch.inputs["labels"], batch.inputs["attention_mask"]
+        return self.weight * guided_attention_loss(outputs["cross_attentions"], *masks, self.sigma) / batch.items
+
+
+@dataclass
+class RDrop(Term):
+    """R-Drop: two passes p and q with other dropout, and `α/2 Σ (KL(p‖q) + KL(q‖p)) / items`.
+
+    With the cross-entropy of both this is half of the paper's loss, so that it stays as large as the cross-entropy.
+    """
+
+    weight: float
+    reads = ("return_logits",)
+    two_passes = True
+
+    def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
+        return self.weight * symmetric_divergence(*outputs["logits"].float().chunk(2)) / batch.items
+
+
+def symmetric_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return `½ Σ (KL(p‖q) + KL(q‖p))` of the distributions with logits (N, V): `½ Σ (p - q)(log p - log q)`."""
+    logs = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
+    return ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum() / 2
+
+
+def guided_attention_loss(
+    attentions: Sequence[torch.Tensor], labels: torch.Tensor, source_mask: torch.Tensor, sigma: float
+) -> torch.Tensor:
+    """Return `Σ_t mean_s A_ts W_ts` over the real targets t and sources s, the mean over layers and heads.
+
+    `W_ts = 1 - exp(-(t/T - s/S)² / 2σ²)` (Tachibana et al. 2018), with t and s counted from 0 in each sentence of
+    lengths T and S. Divided by T, it is the paper's mean for one sentence.
+
+    Args:
+        attentions: Probabilities of each layer's cross-attention (B, H, T, S).
+        labels: Target tokens (B, T), -100 for none.
+        source_mask: 0 on the source's padding (B, S).
+        sigma: σ, the width of the diagonal as a part of the sentence.
+    """
+    attention = torch.stack([layer.mean(dim=1) for layer in attentions]).mean(dim=0)  # (B, T, S)
+    if attention.shape[1] != labels.shape[1]:
+        raise ValueError(
+            f"guided attention needs a target at each position of the decoder, got {attention.shape[1]} positions "
+            f"for {labels.shape[1]} targets"
+        )
+    attention = attention.to(torch.promote_types(attention.dtype, torch.float32))
+    targets, sources = (mask.to(attention) for mask in (labels != IGNORE_INDEX, source_mask))
+    distance = relative_positions(targets).unsqueeze(2) - relative_positions(sources).unsqueeze(1)
+    weights = (1 - torch.exp(-(distance**2) / (2 * sigma**2))) * targets.unsqueeze(2)
+    means = sources / sources.sum(dim=1, keepdim=True).clamp(min=1)
+    return (attention * weights * means.unsqueeze(1)).sum()
+
+
+def relative_positions(mask: torch.Tensor) -> torch.Tensor:
+    """Return the position of each real token of a mask (B, T) as a part of its sentence's length, from 0."""
+    return (mask.cumsum(dim=1) - 1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def attend_eagerly(model: PreTrainedModel) -> None:
+    """Make a model compute its attention probabilities, and report the costs and risks of guided attention."""
+    config: Any = model.config
+    before = config._attn_implementation
+    warn(
+        "--guided_attention expects the target in the order of the source, as in transliteration, pronunciation or "
+        "speech: most pairs of languages order their words differently."
+    )
+    if before != "eager":
+        model.set_attn_implementation("eager")
+        report(
+            f"--guided_attention reads attention probabilities: attention is eager, not {before}, which costs time "
+            "and memory for all probabilities of a batch."
+        )
+
+
+# ------------------------------------------------------------------------------------------------ changes to a batch
+def without_labels(inputs: Inputs) -> Inputs:
+    """Return a batch without its labels."""
+    return {name: value for name, value in inputs.items() if name != "labels"}
+
+
+def duplicate_batch(inputs: Inputs) -> Inputs:
+    """Return a batch with every row twice."""
+    return {name: torch.cat([value, value]) if torch.is_tensor(value) else value for name, value in inputs.items()}
+
+
+def count_second_targets(batch: Inputs) -> torch.Tensor:
+    """Return the number of targets of a batch's second loss: pairs of segments, or next tokens of texts."""
+    if PAIRS in batch:
+        return (batch[PAIRS] != IGNORE_INDEX).sum()
+    return batch["attention_mask"][:, 1:].bool().sum()
+
+
 def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
     """Return a batch in which each token but the first of a text is padding to the model, with a probability.
 
-    Args:
-        inputs: A batch with `attention_mask` (B, T), of an encoder; with `position_ids` if rows have several texts.
-        rate: The probability, or that of each text (B, 1).
+    The probability is one number, or that of each text (B, 1).
     """
     if not torch.is_tensor(rate) and not rate:
         return inputs
@@ -292,11 +382,6 @@ def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
     """Return a batch whose images are `λ x_i + (1 - λ) x_j`, and whose labels are mixed likewise (B, C).
 
     Mixup (Zhang et al. 2018, arXiv 1710.09412): λ is drawn from Beta(α, α) for each image, its partner from the batch.
-
-    Args:
-        inputs: A batch with `pixel_values` (B, ...), and `labels` (B) where there are any.
-        alpha: α; 0 changes nothing.
-        classes: Number of classes C.
     """
     if not alpha:
         return inputs
@@ -312,32 +397,19 @@ def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
     return {**inputs, "pixel_values": mixed(images), "labels": mixed(labels)}
 
 
-def without_labels(inputs: Inputs) -> Inputs:
-    """Return a batch without its labels."""
-    return {name: value for name, value in inputs.items() if name != "labels"}
+def gold_probability(arguments: LossArguments, step: int) -> float:
+    """Return the probability that the decoder is fed the gold token at an optimizer step."""
+    if arguments.scheduled_sampling == "none":
+        return 1.0
+    probability = GOLD_PROBABILITY[arguments.scheduled_sampling](step, arguments.scheduled_sampling_k)
+    return max(arguments.scheduled_sampling_floor, probability)
 
 
-def twice(inputs: Inputs) -> Inputs:
-    """Return a batch with every row twice."""
-    return {name: torch.cat([value, value]) if torch.is_tensor(value) else value for name, value in inputs.items()}
-
-
-def symmetric_divergence(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Return `½ Σ (KL(p‖q) + KL(q‖p))` of the distributions with logits (N, V): `½ Σ (p - q)(log p - log q)`."""
-    logs = first.log_softmax(dim=-1), second.log_softmax(dim=-1)
-    return ((logs[0].exp() - logs[1].exp()) * (logs[0] - logs[1])).sum() / 2
-
-
-def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:
-    """Return a batch whose decoder inputs are, with probability `1 - gold` each, the model's own predictions.
+def scheduled_sampling_inputs(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:
+    """Return a batch whose decoder inputs are, with probability `1 - gold` each, the model's predictions.
 
     A first pass, without gradient, predicts the likeliest token at every position from the gold ones before it; the
-    second pass, with the loss, is the caller's. The start and tokens that no loss is taken of stay as they are.
-
-    Args:
-        model: A decoder, or an encoder-decoder, with its head, maybe wrapped.
-        inputs: A batch with `labels`, and with `decoder_input_ids` for an encoder-decoder.
-        gold: Probability of a gold token.
+    second pass, with the loss, is the caller's. The start and tokens without a loss do not change.
     """
     if gold >= 1:
         return inputs
@@ -346,6 +418,6 @@ def with_own_predictions(model: nn.Module, inputs: Inputs, gold: float) -> Input
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     # The token at t was predicted at t - 1; a decoder's label of it stands at t, an encoder-decoder's at t - 1.
     labels = inputs["labels"][:, :-1] if name == "decoder_input_ids" else inputs["labels"][:, 1:]
-    fed, own = inputs[name][:, 1:], logits[:, :-1].argmax(dim=-1)
-    keep = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORE_INDEX)
-    return {**inputs, name: torch.cat([inputs[name][:, :1], torch.where(keep, fed, own)], dim=1)}
+    fed, predicted = inputs[name][:, 1:], logits[:, :-1].argmax(dim=-1)
+    gold_tokens = (torch.rand(fed.shape, device=fed.device) < gold) | (labels == IGNORE_INDEX)
+    return {**inputs, name: torch.cat([inputs[name][:, :1], torch.where(gold_tokens, fed, predicted)], dim=1)}

@@ -1,11 +1,11 @@
 """Optimizers beyond those of transformers' `--optim`, and which parameters decay.
 
-All are torch's own. `muon` is two of them: Muon for the matrices of the layers, AdamW for everything else.
+All are torch's. `muon` is two of them: Muon for the matrices of the layers, AdamW for everything else.
 """
 
 import json
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import nn
 from torch.optim import AdamW, Muon, Optimizer, RAdam
-from torch.optim.lr_scheduler import LRScheduler
 from torch.overrides import TorchFunctionMode
 from transformers import Trainer, get_scheduler
 from transformers.training_args import OptimizerNames
+
+from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits
 
 from ..machine import emulates_bfloat16
 
@@ -32,24 +33,18 @@ class OptimizerArguments:
 
     HELP_GROUP = "Optimizer"
 
-    optim: str = field(
-        default="adamw_torch",
-        metadata={"help": "Optimizer: muon, radam or one of transformers"},
-    )
+    optim: str = field(default="adamw_torch", metadata={"help": "Optimizer: muon, radam or one of transformers"})
     muon_momentum: float = field(default=0.95, metadata={"help": "Muon: momentum of the matrices"})
     muon_lr_factor: float = field(default=1.0, metadata={"help": "Muon: learning rate relative to --learning_rate"})
 
     def check(self) -> None:
-        """Raise ValueError for an optimizer that there is not, or a number out of range."""
+        """Raise ValueError for an unknown optimizer, or a number out of range."""
         known = [*OPTIMIZERS, *(name.value for name in OptimizerNames)]
         if self.optim not in known:
             close = get_close_matches(str(self.optim), known, n=1)
             hint = f"did you mean {close[0]!r}? " if close else ""
-            raise ValueError(f"--optim {self.optim}: there is no such optimizer; {hint}known are {', '.join(known)}")
-        if not 0 <= self.muon_momentum < 1:
-            raise ValueError(f"--muon_momentum {self.muon_momentum}: it must be at least 0 and below 1")
-        if self.muon_lr_factor <= 0:
-            raise ValueError(f"--muon_lr_factor {self.muon_lr_factor}: it must be above 0")
+            raise ValueError(f"--optim {self.optim}: unknown optimizer; {hint}known are {', '.join(known)}")
+        check_limits(self, {"muon_momentum": BELOW_ONE, "muon_lr_factor": POSITIVE})
 
 
 class Float32NewtonSchulz(TorchFunctionMode):
@@ -61,27 +56,12 @@ class Float32NewtonSchulz(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def newton_schulz_precision(parameters: Groups) -> AbstractContextManager[Any]:
-    """Return the context in which Muon's step orthogonalizes fastest on the parameters' device."""
-    devices = {parameter.device for group in parameters for parameter in group["params"]}
-    return Float32NewtonSchulz() if all(map(emulates_bfloat16, devices)) else nullcontext()
-
-
 class MuonWithAdamW(Optimizer):
     """Muon (Jordan et al. 2024) for matrices and AdamW for the other parameters, as one optimizer.
 
     `B ← μB + (1 - μ)G`, `W ← W - η·0.2·√max(m, n)·NS(G + μ(B - G))` for W (m, n), where NS makes the singular values
     about 1: the update has the size of one by AdamW, whose learning rate and decay serve (Liu et al. 2025). NS runs in
     bfloat16, on CPUs without instructions for it in float32.
-
-    Args:
-        matrices: Groups of parameters with two dimensions, for Muon.
-        others: Groups of parameters for AdamW.
-        lr: Learning rate of both.
-        momentum: Muon's μ.
-        lr_factor: What the learning rate of the matrices is multiplied by.
-        betas: AdamW's.
-        eps: AdamW's.
     """
 
     def __init__(
@@ -122,7 +102,9 @@ class MuonWithAdamW(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for part in self.parts:
-            with newton_schulz_precision(part.param_groups) if isinstance(part, Muon) else nullcontext():
+            devices = {parameter.device for group in part.param_groups for parameter in group["params"]}
+            emulated = isinstance(part, Muon) and all(map(emulates_bfloat16, devices))
+            with Float32NewtonSchulz() if emulated else nullcontext():
                 part.step()
         return loss
 
@@ -174,20 +156,18 @@ def _radam(model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
     return RAdam(groups, decoupled_weight_decay=True, **_adam_options(arguments))
 
 
-# What `--optim` can name besides transformers' own: (model, names of decaying parameters, arguments) → optimizer.
+# Values of `--optim` besides those of transformers: (model, names of decaying parameters, arguments) → optimizer.
 OPTIMIZERS: dict[str, Callable[[nn.Module, set[str], Any], Optimizer]] = {"muon": _muon, "radam": _radam}
 
 
 def check_optimizer(arguments: Any, name: str) -> None:
     """Raise ValueError for an optimizer whose package is missing, or with options that it does not read.
 
-    Args:
-        arguments: The training arguments.
-        name: What `--optim` was given as; the field itself has one of transformers.
+    `name` is what `--optim` was given as; the field has one of transformers.
     """
     low_rank = name.startswith(("galore", "apollo"))
     if arguments.optim_args and name in WITHOUT_OPTIONS:
-        raise ValueError(f"--optim_args {arguments.optim_args}: --optim {name} has no options of its own")
+        raise ValueError(f"--optim_args {arguments.optim_args}: --optim {name} takes no options")
     if bool(arguments.optim_target_modules) != low_rank:
         given = f"--optim_target_modules {arguments.optim_target_modules}"
         raise ValueError(
@@ -219,15 +199,3 @@ def check_schedule(arguments: Any) -> None:
     except (ValueError, TypeError, ArithmeticError) as error:
         given = f" --lr_scheduler_kwargs {json.dumps(options)}" if options else ""
         raise ValueError(f"--lr_scheduler_type {name}{given}: {' '.join(str(error).split())}") from error
-
-
-class SchedulingTrainer(Trainer):
-    """A `Trainer` that makes every schedule without options too."""
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        given = self.args.lr_scheduler_kwargs
-        self.args.lr_scheduler_kwargs = schedule_options(self.args, num_training_steps)
-        try:
-            return super().create_scheduler(num_training_steps, optimizer)
-        finally:
-            self.args.lr_scheduler_kwargs = given

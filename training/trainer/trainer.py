@@ -1,13 +1,14 @@
-"""Trainers whose batches depend on the seed, the epoch and the data alone.
+"""Trainers whose batches depend on the seed, the epoch and the data only.
 
 With transformers' own length grouping and token masking, what a run sees after an interruption, or on several
 processes, is not what it would have seen: both draw from the global random state. Here an epoch's order and masks are
 the same on any number of processes, and a resumed run ends at the same weights as one that was never interrupted.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,9 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from datasets import Dataset
 from torch import nn
-from torch.utils.data import DataLoader, Sampler
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
+from transformers import PreTrainedModel, Seq2SeqTrainer
 
 from vanillaformer.data.preprocessing.batching import (
     ProcessBatches,
@@ -33,49 +35,78 @@ from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .adaptation import AdaptingTrainer
-from .averaging import AveragingTrainer
-from .distillation import Teachers, distillation_loss
-from .guards import GuardedTrainer
-from .held_out_loss import HeldOutLossTrainer
+from .account import Account, from_all
+from .adaptation import MergeAdapters, prepare_parameters
+from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, follow
+from .callbacks import FollowRun
+from .distillation import Distillation, Teachers
+from .evaluation import EvaluatingTrainer
+from .guards import EarlyStopping, NanGuard
 from .losses import (
     count_second_targets,
     gold_probability,
+    loss_terms,
+    scheduled_sampling_inputs,
     training_loss,
     with_hidden_tokens,
     with_mixed_images,
-    with_own_predictions,
     without_labels,
 )
-from .optimizers import OPTIMIZERS, SchedulingTrainer, decaying_names
-from .pushing import PushingTrainer
-from .remembered import RememberingTrainer
-from .sharding import ShardingTrainer
-from .time_budget import BudgetTrainer
+from .optimizers import OPTIMIZERS, decaying_names, schedule_options
+from .time_budget import TimeBudget, budget_option
+
+ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
+"""Schedules that depend on the steps since the warm-up and not on the length of the run."""
 
 
-class RunTrainer(
-    RememberingTrainer,
-    PushingTrainer,
-    GuardedTrainer,
-    AdaptingTrainer,
-    AveragingTrainer,
-    ShardingTrainer,
-    HeldOutLossTrainer,
-    BudgetTrainer,
-    SchedulingTrainer,
-):
-    """`Trainer` with reproducible batches and our losses and optimizers; the run writes the model card."""
+class RunTrainer(EvaluatingTrainer):
+    """`Trainer` with reproducible batches, a budget and our losses and optimizers; the run writes the model card."""
 
-    def __init__(self, *arguments: Any, **keywords: Any):
+    def __init__(self, model: PreTrainedModel, args: Any, *arguments: Any, **keywords: Any):
         self.sampler: RandomEpochs | TokenBatches | None = None
         self.idle_at_end = False  # whether this process has no row in the last batch of an epoch
+        self.idle = False  # whether this process has no row of its own in the last batch of its step
+        self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
+        self.ahead: tuple[Any, Any] = None, None  # the data of an epoch, and the step that was read of it ahead
         self.teachers: Teachers | None = None  # of a student
         self.new_model: Callable[[int], PreTrainedModel] | None = None  # makes a teacher from a seed
-        super().__init__(*arguments, **keywords)
+        option = budget_option(args)
+        if option is not None:
+            args.max_steps = UNLIMITED  # the budget ends it; without, a stream would be refused
+        super().__init__(prepare_parameters(model, args), args, *arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
-        self.add_callback(_SetEpoch(self))
+        self.account, self.nan_guard = Account(self), NanGuard()
+        self.budget: Budget | None = None
+        if option == "max_time":
+            self.budget = TimeBudget(args.max_time, args.started)
+        elif option is not None:
+            self.budget = CountedBudget(option, getattr(args, option), self.account)
+        patience = args.early_stopping_patience
+        callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average, self.nan_guard]
+        callbacks += [EarlyStopping(patience, args.early_stopping_threshold)] if patience else []
+        callbacks += [MergeAdapters(self)] if args.lora_rank else []
+        for callback in filter(None, callbacks):
+            self.add_callback(callback)
+
+    def train(self, resume_from_checkpoint: Any = None, *arguments: Any, **keywords: Any) -> Any:
+        """Train; raise ValueError if not one step was made."""
+        self.resumed_from = resume_from_checkpoint
+        result = super().train(resume_from_checkpoint, *arguments, **keywords)
+        if not self.state.global_step:
+            rows = self.args.train_batch_size * self.args.world_size
+            raise ValueError(
+                f"no step was made: the training data does not fill a batch of {rows:,} rows"
+                if self.args.dataloader_drop_last
+                else "no step was made: there are no training rows"
+            )
+        return result
+
+    def _run_epoch(self, *arguments: Any, **keywords: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:  # killed after the last step: there would be one more
+            self.control.should_training_stop = True
+        if not self.control.should_training_stop:  # as it has before the run was killed
+            super()._run_epoch(*arguments, **keywords)
 
     # ------------------------------------------------------------------------------------------------------ batches
     def set_epoch(self, epoch: int) -> None:
@@ -85,22 +116,30 @@ class RunTrainer(
         if isinstance(self.data_collator, EpochCollator):
             self.data_collator.set_epoch(epoch)
 
+    def training_order(self, rows: Any) -> Sampler[int]:
+        """Return the order of the training rows in the epoch that begins."""
+        self.sampler = row_order(row_lengths(rows), self.args)
+        return SequentialSampler(rows) if self.sampler is None else self.sampler
+
     def get_train_dataloader(self) -> DataLoader:
-        several = self.args.world_size > 1 and isinstance(self.train_dataset, Dataset)
-        if self.args.tokens_per_batch is None and not several:
+        data: Any = self.train_dataset
+        if not isinstance(data, Dataset):
             return super().get_train_dataloader()
-        rows: Any = self._remove_unused_columns(self.train_dataset, description="training")
+        rows = data.remove_columns([name for name in RAW_TEXTS if name in data.column_names])
         batches: TokenBatches | ProcessBatches
-        if self.args.tokens_per_batch is None:
-            order = self._get_train_sampler(rows)
-            part = self.args.train_batch_size, self.args.world_size, self.args.process_index
-            batches = ProcessBatches(order, *part, drop_last=self.args.dataloader_drop_last)
-            self.idle_at_end = batches.idle
-        else:
+        if self.args.tokens_per_batch is not None:
             packed = isinstance(self.data_collator, PackedBatches)
             batches = self.sampler = token_batches(row_lengths(rows), self.args, packed=packed)
+        elif self.args.world_size > 1:
+            part = self.args.train_batch_size, self.args.world_size, self.args.process_index
+            batches = ProcessBatches(self.training_order(rows), *part, drop_last=self.args.dataloader_drop_last)
+            self.idle_at_end = batches.idle
+        else:
+            return self._get_dataloader(
+                rows, "training", self._train_batch_size, self.training_order, is_training=True
+            )
         loader: DataLoader = DataLoader(
-            rows,
+            self._remove_unused_columns(rows, description="training"),  # type: ignore[arg-type]
             batch_sampler=batches,
             collate_fn=self.data_collator,
             num_workers=self.args.dataloader_num_workers,
@@ -112,18 +151,37 @@ class RunTrainer(
         # The batches are this process's already: with num_processes=1 accelerate does not divide them again.
         return prepare_data_loader(loader, self.args.device, num_processes=1, process_index=0, put_on_device=True)
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """Count the targets of a step, those of a second loss too; an idle process has none in its last batch."""
-        self.idle = self.idle_at_end and self.accelerator.gradient_state.end_of_dataloader
-        working = batch_samples[: len(batch_samples) - self.idle]
-        first = batch_samples[0] if batch_samples else {}
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        """Read the batches of a step, with a counted budget a step ahead, so that it ends with the nearest step."""
+        if not isinstance(self.budget, CountedBudget):
+            samples, items, self.idle, self.second_items = self._read_step(epoch_iterator, num_batches, device)
+            return samples, items
+        iterator, step = self.ahead
+        if iterator is not epoch_iterator:  # of a new epoch
+            step = self._read_step(epoch_iterator, num_batches, device)
+        following = self._read_step(epoch_iterator, self.args.gradient_accumulation_steps, device)
+        self.ahead = epoch_iterator, following
+        flops = self.budget.option == "max_flops"
+        sizes = [
+            sum(self.account.size_of(batch, flops=flops) for batch in samples) for samples, *_ in (step, following)
+        ]
+        self.budget.sizes = sum(from_all(sizes[0], device)), sum(from_all(sizes[1], device))
+        samples, items, self.idle, self.second_items = step
+        return samples, items
+
+    def _read_step(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[Any, Any, bool, Any]:
+        """Return a step's batches, its targets, whether this process is idle in its last batch, and second targets."""
+        samples = list(islice(epoch_iterator, num_batches))
+        idle = self.idle_at_end and self.accelerator.gradient_state.end_of_dataloader
+        working, second = samples[: len(samples) - idle], None
+        first = samples[0] if samples else {}
         if targets_name(first) == PATCHES:
-            return self._total([batch[PATCHES].sum() for batch in working], device)
+            return samples, self._total([batch[PATCHES].sum() for batch in working], device), idle, None
         if PAIRS in first or (first and self.args.lm_loss_weight):
-            self.second_items = self._total(list(map(count_second_targets, working)), device)
-        if self.idle:
-            batch_samples[-1] |= {"labels": torch.full_like(batch_samples[-1]["labels"], IGNORE_INDEX)}
-        return super()._get_num_items_in_batch(batch_samples, device)
+            second = self._total(list(map(count_second_targets, working)), device)
+        if idle:
+            samples[-1] |= {"labels": torch.full_like(samples[-1]["labels"], IGNORE_INDEX)}
+        return samples, self._get_num_items_in_batch(samples, device), idle, second
 
     def _total(self, counts: list[torch.Tensor], device: torch.device) -> torch.Tensor:
         """Return the sum of numbers of targets, of all processes unless each has the mean over its own."""
@@ -132,45 +190,7 @@ class RunTrainer(
             count = self.accelerator.gather(count)
         return count.sum().clamp(min=1)
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler[int] | None:
-        rows: Any = self.train_dataset if train_dataset is None else train_dataset
-        order = row_order(row_lengths(rows), self.args)
-        if order is None:
-            return super()._get_train_sampler(train_dataset)
-        self.sampler = order
-        return order
-
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
-        with self._all_rows():
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        self.evaluated = test_dataset
-        with self._all_rows():
-            return super().get_test_dataloader(test_dataset)
-
-    @contextlib.contextmanager
-    def _all_rows(self) -> Iterator[None]:
-        """Keep options that are for training from leaving rows out of a score, or from scoring those scored before."""
-        options = ("dataloader_drop_last", "dataloader_persistent_workers")
-        given = {name: getattr(self.args, name) for name in options}
-        vars(self.args).update(dict.fromkeys(options, False))
-        try:
-            yield
-        finally:
-            vars(self.args).update(given)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
-        if isinstance(eval_dataset, Dataset):
-            return evaluation_order(eval_dataset).tolist()
-        return super()._get_eval_sampler(eval_dataset)
-
-    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
-        texts = [name for name in RAW_TEXTS if name in dataset.column_names]
-        return super()._remove_unused_columns(dataset.remove_columns(texts), description)
-
-    # --------------------------------------------------------------------------------------- optimizer and loss
+    # ------------------------------------------------------------------------------------------------ optimizer
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         return decaying_names(model, super().get_decay_parameter_names(model))
 
@@ -180,6 +200,50 @@ class RunTrainer(
             trained: Any = self.model if model is None else model
             self.optimizer = build(trained, set(self.get_decay_parameter_names(trained)), self.args)
         return super().create_optimizer(model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
+        budget, warmup, options = self.budget, self.args.warmup_steps, self.args.lr_scheduler_kwargs
+        follows = budget is not None and self.lr_scheduler is None
+        follows = follows and (warmup < 1 or self.args.lr_scheduler_type not in ENDLESS)
+        steps = SCHEDULE_STEPS if follows else num_training_steps
+        self.args.lr_scheduler_kwargs = schedule_options(self.args, steps)
+        self.args.warmup_steps = WARMUP_SHARE if follows and warmup >= 1 else warmup
+        try:
+            scheduler = super().create_scheduler(steps, optimizer)
+        finally:
+            self.args.warmup_steps, self.args.lr_scheduler_kwargs = warmup, options
+        if budget is not None and follows and isinstance(scheduler, LambdaLR):  # others follow a score
+            scheduler.lr_lambdas = [follow(budget, schedule) for schedule in scheduler.lr_lambdas]
+        return scheduler
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> Any:
+        values = super().set_initial_training_values(args, dataloader)
+        steps_in_epoch = values[1]
+        if self.budget is not None and args.max_epochs is not None and steps_in_epoch < UNLIMITED:  # not a stream
+            self.budget.largest = math.ceil(args.max_epochs * steps_in_epoch)
+        return values
+
+    # ------------------------------------------------------------------------------------------------ steps and loss
+    @property
+    def has_copy(self) -> bool:
+        """Whether the batch is a copy of another process's, whose loss does not count."""
+        return self.idle and self.accelerator.sync_gradients
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], *arguments: Any, **keywords: Any) -> Any:
+        self.account.begin_batch(inputs, counts=not self.has_copy)
+        loss = super().training_step(model, inputs, *arguments, **keywords)
+        self.nan_guard.non_finite |= not bool(loss.isfinite().all())
+        if self.budget is not None and self.account.reading is not None:
+            images = "pixel_values" in inputs
+            self.budget.unit = "images" if images else "tokens"
+            self.budget.tokens += self.account.reading.rows if images else self.account.reading.tokens
+        return loss
+
+    def _get_grad_norm(self, *arguments: Any, **keywords: Any) -> Any:
+        norm = super()._get_grad_norm(*arguments, **keywords)
+        # In half precision overflowing gradients are what the loss scale is found by: its steps are skipped anyway
+        self.nan_guard.non_finite |= not (self.args.fp16 or bool(torch.as_tensor(norm).isfinite()))
+        return norm
 
     def compute_loss(
         self,
@@ -192,39 +256,22 @@ class RunTrainer(
             return super().compute_loss(model, inputs, return_outputs)
         if self.has_copy:  # its parameters still get gradients, of 0
             return 0 * model(**without_labels(inputs))[0].float().sum()
-        model = self.counted(model)
+        args, model = self.args, self.account.counted(model)
         if num_items_in_batch is None:
             return super().compute_loss(model, inputs, return_outputs)
         items = torch.as_tensor(num_items_in_batch).clamp(min=1)  # without any target the loss is 0
         if PATCHES in inputs:  # the loss is a mean over hidden patches
             return super().compute_loss(model, inputs) * (inputs[PATCHES].sum() / items) * self._scale()
-        inputs = with_hidden_tokens(inputs, self._token_dropout(inputs))
-        if self.args.mixup:
-            inputs = with_mixed_images(inputs, self.args.mixup, self.model.config.num_labels)
-        inputs = with_own_predictions(model, inputs, gold_probability(self.args, self.state.global_step))
-        if self.teachers is not None:
-            loss = distillation_loss(model, inputs, self.teachers, items)
-        else:
-            loss = training_loss(
-                model,
-                inputs,
-                label_smoothing=self.args.label_smoothing_factor,
-                r_drop=self.args.r_drop,
-                guided_attention=self.args.guided_attention,
-                guided_attention_sigma=self.args.guided_attention_sigma,
-                lm_loss_weight=self.args.lm_loss_weight,
-                items=items,
-                second_items=self.second_items,
-            )
-        return loss * self._scale()
-
-    def _token_dropout(self, inputs: dict[str, Any]) -> float | torch.Tensor:
-        """Return the probability of hiding a token; a student's texts have different ones, with the same mean."""
-        rate = self.args.token_dropout
-        if self.teachers is None or not rate:
-            return rate
-        mask = inputs["attention_mask"]
-        return 2 * rate * torch.rand(len(mask), 1, device=mask.device)
+        hidden: Any = args.token_dropout
+        if self.teachers is not None and hidden:  # a student's texts have different rates, with the same mean
+            mask = inputs["attention_mask"]
+            hidden = 2 * hidden * torch.rand(len(mask), 1, device=mask.device)
+        inputs = with_hidden_tokens(inputs, hidden)
+        if args.mixup:
+            inputs = with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
+        inputs = scheduled_sampling_inputs(model, inputs, gold_probability(args, self.state.global_step))
+        terms = loss_terms(args) if self.teachers is None else [Distillation(self.teachers)]
+        return training_loss(model, inputs, terms, items=items, second_items=self.second_items) * self._scale()
 
     def _scale(self) -> int:
         """Return what a loss is multiplied by: of how many parts of the sum torch takes the mean.
@@ -235,28 +282,12 @@ class RunTrainer(
             return 1
         return self.accelerator.num_processes // self.get_tp_size() if self.args.n_gpu <= 1 else self.args.n_gpu
 
-    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        collator = self.data_collator
-        with collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext():
-            return super().evaluation_loop(*arguments, **keywords)
-
-    # -------------------------------------------------------------------------------------------------------- others
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # A saved model has each shared tensor once, under one of its names: the others are not missing.
-        model: Any = self.model
-        tied = model.all_tied_weights_keys
-        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result)
-
-    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
-        """Leave the card alone: the run has written one that says more."""
-
 
 class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
     """`Seq2SeqTrainer` with the same, which scores translations against the targets as they stand in the data."""
 
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
-        # Seq2SeqTrainer's own choice keeps the rows that accelerate repeats to give each process as many
+        # Seq2SeqTrainer's choice keeps the rows that accelerate repeats to give each process as many
         self.gather_function = self.accelerator.gather_for_metrics
         compute: Any = self.compute_metrics
         rows = self.evaluated
@@ -278,13 +309,3 @@ class TranslationTrainer(RunTrainer, Seq2SeqTrainer):
         batches = range(0, len(written), size)  # a batch takes as long as its longest row
         steps = [sum(lengths[start : start + size].max() for start in batches) for lengths in (written, wanted)]
         return float(max(1.0, wanted.sum() / max(1, written.sum()), steps[1] / max(1, steps[0])))
-
-
-class _SetEpoch(TrainerCallback):
-    """Tells a trainer which epoch begins."""
-
-    def __init__(self, trainer: RunTrainer):
-        self.trainer = trainer
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.trainer.set_epoch(int(state.epoch or 0))

@@ -11,7 +11,7 @@ from modeling.toys import plain_flex_attention, position_choices, relative_error
 
 from vanillaformer.data.preprocessing.collators import PackedCollator, PackedMasking
 from vanillaformer.data.preprocessing.packing import check_attention, pack, packed_rows
-from vanillaformer.training.trainer.losses import with_own_predictions
+from vanillaformer.training.trainer.losses import scheduled_sampling_inputs
 
 TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]
 
@@ -225,7 +225,7 @@ def test_own_predictions_are_each_texts_own(decoder_tokenizer):
     """Scheduled sampling: what is fed in place of the gold tokens comes from the text alone."""
     model = toy("decoder", position_embedding_type="learned")
     batch, texts = packed_batch(decoder_tokenizer)
-    fed = with_own_predictions(model, batch, gold=0.0)["input_ids"]
+    fed = scheduled_sampling_inputs(model, batch, gold=0.0)["input_ids"]
     for row, own in enumerate(texts):
         alone = []
         for text in own:

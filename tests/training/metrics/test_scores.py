@@ -23,7 +23,8 @@ from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_bett
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
-from vanillaformer.training.trainer.guards import EarlyStopping, GuardedTrainer
+from vanillaformer.training.trainer.guards import EarlyStopping
+from vanillaformer.training.trainer.saving import SavingTrainer
 
 JOBS = ("translation", "causal", "masked", "mlm+nsp", "classification")
 RANKED = [(job, name) for job in JOBS for name in ranking_names(job)]
@@ -38,7 +39,7 @@ def settings(job: str, **fields: Any) -> Any:
     return LanguageModelTrainingArguments(use_cpu=True, objective=job, **fields)
 
 
-class Evaluated(GuardedTrainer):
+class Evaluated(SavingTrainer):
     """The Trainer's own steps from an evaluation to a checkpoint, with scores that are given."""
 
     def __init__(self, args: Any, scores: list[dict[str, float]], folder: Path):

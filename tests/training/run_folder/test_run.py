@@ -87,7 +87,7 @@ def test_unfinished_run_with_other_training_settings_says_so(tmp_path: Path, cap
     run(tmp_path).write()
     checkpoint(tmp_path, 5)
     assert open_folder(run(tmp_path, steps=7)).checkpoint is not None
-    assert "Going on with changed settings: max_steps: 10 there, 7 now" in capsys.readouterr().out
+    assert "Resuming with changed settings: max_steps: 10 there, 7 now" in capsys.readouterr().out
 
 
 def test_unfinished_run_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -110,17 +110,17 @@ def test_run_of_an_earlier_version_is_continued_with_the_defaults_of_newer_setti
         open_folder(newer)
     run(tmp_path).write()
     assert open_folder(newer).checkpoint == tmp_path / "checkpoint-5"
-    assert "Going on with changed settings: ema_decay: 0.0 there, 0.9 now." in capsys.readouterr().out
+    assert "Resuming with changed settings: ema_decay: 0.0 there, 0.9 now." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"max_steps": 4}, "--max_steps 4: the run in .* has come to 5 already"),
+        ({"max_steps": 4}, "--max_steps 4: the run in .* has reached 5 already"),
         ({"max_steps": 6}, None),
-        ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has come to 2.5 already"),
+        ({"max_steps": -1, "num_train_epochs": 1.0}, "--num_train_epochs 1.0: the run in .* has reached 2.5 already"),
         ({"max_steps": -1, "num_train_epochs": 3.0}, None),
-        ({"max_steps": -1, "max_time": 60.0}, "--max_time 60.0: the run in .* has come to 65 already"),
+        ({"max_steps": -1, "max_time": 60.0}, "--max_time 60.0: the run in .* has reached 65 already"),
         ({"max_steps": -1, "max_time": 90.0}, None),
     ],
 )
@@ -154,7 +154,7 @@ def test_changed_data(finished: bool, tmp_path: Path) -> None:
     for data, new in ((PRINTS, False), (PRINTS | {"test": {"rows": 6, "hash": "other"}}, finished)):
         entry = open_folder(run(tmp_path))
         entry.check_data(data)
-        assert (entry.new_test, entry.data) == (new, data)
+        assert (entry.needs_test, entry.data) == (new, data)
     made.data = {}  # as an earlier version has left it
     made.write()
     entry = open_folder(run(tmp_path))
@@ -187,7 +187,7 @@ def test_a_finished_run_of_which_a_part_failed_is_made_again_with_the_same_setti
     entry = open_folder(run(tmp_path))
     assert (entry.finished, entry.checkpoint, entry.failed) == (False, last, [])
     assert capsys.readouterr().out == "Made again, because it failed: README.md.\n"
-    assert open_folder(run(tmp_path, steps=20)).longer
+    assert open_folder(run(tmp_path, steps=20)).is_extension
     other = run(tmp_path)
     other.settings["training"]["seed"] = 2
     with pytest.raises(ValueError, match=r"holds a finished run with other settings \(seed: 1 there, 2 now\)"):
@@ -211,9 +211,9 @@ def test_chosen_checkpoint(tmp_path: Path) -> None:
 def test_overwrite(tmp_path: Path) -> None:
     finish(run(tmp_path))
     entry = open_folder(run(tmp_path, preset="gpt2"), overwrite=True)
-    assert (entry.finished, entry.replaces, entry.checkpoint) == (False, True, None)
+    assert (entry.finished, entry.overwrites, entry.checkpoint) == (False, True, None)
     assert json.loads((tmp_path / RECORD).read_text())["finished"]
-    assert not open_folder(run(tmp_path / "new"), overwrite=True).replaces
+    assert not open_folder(run(tmp_path / "new"), overwrite=True).overwrites
 
 
 @pytest.mark.parametrize("progress", ["none", "unfinished checkpoint", "checkpoint", "finished"])

@@ -81,7 +81,7 @@ def test_adapters_of_a_layer_that_is_not_there(model) -> None:
     ("fields", "message"),
     [
         ({"lora_rank": -1}, "--lora_rank -1: it must be 0 or more"),
-        ({"lora_rank": 2, "lora_dropout": 1.0}, "--lora_dropout 1.0: it must be 0 or more and less than 1"),
+        ({"lora_rank": 2, "lora_dropout": 1.0}, "--lora_dropout 1.0: it must be at least 0 and less than 1"),
         ({"lora_alpha": 8}, "--lora_alpha 8 needs a --lora_rank"),
         ({"lora_targets": ["k_proj"]}, r"--lora_targets \['k_proj'\] needs a --lora_rank"),
         ({"lora_rank": 2, "lora_alpha": 0}, "needs a --lora_alpha above 0"),

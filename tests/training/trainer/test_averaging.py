@@ -130,7 +130,7 @@ def test_moving_average_by_hand(warmup: bool, decays: list[float]) -> None:
 
 
 def test_settings_of_the_moving_average() -> None:
-    with pytest.raises(ValueError, match=r"--ema_decay 1.0: it must be 0 or more and less than 1"):
+    with pytest.raises(ValueError, match=r"--ema_decay 1.0: it must be at least 0 and less than 1"):
         ClassifierTrainingArguments(use_cpu=True, ema_decay=1.0)
     with pytest.raises(ValueError, match=r"--ema_decay 0.9 and --average_checkpoints 2: give one of them"):
         ClassifierTrainingArguments(use_cpu=True, ema_decay=0.9, average_checkpoints=2)

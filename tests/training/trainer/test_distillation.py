@@ -8,7 +8,8 @@ from torch.distributions import Categorical, kl_divergence
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.distillation import Teachers, distillation_loss, teacher_arguments
+from vanillaformer.training.trainer.distillation import Distillation, Teachers, teacher_arguments
+from vanillaformer.training.trainer.losses import training_loss
 
 EARLIER = [{"tokens": 90, "flops": 900}] * 3
 """What three teachers have consumed."""
@@ -26,14 +27,14 @@ def test_a_student_learns_the_mean_of_the_probabilities() -> None:
     mean = (models[0](**inputs).logits.softmax(-1) + models[1](**inputs).logits.softmax(-1)) / 2
     torch.testing.assert_close(teachers.probabilities({**inputs, "labels": torch.zeros(4)}), mean)
     p, q = Categorical(probs=mean), Categorical(logits=student(**inputs).logits)
-    loss = distillation_loss(student, inputs, teachers, items=8)
+    loss = training_loss(student, inputs, [Distillation(teachers)], items=8)
     torch.testing.assert_close(loss, (kl_divergence(p, q) + p.entropy()).sum() / 8)
     loss.backward()
     assert all(parameter.grad is None for model in models for parameter in model.parameters())
     alone = Teachers([student], torch.device("cpu"))
     student.zero_grad()
     student.requires_grad_(True)
-    distillation_loss(student, inputs, alone, items=4).backward()
+    training_loss(student, inputs, [Distillation(alone)], items=4).backward()
     grads = [value.grad for value in student.parameters() if value.grad is not None]
     assert max(float(grad.abs().max()) for grad in grads) < 1e-6  # it agrees with itself
 
@@ -66,5 +67,5 @@ def test_teachers_have_half_of_the_length(options, expected, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("number", [-1, 1])
 def test_an_ensemble_has_two_models_at_least(number) -> None:
-    with pytest.raises(ValueError, match=f"--ensemble {number}: it must be 0 or at least 2"):
+    with pytest.raises(ValueError, match=f"--ensemble {number}: it must be 0 or "):
         ClassifierTrainingArguments(ensemble=number)

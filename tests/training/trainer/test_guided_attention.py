@@ -10,8 +10,16 @@ from modeling.toys import toy
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training.report.card.citations import techniques
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
-from vanillaformer.training.trainer.guided_attention import attend_eagerly, guided_attention_loss
-from vanillaformer.training.trainer.losses import GuidedAttentionArguments, training_loss
+from vanillaformer.training.trainer.losses import (
+    CrossEntropy,
+    GuidedAttention,
+    GuidedAttentionArguments,
+    RDrop,
+    attend_eagerly,
+    guided_attention_loss,
+    loss_terms,
+    training_loss,
+)
 from vanillaformer.training.trainer.trainer import TranslationTrainer
 
 SOURCES, TARGETS = (4, 6, 1), (5, 2, 3)  # lengths of three sentences
@@ -40,9 +48,8 @@ def attending_toy(**fields: Any) -> VanillaEncoderDecoderForConditionalGeneratio
     return model
 
 
-def loss_of(model: Any, inputs: dict[str, torch.Tensor], guided_attention: float, items: int, **options: Any) -> Any:
-    guidance = {"guided_attention": guided_attention, "guided_attention_sigma": SIGMA}
-    return training_loss(model, inputs, label_smoothing=0.1, items=items, **{"r_drop": 0.0, **guidance, **options})
+def loss_of(model: Any, inputs: dict[str, torch.Tensor], items: int, *more: Any) -> Any:
+    return training_loss(model, inputs, [CrossEntropy(0.1), GuidedAttention(3.0, SIGMA), *more], items=items)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -74,23 +81,23 @@ def test_the_gradient_of_one_sentence_is_the_weight_of_each_place():
 
 def test_the_loss_of_a_padded_batch_is_that_of_its_sentences():
     model, inputs, items = attending_toy(), batch(), sum(TARGETS)
-    together = loss_of(model, inputs, 3.0, items)
-    assert together > loss_of(model, inputs, 0.0, items)
+    together = loss_of(model, inputs, items)
+    assert together > training_loss(model, inputs, [CrossEntropy(0.1)], items=items)
     alone = 0.0
     for row, (size, length) in enumerate(zip(TARGETS, SOURCES)):
         ends = {"input_ids": length, "attention_mask": length, "decoder_input_ids": size, "labels": size}
-        alone += loss_of(model, {name: inputs[name][row : row + 1, :end] for name, end in ends.items()}, 3.0, items)
+        alone += loss_of(model, {name: inputs[name][row : row + 1, :end] for name, end in ends.items()}, items)
     torch.testing.assert_close(together, alone)
-    torch.testing.assert_close(loss_of(model, inputs, 3.0, items, r_drop=1.0), together)  # two equal passes
+    torch.testing.assert_close(loss_of(model, inputs, items, RDrop(1.0)), together)  # two equal passes
 
 
-def test_without_weight_the_loss_is_bit_equal_and_no_attention_is_recorded():
-    model, inputs, seen = toy("encoder_decoder"), batch(), []
-    handle = model.register_forward_hook(lambda *call: seen.append(call[2]), with_kwargs=True)
-    loss = loss_of(model, inputs, 0.0, 10)
-    handle.remove()
-    assert torch.equal(loss, training_loss(model, inputs, label_smoothing=0.1, r_drop=0.0, items=10))
-    assert "output_attentions" not in seen[0]
+def test_attention_is_recorded_for_the_penalty_only(tmp_path):
+    args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True)
+    model, inputs, seen = attending_toy(), batch(), []
+    model.register_forward_hook(lambda *call: seen.append(call[2].get("output_attentions")), with_kwargs=True)
+    for args.guided_attention in (0.0, 1.0):
+        training_loss(model, inputs, loss_terms(args), items=10)
+    assert seen == [None, True]
 
 
 def test_a_program_attends_eagerly_and_says_what_that_costs(capsys):
@@ -110,7 +117,7 @@ def test_training_a_translator_adds_the_penalty_and_evaluating_it_does_not(tmp_p
     args = TranslationTrainingArguments(output_dir=str(tmp_path), use_cpu=True, eval_strategy="no", **guidance)
     model, inputs, items = attending_toy(), batch(), sum(TARGETS)
     trainer = TranslationTrainer(model=model, args=args)
-    expected = training_loss(model, inputs, label_smoothing=0.0, r_drop=0.0, items=items, **guidance)
+    expected = training_loss(model, inputs, [CrossEntropy(), GuidedAttention(2.0, SIGMA)], items=items)
     plain = trainer.compute_loss(model.eval(), inputs, num_items_in_batch=items)
     found = trainer.compute_loss(model.train(), inputs, num_items_in_batch=items)
     assert torch.equal(found, expected)

@@ -10,16 +10,19 @@ from transformers.trainer_pt_utils import LabelSmoother
 
 from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification
 from vanillaformer.training.trainer.losses import (
+    CrossEntropy,
     LossArguments,
+    NextTokens,
+    RDrop,
     ScheduledSamplingArguments,
     TokenDropoutArguments,
     check_language_model_loss,
     gold_probability,
+    scheduled_sampling_inputs,
     symmetric_divergence,
     training_loss,
     with_hidden_tokens,
     with_mixed_images,
-    with_own_predictions,
 )
 
 KINDS = ["encoder_decoder", "decoder", "encoder"]
@@ -60,7 +63,7 @@ def assert_near(first: Any, second: Any) -> None:
 def test_loss_and_gradients_are_those_of_transformers_label_smoother(kind, epsilon) -> None:
     model, inputs = toy(kind), batch(kind)
     items = 2 * count(inputs, kind)  # as if another batch of the step had as many
-    own = training_loss(model, inputs, label_smoothing=epsilon, r_drop=0.0, items=torch.tensor(items))
+    own = training_loss(model, inputs, [CrossEntropy(epsilon)], items=torch.tensor(items))
     own.backward()
     found = gradients(model)
     outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
@@ -95,16 +98,14 @@ def test_accumulated_classifier_losses_are_that_of_the_large_batch() -> None:
             super().__init__()
             self.layer = nn.Linear(4, 3)
 
-        def forward(self, states: torch.Tensor, output_hidden_states: bool) -> dict[str, torch.Tensor]:
+        def forward(self, states: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"logits": self.layer(states)}
 
     torch.manual_seed(0)
     model, states, labels = Classifier(), torch.randn(7, 4), torch.tensor([0, 1, 2, 0, 1, 2, 2])
     parts = [slice(0, 5), slice(5, 7)]  # of different sizes
     total = sum(
-        training_loss(
-            model, {"states": states[part], "labels": labels[part]}, label_smoothing=0.1, r_drop=0.0, items=7
-        )
+        training_loss(model, {"states": states[part], "labels": labels[part]}, [CrossEntropy(0.1)], items=7)
         for part in parts
     )
     expected = nn.CrossEntropyLoss(label_smoothing=0.1)(model.layer(states), labels)
@@ -117,10 +118,10 @@ def test_accumulated_losses_of_tokens_and_pairs_of_a_native_model_are_that_of_th
     model = BertForPreTraining(BertConfig(vocab_size=20, **sizes)).eval()
     inputs = batch("encoder") | {"next_sentence_label": torch.tensor([0, 1, 1])}
     inputs["labels"] = inputs["input_ids"].masked_fill(torch.arange(9) >= torch.tensor([[1], [3], [6]]), -100)
-    options = {"label_smoothing": 0.1, "r_drop": 0.0, "items": 10, "second_items": torch.tensor(3)}
+    options: dict[str, Any] = {"terms": [CrossEntropy(0.1)], "items": 10, "second_items": torch.tensor(3)}
     parts = [{name: value[rows] for name, value in inputs.items()} for rows in (slice(1), slice(1, 3))]
-    found = [training_loss(model, part, **options) for part in parts]  # type: ignore[arg-type]
-    assert_near(sum(found), training_loss(model, inputs, **options))  # type: ignore[arg-type]
+    found = [training_loss(model, part, **options) for part in parts]
+    assert_near(sum(found), training_loss(model, inputs, **options))
 
 
 def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> None:
@@ -134,13 +135,11 @@ def test_language_model_loss_of_a_classifier_is_that_of_the_language_model() -> 
         training_loss(
             classifier,
             {**texts, "labels": labels},
-            label_smoothing=0.0,
-            r_drop=0.0,
+            [CrossEntropy(), *terms],
             items=6,
             second_items=2 * inputs["attention_mask"][:, 1:].sum(),
-            lm_loss_weight=weight,
         )
-        for weight in (0.0, 0.5)
+        for terms in ([], [NextTokens(0.5)])
     ]
     assert_near(losses[1] - losses[0], 0.5 * language_model(**inputs).loss / 2)  # half of the step's tokens
     assert_near(losses[0], classifier(**texts, labels=labels).loss / 2)
@@ -188,7 +187,7 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
     model.train()
     items, seen = count(inputs, kind), []
     handle = model.lm_head.register_forward_hook(lambda module, arguments, output: seen.append(output))
-    loss = training_loss(model, inputs, label_smoothing=0.0, r_drop=3.0, items=items)
+    loss = training_loss(model, inputs, [CrossEntropy(), RDrop(3.0)], items=items)
     handle.remove()
     first, second = model.logits_transform(seen[0]).chunk(2)
     assert not torch.allclose(first, second)  # dropout differs
@@ -206,8 +205,8 @@ def test_r_drop_is_the_formula_of_the_paper_on_two_passes(kind) -> None:
 def test_without_dropout_r_drop_is_the_plain_loss(kind) -> None:
     model, inputs = toy(kind), batch(kind)
     losses = [
-        training_loss(model, inputs, label_smoothing=0.1, r_drop=alpha, items=count(inputs, kind))
-        for alpha in (0.0, 5.0)
+        training_loss(model, inputs, [CrossEntropy(0.1), *terms], items=count(inputs, kind))
+        for terms in ([], [RDrop(5.0)])
     ]
     assert_near(losses[1], losses[0])
 
@@ -232,8 +231,8 @@ def test_gold_probability_falls_as_in_the_paper() -> None:
 def test_own_predictions_take_the_places_of_gold_tokens(kind) -> None:
     model, inputs = toy(kind), batch(kind)
     name = "decoder_input_ids" if kind == "encoder_decoder" else "input_ids"
-    assert with_own_predictions(model, inputs, 1.0) is inputs
-    mixed = with_own_predictions(model, inputs, 0.0)[name]
+    assert scheduled_sampling_inputs(model, inputs, 1.0) is inputs
+    mixed = scheduled_sampling_inputs(model, inputs, 0.0)[name]
     with torch.no_grad():
         predicted = model(**{key: value for key, value in inputs.items() if key != "labels"}).logits.argmax(-1)
     scored = inputs["labels"][:, :-1] != -100 if kind == "encoder_decoder" else inputs["labels"][:, 1:] != -100
@@ -245,9 +244,9 @@ def test_own_predictions_take_the_places_of_gold_tokens(kind) -> None:
 
 def test_share_of_own_predictions_is_the_probability() -> None:
     model, inputs = toy("decoder"), batch("decoder", rows=64, length=16)
-    everything = with_own_predictions(model, inputs, 0.0)["input_ids"]
+    everything = scheduled_sampling_inputs(model, inputs, 0.0)["input_ids"]
     torch.manual_seed(0)
-    mixed = with_own_predictions(model, inputs, 0.7)["input_ids"]
+    mixed = scheduled_sampling_inputs(model, inputs, 0.7)["input_ids"]
     differing = everything != inputs["input_ids"]
     own = (mixed == everything) & differing
     assert own.sum() / differing.sum() == pytest.approx(0.3, abs=0.06)
@@ -261,7 +260,7 @@ def test_share_of_own_predictions_is_the_probability() -> None:
         (
             ScheduledSamplingArguments,
             {"scheduled_sampling": "linear"},
-            "--scheduled_sampling_k 0.0: linear needs a number of steps",
+            "--scheduled_sampling_k 0.0: it must be a number of steps",
         ),
         (
             ScheduledSamplingArguments,
@@ -306,14 +305,9 @@ def test_the_loss_of_certain_labels_is_that_of_classes() -> None:
         def forward(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"logits": self.layer(pixel_values.flatten(1))}
 
-    class Hard(Linear):
-        def forward(self, pixel_values: torch.Tensor, output_hidden_states: bool) -> dict[str, torch.Tensor]:
-            return super().forward(pixel_values)
-
-    hard, soft = Hard(), Linear()
-    soft.load_state_dict(hard.state_dict())
-    images, labels = torch.randn(8, 3, 2, 2), torch.arange(8) % 5
-    options: dict[str, Any] = {"label_smoothing": 0.1, "r_drop": 0.0, "items": 16}
-    one = training_loss(hard, {"pixel_values": images, "labels": labels}, **options)
-    certain = nn.functional.one_hot(labels, 5).float()
-    assert_near(one, training_loss(soft, {"pixel_values": images, "labels": certain}, **options))
+    model, images, labels = Linear(), torch.randn(8, 3, 2, 2), torch.arange(8) % 5
+    losses = [
+        training_loss(model, {"pixel_values": images, "labels": targets}, [CrossEntropy(0.1)], items=16)
+        for targets in (labels, nn.functional.one_hot(labels, 5).float())
+    ]
+    assert_near(*losses)

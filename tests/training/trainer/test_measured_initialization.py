@@ -11,7 +11,7 @@ from vanillaformer.training.models import build_model
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
-from vanillaformer.training.trainer.measured_initialization import first_batches, measure_new_model
+from vanillaformer.training.trainer.adaptation import first_batches, measure_new_model
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 SMALL = ["hidden_size=16", "num_hidden_layers=2", "num_attention_heads=2", "dropout=0.1"]

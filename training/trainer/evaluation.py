@@ -1,0 +1,152 @@
+"""Evaluation on held-out data: every row once, and a loss that is the mean over all targets, however batched."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from zlib import crc32
+
+import torch
+from datasets import Dataset
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers.trainer_utils import PredictionOutput
+
+from vanillaformer.data.preprocessing.batching import evaluation_order
+from vanillaformer.data.preprocessing.collators import EpochCollator
+from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.targets import PAIRS, count_targets, targets_name
+from vanillaformer.modeling.heads import IGNORE_INDEX
+
+from .saving import SavingTrainer
+
+
+class EvaluatingTrainer(SavingTrainer):
+    """A `Trainer` whose held-out loss is `Σ CE / N` over all N targets, and which scores the same weights once.
+
+    A model with two losses, of tokens and of pairs of segments, has the sum of their means. Trainer's own loss gives
+    each row the mean of its batch, so that a token of a batch of short rows counts more than one among long rows, and
+    the loss changes with the order of the rows, the size of a batch and the processes. Without any target there is no
+    loss among the metrics.
+    """
+
+    evaluated: Any = None  # the rows that are scored now, or were last
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self.scores: dict[int, tuple[int | None, Any]] = {}  # by step: the weights' checksum, and their scores
+        super().__init__(*arguments, **keywords)
+
+    # ------------------------------------------------------------------------------------------------------- the rows
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
+        with self._all_rows():
+            return super().get_eval_dataloader(in_evaluation_order(self.evaluated))
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        self.evaluated = test_dataset
+        with self._all_rows():
+            return super().get_test_dataloader(in_evaluation_order(test_dataset))
+
+    @contextlib.contextmanager
+    def _all_rows(self) -> Iterator[None]:
+        """Keep options that are for training from leaving rows out of a score, or from scoring those scored before."""
+        changed: dict[str, Any] = dict.fromkeys(("dataloader_drop_last", "dataloader_persistent_workers"), False)
+        changed["train_sampling_strategy"] = "sequential"
+        given = {name: getattr(self.args, name) for name in changed}
+        vars(self.args).update(changed)
+        try:
+            yield
+        finally:
+            vars(self.args).update(given)
+
+    # ------------------------------------------------------------------------------------------------------- the loss
+    def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
+        self._sums: list[torch.Tensor] = []  # of the losses and of the targets, a row for each part of the loss
+        collator = self.data_collator
+        fixed = collator.evaluation() if isinstance(collator, EpochCollator) else contextlib.nullcontext()
+        with fixed, self.average.exchanged():
+            output: Any = super().evaluation_loop(*arguments, **keywords)
+            weights = checksum(self.model) if self.is_in_train and self.evaluated is self.eval_dataset else None
+        name = f"{keywords.get('metric_key_prefix', 'eval')}_loss"
+        if self._sums:
+            totals, targets = torch.stack(self._sums).sum(dim=0).unbind(dim=1)
+            output.metrics[name] = (totals[targets > 0] / targets[targets > 0]).sum().item()
+            if not targets.any():  # the mean over no target is not a number
+                del output.metrics[name]
+        if weights is not None:
+            best = self.state.best_global_step
+            self.scores = {step: found for step, found in self.scores.items() if step == best}
+            self.scores[self.state.global_step] = weights, output
+        return output
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, *arguments: Any, **keywords: Any
+    ) -> Any:
+        name = targets_name(inputs)
+        if name is None or inputs[name].is_floating_point():
+            return super().prediction_step(model, inputs, prediction_loss_only, *arguments, **keywords)
+        names = [each for each in (name, PAIRS) if each in inputs]
+        scored = {**inputs, **{each: self._without_repeated(inputs[each]) for each in names}}
+        loss_only = prediction_loss_only and PAIRS not in inputs
+        result: Any = super().prediction_step(model, scored, loss_only, *arguments, **keywords)
+        if result[0] is None:
+            return result
+        loss, parts = result[0].float(), []
+        if PAIRS in inputs:  # the loss is the sum of two means
+            pairs = scored[PAIRS].view(-1)
+            mean = nn.functional.cross_entropy(result[1][1].float(), pairs)
+            loss, parts = loss - mean, [(mean, (pairs != IGNORE_INDEX).sum())]
+        self._add((loss, count_targets(self.model, scored[name]).to(loss.device)), *parts)
+        return (result[0], None, None) if prediction_loss_only else result
+
+    def _without_repeated(self, labels: torch.Tensor) -> torch.Tensor:
+        """Return labels (B, ...) without those of rows that accelerate repeats, so that all processes have as many."""
+        real = self.accelerator.gradient_state.remainder  # rows in the last batch of all processes
+        if not self.accelerator.gradient_state.end_of_dataloader or real <= 0:
+            return labels
+        rows = torch.arange(len(labels), device=labels.device) + self.accelerator.process_index * len(labels)
+        repeated = (rows >= real).view(-1, *[1] * (labels.ndim - 1))
+        return labels.masked_fill(repeated, False if labels.dtype == torch.bool else IGNORE_INDEX)
+
+    def _add(self, *parts: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Add the sums of a batch, all processes' together: for each part of its loss the mean and the targets."""
+        means, counts = (
+            torch.stack([each.detach().to(parts[0][0].device) for each in column]) for column in zip(*parts)
+        )
+        totals = torch.where(counts > 0, means * counts, 0.0)  # the mean of none is nan
+        sums: Any = self.accelerator.gather(torch.stack([totals, counts.float()], dim=1)[None])
+        self._sums.append(sums.sum(dim=0).double().cpu())
+
+    # ------------------------------------------------------------------------------------------- scores that are known
+    def predict(self, test_dataset: Any, *arguments: Any, **keywords: Any) -> PredictionOutput:
+        """Return predictions and scores as `Trainer` does; of the validation data maybe those found in training."""
+        prefix = keywords.get("metric_key_prefix", "test")
+        known = self.scored(test_dataset) if prefix == "eval" and not self.args.prediction_loss_only else None
+        return super().predict(test_dataset, *arguments, **keywords) if known is None else known
+
+    def scored(self, rows: Any) -> PredictionOutput | None:
+        """Return the scores of the present weights on these rows, if training has found them."""
+        if rows is not self.eval_dataset or self.args.bf16_full_eval or self.args.fp16_full_eval:
+            return None
+        weights = checksum(self.model)
+        output = next((found for known, found in self.scores.values() if known == weights is not None), None)
+        if output is None:
+            return None
+        return PredictionOutput(output.predictions, output.label_ids, {**output.metrics, "epoch": self.state.epoch})
+
+
+def in_evaluation_order(rows: Any) -> Any:
+    """Return held-out rows in the order in which they are scored, without raw texts."""
+    if not isinstance(rows, Dataset):
+        return rows
+    texts = [name for name in RAW_TEXTS if name in rows.column_names]
+    return rows.remove_columns(texts).select(evaluation_order(rows), keep_in_memory=True)
+
+
+def checksum(model: torch.nn.Module) -> int | None:
+    """Return a checksum of a model's weights; None if they are distributed over processes."""
+    found = 0
+    for value in model.state_dict().values():
+        if hasattr(value, "full_tensor"):  # of which a process has a part
+            return None
+        found = crc32(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy(), found)
+    return found

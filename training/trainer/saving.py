@@ -1,0 +1,257 @@
+"""Saved checkpoints and models: whole or not at all, from one process or divided ones, kept, ranked and pushed."""
+
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import DistributedType
+from safetensors import SafetensorError
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpoints
+from transformers.training_args import ParallelMode
+
+from vanillaformer.console.reporting import report
+from vanillaformer.hub.pushing import Pushed, api_for, check_name, claim, push_folder
+from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
+
+from ..metrics.scores import SCORES, evaluations, is_better
+from ..run_folder.checkpoints import EXTRA, extra_checkpoints, is_complete, resume_point
+from ..run_folder.files import flush_all, written_aside
+from .averaging import MovingAverage
+
+INTERVALS = ("logging_steps", "eval_steps", "save_steps")
+OFF = ("", "false", "none", "no")
+
+
+# ------------------------------------------------------------------------------------ models divided among processes
+class ShardingArguments:
+    """Rules of transformers' `--fsdp`, `--fsdp_config` and `--deepspeed`."""
+
+    def check(self: Any) -> None:
+        """Raise ValueError for settings that cannot work."""
+        if isinstance(self.fsdp, str) and self.fsdp.lower() in ("true", *OFF):  # as a settings file says it
+            given: Any = self
+            given.fsdp = None if self.fsdp.lower() in OFF else True
+        if self.fsdp and "SHARDED" in str(_content(self.fsdp_config).get("state_dict_type", "")):
+            raise ValueError("--fsdp_config state_dict_type SHARDED_STATE_DICT: models are saved as FULL_STATE_DICT")
+        if self.deepspeed and (
+            self.optim == "muon" or self.nan_loss == "skip"
+        ):  # it cuts matrices up, and steps first
+            option = "optim muon" if self.optim == "muon" else "nan_loss skip"
+            raise ValueError(f"--{option} does not go together with --deepspeed")
+        if self.deepspeed and find_spec("deepspeed") is None:
+            raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
+
+    def check_processes(self: Any) -> None:
+        """Raise ValueError where FSDP would not divide anything."""
+        if not self.fsdp:
+            return
+        if self.parallel_mode != ParallelMode.DISTRIBUTED:
+            raise ValueError(
+                "--fsdp divides the model among processes, and there is one: torchrun --nproc_per_node 2 ..."
+            )
+        if self.distributed_state.distributed_type == DistributedType.MULTI_CPU:
+            raise ValueError("--fsdp needs an accelerator for every process: accelerate ignores it on CPUs")
+
+
+def _content(config: Any) -> dict[str, Any]:
+    """Return the content of `--fsdp_config`: a dictionary, its JSON, or a file of it."""
+    if config is None or isinstance(config, dict):
+        return config or {}
+    try:
+        content = json.loads(config if config.lstrip().startswith("{") else Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--fsdp_config {config} cannot be read as JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"--fsdp_config {config} must hold an object, not a {type(content).__name__}")
+    return content
+
+
+@contextmanager
+def _embeddings_in_root(model: Any) -> Iterator[None]:
+    """Hide the embeddings from accelerate while this lasts.
+
+    It would wrap those of the encoder and the output layer, but not those of the decoder, which are tied to either;
+    unknown ones stay in the group of the whole model, where one weight may have many names.
+    """
+    names = ("get_input_embeddings", "get_output_embeddings")
+    for name in names:
+        setattr(model, name, lambda: None)
+    try:
+        yield
+    finally:
+        for name in names:
+            delattr(model, name)
+
+
+# ----------------------------------------------------------------------------------------------------- safe writing
+def make_writable(folder: Path) -> None:
+    """Make a run's folder if need be; raise ValueError if it cannot be made or written to."""
+    probe = folder / ".writable"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_text("probe")
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"--output_dir {folder} cannot be written to ({error})") from error
+
+
+@contextmanager
+def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
+    """Turn an error of writing into one that names the content and the last checkpoint.
+
+    Raises:
+        OSError: Writing failed; an unfinished checkpoint is deleted, for it takes room.
+    """
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:  # of Python, torch and safetensors
+        checkpoint = folder.name.startswith("checkpoint-")
+        if checkpoint and not is_complete(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+        run = folder.parent if checkpoint else folder
+        raise OSError(
+            f"{content} could not be written to {folder} ({error}); {resume_point(run)}, "
+            "from which the same command resumes"
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------------------- pushing
+def check_pushing(training: Any) -> None:
+    """Make sure, before any work is done, that the model can be pushed; set `hub_model_id` to its whole name.
+
+    Raises:
+        HubError: There is no token, or one without the right to write; the name cannot be one, or is somebody else's.
+    """
+    repo = training.hub_model_id or Path(training.output_dir).resolve().name
+    check_name(repo)
+    training.hub_model_id = claim(api_for(training.hub_token), repo, training.hub_private_repo)
+    report(f"The model will be pushed to {training.hub_model_id}.")
+
+
+def push_run(training: Any) -> Pushed | None:
+    """Push the folder of a run whose right to do so has been checked; report how to do it again if that fails."""
+    folder, repo = Path(training.output_dir), training.hub_model_id
+    revision = ["--revision", training.hub_revision] if training.hub_revision else []
+    private = ["--private"] if training.hub_private_repo else []
+    again = shlex.join(["vanillaformer", "push", str(folder), str(repo), *revision, *private])
+    where = {"token": training.hub_token, "revision": training.hub_revision, "claimed": True}
+    try:
+        done = push_folder(folder, repo, message="Model save", **where)
+    except (ValueError, OSError) as error:
+        report(f"The model could not be pushed to {repo}: {error}\nIt is saved in {folder}; to push it: {again}")
+        return None
+    report(f"Pushed to {repo}: {done.url}")
+    return done
+
+
+class SavingTrainer(Trainer):
+    """A `Trainer` that saves whole models and checkpoints, of FSDP2 too, and pushes nothing while it trains."""
+
+    args: Any  # of the run, with the arguments of this package
+    model: Any
+    extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
+    target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
+    resumed_from: str | None = None  # the checkpoint
+
+    def __init__(self, *arguments: Any, **keywords: Any):
+        self.average = MovingAverage(self)
+        super().__init__(*arguments, **keywords)
+
+    def _prepare_for_training(self, *arguments: Any, **keywords: Any) -> Any:
+        if not self.is_fsdp_enabled:
+            return super()._prepare_for_training(*arguments, **keywords)
+        plugin = self.accelerator.state.fsdp_plugin
+        policy = plugin.mixed_precision_policy
+        if isinstance(policy, MixedPrecisionPolicy):  # accelerate's rounds losses and sums of gradients too
+            exact = replace(policy, reduce_dtype=torch.float32, output_dtype=torch.float32)
+            plugin.mixed_precision_policy = exact
+        with _embeddings_in_root(self.model) if self.model.config.is_encoder_decoder else nullcontext():
+            return super()._prepare_for_training(*arguments, **keywords)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Find out whether this evaluation is the best of those with a checkpoint; equal scores go by their losses."""
+        saved = (
+            self.control.should_save and not self.extra_checkpoint
+        ) or self.args.save_strategy == SaveStrategy.BEST
+        if self.args.metric_for_best_model is None or not saved:
+            return False
+        score, found = SCORES[self.args.metric_for_best_model], evaluations(self.state.log_history)
+        best = next((entry for entry in reversed(found) if entry["step"] == self.state.best_global_step), None)
+        if best is not None and not is_better(found[-1], best, score):
+            return False
+        self.state.best_metric = metrics.get(f"eval_{score.name}")
+        self.state.best_global_step = self.state.global_step
+        return True
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:  # gathered, so that tied weights are no longer one tensor
+            tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
+            state_dict = {name: value for name, value in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
+        if self.target_tokenizer is not None and self.args.should_save:
+            self.target_tokenizer.save_pretrained(Path(output_dir or self.args.output_dir, TARGET_SUBFOLDER))
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()  # a checkpoint is complete with the file that the first one writes next
+
+    def _save_checkpoint(self, *arguments: Any, **keywords: Any) -> None:
+        folder, step = Path(self.args.output_dir), self.state.global_step
+        checkpoint, limit = folder / f"checkpoint-{step}", self.args.save_total_limit
+        extra = extra_checkpoints(folder) | ({checkpoint} if self.extra_checkpoint else set())
+        with reporting_write_errors(checkpoint, f"the checkpoint of step {step:,}"), self.average.exchanged():
+            if self.extra_checkpoint and self.args.should_save:
+                checkpoint.mkdir(parents=True, exist_ok=True)
+                (checkpoint / EXTRA).touch()
+            if self.args.should_save:
+                self.average.save(checkpoint)  # first: a checkpoint is complete with its last file
+            self.args.save_total_limit = None  # older ones are deleted once this one is on the disk
+            intervals = {name: getattr(self.state, name) for name in INTERVALS}
+            vars(self.state).update(dict.fromkeys(INTERVALS))  # those of a resumed run follow from its options
+            try:
+                super()._save_checkpoint(*arguments, **keywords)
+            finally:
+                self.args.save_total_limit = limit
+                vars(self.state).update(intervals)
+            if self.args.should_save:
+                flush_all(checkpoint)
+        if self.args.should_save:
+            for path in extra - {checkpoint}:
+                shutil.rmtree(path, ignore_errors=True)
+            more = int(self.extra_checkpoint)
+            rotate_checkpoints(str(folder), limit and limit + more, self.state.best_model_checkpoint)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model with its tokenizers, as a whole; pushing is another step."""
+        if _internal_call:  # a part of a checkpoint
+            return super().save_model(output_dir, _internal_call=True)
+        folder = Path(output_dir or self.args.output_dir)
+        with reporting_write_errors(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
+            super().save_model(str(part), _internal_call=True)
+            self.accelerator.wait_for_everyone()
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        # A saved model has each shared tensor once, under one of its names: the others are not missing.
+        tied = self.model.all_tied_weights_keys
+        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
+        super()._issue_warnings_after_load(load_result)
+
+    def init_hf_repo(self, *arguments: Any, **keywords: Any) -> None:
+        """Have nothing pushed while the model is trained; `check_pushing` has made the repository."""
+        self.args.hub_strategy = HubStrategy.END
+
+    def push_to_hub(self, *arguments: Any, **keywords: Any) -> Any:
+        """Push the run's folder, in which the model has been saved, without files of this machine."""
+        return push_run(self.args) if self.is_world_process_zero() else None
+
+    def create_model_card(self, *arguments: Any, **keywords: Any) -> None:
+        """Do nothing: the run has written a card that says more."""
