@@ -1,4 +1,4 @@
-"""What a training program makes of a variant's options: errors, defaults that follow the data, tokenizers and rows."""
+"""The options of variants as their training program resolves them: errors, defaults, tokenizers, rows."""
 
 import hashlib
 import json
@@ -57,17 +57,17 @@ def checked(plan: Plan) -> dict[str, Arguments]:
     for name in dict.fromkeys((plan.baseline, *plan.variants)):
         for choice in plan.grid():
             tuned = ", ".join(f"{option}={value}" for option, value in choice.items())
-            where = f"variant {name}{f' with {tuned}' if tuned else ''}"
-            args = parsed(plan.program, plan.options(name, choice, plan.length, {"seed": plan.seeds[0]}), where)
+            label = f"variant {name}{f' with {tuned}' if tuned else ''}"
+            args = parsed(plan.program, plan.options(name, choice, plan.length, {"seed": plan.seeds[0]}), label)
             found.setdefault(name, args)
             if plan.budget == "steps" and getattr(args.training_args, "ensemble", None):
                 raise ValueError(
-                    f"{where}: ensemble: its models take steps besides; give a budget of tokens, flops or seconds"
+                    f"{label}: ensemble: its models take steps besides; give a budget of tokens, flops or seconds"
                 )
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
-                raise ValueError(f"{where}: model_name_or_path: a saved model has its size; `equal` is for new ones")
+                raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
             if args.tokenizer_args is not None:
-                tokenizers[where] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
+                tokenizers[label] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
     check_tokenizers(plan, tokenizers)
     return found
 

@@ -148,7 +148,7 @@ def divergence(history: Sequence[dict[str, Any]], baselines: dict[str, dict[str,
     """Return in words that a run diverged; nothing if it did not.
 
     Its training loss ends above its beginning by more than its noise, and its validation loss ends above that of the
-    best trivial prediction. The first alone is noise or a task that starts slowly, the second alone is overfitting.
+    best trivial prediction. Only the first is noise or a task that starts slowly, only the second is overfitting.
     """
     losses, held_out = (
         [value for _, value in curve(history, name) if math.isfinite(value)] for name in ("loss", "eval_loss")

@@ -48,7 +48,7 @@ class Test:
 
     @property
     def found(self) -> bool:
-        """Whether there is a difference."""
+        """Whether a difference is detected."""
         return self.p < 1 - CONFIDENCE
 
 

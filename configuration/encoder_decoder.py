@@ -147,7 +147,7 @@ class VanillaEncoderDecoderConfig(BlockConfig):
             )
 
     def validate_block_output_distribution(self) -> None:
-        """What is copied from the source means the same in the target."""
+        """Copied source tokens mean the same in the target."""
         if self.output_distribution == "pointer_generator" and not self.share_encoder_decoder_embeddings:
             raise ValueError(
                 "output_distribution='pointer_generator' copies source tokens into the target and needs one "

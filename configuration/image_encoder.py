@@ -247,7 +247,7 @@ class VanillaImageEncoderConfig(BlockConfig):
         name = "window_size" if self.window_size is not None else "depths" if self.num_stages > 1 else None
         if name is not None and self.num_prefix_tokens:
             raise ValueError(
-                f"{name}={getattr(self, name)} leaves no place for other tokens than patches: use_cls_token must be "
+                f"{name}={getattr(self, name)} has no position for tokens other than patches: use_cls_token must be "
                 f"False and num_register_tokens 0"
             )
         if name is not None and self.sliding_window is not None:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.data.images import read_image
 from vanillaformer.hub.tokenizers import tokenizer_errors
-from vanillaformer.inference.tasks import Loaded, classify, continue_prompts, fill_masks, task_of, translate
+from vanillaformer.inference.tasks import LoadedModel, classify, continue_prompts, fill_masks, task_of, translate
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .recording import Recording, record, stacks
@@ -64,7 +64,7 @@ class Example:
 
 
 def text_example(
-    loaded: Loaded, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
+    loaded: LoadedModel, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
 ) -> Example:
     """Run a model on a text and return the example.
 
@@ -121,7 +121,9 @@ def name_of(tokenizer: PreTrainedTokenizerBase, token: int) -> str:
     return str(tokenizer.decode([token]))
 
 
-def translation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str, target: str | None) -> Example:
+def translation_example(
+    loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str, target: str | None
+) -> Example:
     """Return the example of an encoder-decoder."""
     model, tokenizer = loaded.model, loaded.target_tokenizer
     labels = model.generate(**inputs)[:, 1:]
@@ -145,7 +147,7 @@ def translation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: s
     return Example(recording, tokens, text, output, labels[0], partial(name_of, tokenizer), notes=notes)
 
 
-def continuation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def continuation_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a causal language model."""
     model, tokenizer, ids = loaded.model, loaded.tokenizer, inputs["input_ids"][0]
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -163,7 +165,7 @@ def continuation_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: 
     )
 
 
-def masked_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def masked_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a masked language model; the right token in place of a mask is the one it fills in."""
     tokenizer, recording, ids = loaded.tokenizer, record(loaded.model, inputs), inputs["input_ids"][0]
     assert recording.logits is not None  # it has a head
@@ -173,7 +175,7 @@ def masked_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -
     return Example(recording, names, text, output, targets, partial(name_of, tokenizer))
 
 
-def classification_example(loaded: Loaded, inputs: dict[str, torch.Tensor], text: str) -> Example:
+def classification_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
     """Return the example of a classifier of texts."""
     recording, names = record(loaded.model, inputs), loaded.model.config.id2label
     tokens = {name: token_names(loaded.tokenizer, inputs["input_ids"][0]) for name in stacks(loaded.model)}
@@ -187,7 +189,7 @@ def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
     return f"{names[int(best.indices)]} ({float(best.values):.1%})"
 
 
-ENCODED: dict[Any, Callable[[Loaded, dict[str, torch.Tensor], str], Example]] = {
+ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example]] = {
     continue_prompts: continuation_example,
     fill_masks: masked_example,
     classify: classification_example,

@@ -10,14 +10,14 @@ LARGEST_TOKEN = 2**28  # as the largest vocabulary of a config
 
 
 class Setting(NamedTuple):
-    """What a setting may be: a test of a value, and the words for it."""
+    """Allowed values of a setting: a test, and its description."""
 
     holds: Callable[[Any], bool]
     allowed: str
 
 
 def is_integer(value: Any, smallest: int, largest: int) -> bool:
-    """Whether a value is a whole number, and no Boolean, within bounds."""
+    """Return whether a value is an integer within bounds, and not a Boolean."""
     return type(value) is int and smallest <= value <= largest
 
 
@@ -27,17 +27,17 @@ def integer(smallest: int, largest: int) -> Setting:
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a finite number, and no Boolean."""
+    """Return whether a value is a finite number, and not a Boolean."""
     return type(value) in (int, float) and isfinite(value)
 
 
 def is_token(value: Any) -> bool:
-    """Whether a value can be the id of a token; -1 stands for none in many configs."""
+    """Return whether a value can be the id of a token; -1 stands for none in many configs."""
     return is_integer(value, -1, LARGEST_TOKEN)
 
 
 def is_list(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether a value is a list of such values."""
+    """Return whether a value is a list of such values."""
     return isinstance(value, list) and all(map(holds, value))
 
 
@@ -83,14 +83,14 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
-def check_settings(settings: Mapping[str, Any], where: str) -> None:
+def check_settings(settings: Mapping[str, Any], source_name: str) -> None:
     """Raise ValueError for a generation setting of the wrong type, or outside the limits.
 
     Args:
         settings: Settings by name; those that are not known here are passed over.
-        where: The file that they are in.
+        source_name: The file that they are in.
     """
     for name, setting in SETTINGS.items():
         value = settings.get(name)
         if value is not None and not setting.holds(value):
-            raise ValueError(f"has {name}={value!r:.80} in {where}: it must be {setting.allowed}")
+            raise ValueError(f"has {name}={value!r:.80} in {source_name}: it must be {setting.allowed}")

@@ -12,12 +12,12 @@ LARGEST_SIDE = 4_096
 """Pixels of a side that images may be scaled to."""
 
 
-def open_image_processor(folder: Path, where: str = "the model") -> Any:
+def open_image_processor(folder: Path, source_name: str = "the model") -> Any:
     """Return the image processor in the folder of a model.
 
     Args:
         folder: The folder.
-        where: What the user named the model by.
+        source_name: What the user named the model by.
 
     Raises:
         ValueError: It cannot be read, or makes too many pixels of an image.
@@ -27,8 +27,8 @@ def open_image_processor(folder: Path, where: str = "the model") -> Any:
         sides = [side for side in dict(processor.size).values() if side is not None]
     except Exception as error:  # whatever a stranger's file makes transformers stumble over
         raise ValueError(
-            f"{where}: the image processor cannot be loaded: {one_line(error)}{damage(folder)}"
+            f"{source_name}: the image processor cannot be loaded: {one_line(error)}{damage(folder)}"
         ) from error
     if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
-        raise ValueError(f"{where}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
+        raise ValueError(f"{source_name}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
     return processor

@@ -166,13 +166,13 @@ def open_config(folder: Path) -> PreTrainedConfig:
         raise ValueError(f"has an invalid {CONFIG}: {one_line(error)}") from error
 
 
-def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> Any:
+def open_model(model_class: Any, folder: Path, source_name: str, **options: Any) -> Any:
     """Return the model of a folder from `saved_folder`, from safetensors and without code of its own.
 
     Args:
         model_class: The class or Auto class that loads it.
         folder: The folder.
-        where: The option that named it, for messages.
+        source_name: The option that named it, for messages.
         **options: Passed on to `from_pretrained`.
 
     Raises:
@@ -181,4 +181,6 @@ def open_model(model_class: Any, folder: Path, where: str, **options: Any) -> An
     try:
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
     except Exception as error:  # whatever a stranger's files make transformers stumble over
-        raise ValueError(f"{where}: the model cannot be loaded: {one_line(error)}{damage(Path(folder))}") from error
+        raise ValueError(
+            f"{source_name}: the model cannot be loaded: {one_line(error)}{damage(Path(folder))}"
+        ) from error

@@ -22,13 +22,13 @@ OFFSET_POSITIONS = (
 LARGEST_GROWTH = 1000  # characters that replacements make of one
 
 
-def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where: str = "the model") -> Pair:
+def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source_name: str = "the model") -> Pair:
     """Return the tokenizers of source and target in the folder of a model.
 
     Args:
         folder: The folder.
         config: The model's config; `None` where the model checks its tokens itself.
-        where: What the user named the model by.
+        source_name: What the user named the model by.
 
     Raises:
         ValueError: They cannot be read, make far more of a text than it is, or tokens that the model has no row for.
@@ -36,16 +36,16 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, where:
     for path in (folder / "tokenizer.json", folder / TARGET_SUBFOLDER / "tokenizer.json"):
         if path.is_file() and (growth := largest_growth(path)) > LARGEST_GROWTH:
             raise ValueError(
-                f"{where}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
+                f"{source_name}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
                 f"{LARGEST_GROWTH:,} are allowed"
             )
     try:
-        with tokenizer_errors(f"{where}: the tokenizer cannot be loaded"):
+        with tokenizer_errors(f"{source_name}: the tokenizer cannot be loaded"):
             source, target = load_pair(folder, trust_remote_code=False)
     except ValueError as error:
         raise ValueError(f"{error}{damage(folder)}") from error
     if config is not None:
-        check_tokenizers(config, source, target, where)
+        check_tokenizers(config, source, target, source_name)
         for tokenizer in (source, target):  # a classifier's may be shorter
             limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(config) or math.inf))
     return source, target
@@ -91,7 +91,7 @@ def largest_growth(path: Path) -> float:
 
 
 def check_tokenizers(
-    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, where: str
+    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_name: str
 ) -> None:
     """Raise ValueError when a tokenizer makes tokens that the model has no row for."""
     sizes = {"vocab_size": config.vocab_size}
@@ -99,4 +99,6 @@ def check_tokenizers(
     for (name, size), tokenizer in zip(sizes.items(), (source, target)):
         largest = max(tokenizer.get_vocab().values(), default=-1) + 1
         if largest > size:
-            raise ValueError(f"{where}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}")
+            raise ValueError(
+                f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
+            )

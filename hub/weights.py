@@ -179,8 +179,8 @@ def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored
     """
     # Nothing is drawn or computed: a position table takes its memory only when the model is loaded. Transformers
     # renames tensors of old files only for classes of its own modules
-    own = {"initialize_weights": lambda self: None, "__module__": model_class.__module__}
-    empty = type(model_class.__name__, (model_class,), own)
+    members = {"initialize_weights": lambda self: None, "__module__": model_class.__module__}
+    empty = type(model_class.__name__, (model_class,), members)
     tensors = {name: torch.empty(shape, device="meta") for name, shape in stored.shapes.items()}
     try:
         with quiet():

@@ -1,1 +1,1 @@
-"""What the programs share that use a trained model."""
+"""Use of trained models: tasks, chat, images, serving."""

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from vanillaformer.hub.file_names import CONFIG, GENERATION
 
-from .tasks import Loaded
+from .tasks import LoadedModel
 from .text_files import hint
 
 ENGINE = "ctranslate2"
@@ -21,7 +21,9 @@ COMPARED = 8
 """Texts whose results are compared with those of torch."""
 
 
-def fastest(loaded: Loaded, function: Callable[..., list[str]], texts: Sequence[str], **options: Any) -> Loaded:
+def fastest(
+    loaded: LoadedModel, function: Callable[..., list[str]], texts: Sequence[str], **options: Any
+) -> LoadedModel:
     """Return a model on the engine, or as it is with the reason on the standard error stream.
 
     Args:

@@ -14,7 +14,7 @@ from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import SCORES, compute_scores, corpus_perplexity
 
 from .arguments import GenerateArguments
-from .tasks import Loaded, class_probabilities, classify, continue_prompts, load, run, translate
+from .tasks import LoadedModel, class_probabilities, classify, continue_prompts, load, run, translate
 
 BATCH = 32
 BLOCK = 1024  # tokens of a text at once, for a model without a limit
@@ -88,7 +88,7 @@ class HeldOutRows:
         table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths)) for line in lines]
         return "\n".join([f"{len(self):,} rows of {', '.join(self.files)}:", *table])
 
-    def score(self, loaded: Loaded) -> Scores:
+    def score(self, loaded: LoadedModel) -> Scores:
         """Return the scores of a model, and the rows that it works on in a second."""
         start = time.perf_counter()
         with torch.inference_mode():
@@ -99,20 +99,20 @@ class HeldOutRows:
         return len(next(iter(self.rows.values())))
 
 
-def translation_scores(loaded: Loaded, rows: Rows) -> Scores:
+def translation_scores(loaded: LoadedModel, rows: Rows) -> Scores:
     texts = list(run(loaded, translate, rows["source"], BATCH))
     return compute_scores("texts", "texts", texts, rows["target"])
 
 
-def class_scores(loaded: Loaded, rows: Rows) -> Scores:
-    def classes(loaded: Loaded, texts: list[str]) -> list[Any]:
+def class_scores(loaded: LoadedModel, rows: Rows) -> Scores:
+    def classes(loaded: LoadedModel, texts: list[str]) -> list[Any]:
         return class_probabilities(loaded, texts).argmax(dim=-1).tolist()
 
     chosen = list(run(loaded, classes, rows["text"], BATCH))
     return compute_scores("classes", "ids", chosen, rows["label"])
 
 
-def token_scores(loaded: Loaded, rows: Rows) -> Scores:
+def token_scores(loaded: LoadedModel, rows: Rows) -> Scores:
     longest = getattr(loaded.model.config, "max_position_embeddings", None) or BLOCK
     losses, counts = [], []
     for text in rows["text"]:
@@ -135,7 +135,7 @@ def token_log_probabilities(model: Any, ids: torch.Tensor) -> list[float]:
     return log_probabilities.gather(1, ids[0, 1:, None]).flatten().tolist()
 
 
-SCORERS: dict[Callable[..., Any], tuple[TaskName, Callable[[Loaded, Rows], Scores]]] = {
+SCORERS: dict[Callable[..., Any], tuple[TaskName, Callable[[LoadedModel, Rows], Scores]]] = {
     translate: ("translation", translation_scores),
     classify: ("classification", class_scores),
     continue_prompts: ("causal", token_scores),

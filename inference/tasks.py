@@ -1,4 +1,4 @@
-"""What a trained model does with texts: translate, continue, classify, fill in masked tokens."""
+"""Tasks of trained models on texts: translate, continue, classify, fill in masked tokens."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ UNCERTAIN = "(uncertain)"
 
 
 @dataclass
-class Loaded:
+class LoadedModel:
     """A model with its tokenizers, ready to use."""
 
     model: Any
@@ -68,13 +68,13 @@ class Loaded:
         return batch.to(self.model.device)
 
 
-def translate(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
+def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return the translations of texts."""
     output = loaded.model.generate(**loaded.encode(texts), **options)
     return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
-def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[str]:
+def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return prompts with what the model makes follow them, `NEW_TOKENS` by default, and no more than it reads."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
     saved = getattr(loaded.model, "engine", loaded.model).generation_config
@@ -86,12 +86,12 @@ def continue_prompts(loaded: Loaded, texts: list[str], **options: Any) -> list[s
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
-def class_probabilities(loaded: Loaded, texts: list[str]) -> torch.Tensor:
+def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
     """Return the probability of each class for each text (texts, classes)."""
     return loaded.model(**loaded.encode(texts)).logits.float().softmax(dim=-1)
 
 
-def classify(loaded: Loaded, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
+def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
     """Return the likeliest label of each text and its probability, separated by a tab.
 
     Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
@@ -104,7 +104,7 @@ def classify(loaded: Loaded, texts: list[str], *, reject_below: float = 0.0) -> 
     ]
 
 
-def fill_masks(loaded: Loaded, texts: list[str]) -> list[str]:
+def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
     """Return texts with the likeliest token in place of each mask token."""
     mask = loaded.tokenizer.mask_token
     missing = [text for text in texts if mask not in text]
@@ -124,14 +124,14 @@ FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
 }
 
 
-def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]], bool]:
+def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[str]], bool]:
     """Return the model with its tokenizers, the function that uses it, and whether that takes generation options.
 
     Raises:
         ValueError: The folder does not exist or holds no model, or one that does none of these things.
         ImportError: The engine of an exported model is not installed.
     """
-    path, where = arguments.model_name_or_path, f"--model {arguments.model_name_or_path}"
+    path, source_name = arguments.model_name_or_path, f"--model {arguments.model_name_or_path}"
     show_no_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
     engine = open_engine(arguments, folder)
@@ -139,7 +139,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
     architecture = engine.architecture if engine else next(iter(config.architectures or []), "none")
     auto_class, function, generates = task_of(architecture, path)
     if engine and not (folder / "tokenizer_config.json").is_file():
-        raise ValueError(f"{where} was exported without a tokenizer")
+        raise ValueError(f"{source_name} was exported without a tokenizer")
     check_options(arguments, config, architecture, function, generates)
     if engine:
         from vanillaformer.conversion.exports import EngineModel
@@ -147,7 +147,7 @@ def load(arguments: GenerateArguments) -> tuple[Loaded, Callable[..., list[str]]
         model, checked = EngineModel(engine, seed=arguments.seed), None
     else:
         model, checked = model_on_device(auto_class, folder, arguments), config
-    return Loaded(model, *open_tokenizers(folder, checked, where), architecture), function, generates
+    return LoadedModel(model, *open_tokenizers(folder, checked, source_name), architecture), function, generates
 
 
 def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
@@ -229,7 +229,7 @@ def check_options(
 
 
 def run(
-    loaded: Loaded, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
+    loaded: LoadedModel, function: Callable[..., list[str]], texts: list[str], batch_size: int, **options: Any
 ) -> Iterator[str]:
     """Yield the result for each text, an empty one for an empty text.
 

@@ -43,7 +43,7 @@ def build_parser() -> argparse.ArgumentParser:
     runs.add_argument(
         "--overwrite",
         action="store_true",
-        help="Train anew what was made with other settings, data or another version; move it to replaced/",
+        help="Train again what was made with other settings, data or another version; move it to replaced/",
     )
     runs.add_argument("--equal", choices=EQUAL, help="What intermediate_size makes equal to the baseline's")
     return parser

@@ -26,8 +26,8 @@ def parser() -> CommandParser:
     model = made.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
     repository = made.add_argument_group("Repository")
-    repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; made if there is none")
-    repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; made from main if there is none")
+    repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; created if missing")
+    repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; created from main if missing")
     repository.add_argument("--private", action="store_true", default=None, help="Make a new repository a private one")
     upload = made.add_argument_group("Upload")
     upload.add_argument("--pr", action="store_true", help="Open a pull request; for repositories of others too")
@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = files_to_push(args.folder)
     listed = listing(files, left_out(args.folder, files))
     if args.dry_run:
-        where = f"{args.repo}{f' ({args.revision})' if args.revision else ''}"
-        print(f"{args.folder} would be pushed to {where}:\n{listed}")
+        target = f"{args.repo}{f' ({args.revision})' if args.revision else ''}"
+        print(f"{args.folder} would be pushed to {target}:\n{listed}")
         return
     done = push_folder(
         args.folder,

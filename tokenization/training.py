@@ -126,7 +126,7 @@ def train_pair(
 
 
 def check_texts(texts: Iterable[str], name: str = "texts") -> Iterator[str]:
-    """Pass the texts on, and raise ValueError at one that is no proper string or when none holds any text."""
+    """Pass the texts on, and raise ValueError for one that is not a valid string, or if none holds any text."""
     if isinstance(texts, str | bytes):
         raise ValueError(f"{name} must be an iterable of strings, not one {type(texts).__name__}: {texts!r:.60}")
     return _checked(texts, name)

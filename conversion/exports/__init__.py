@@ -75,7 +75,7 @@ def exporter_of(engine: str) -> Exporter:
 
 
 def is_export(folder: str | os.PathLike[str]) -> bool:
-    """Whether a folder holds an exported model."""
+    """Return whether a folder holds an exported model."""
     return (Path(folder) / EXPORT).is_file()
 
 

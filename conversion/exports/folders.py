@@ -32,19 +32,19 @@ def export_folder(
         ValueError: The source cannot be read or converted, one of its files is a link out of it, or as from `export`.
         ImportError: The engine is not installed.
     """
-    folder, where = saved_folder(source, revision, "SRC"), f"SRC {source}"
+    folder, source_name = saved_folder(source, revision, "SRC"), f"SRC {source}"
     architecture = next(iter(open_config(folder).architectures or []), "none")
     if model_class := getattr(modeling, architecture, None):
-        model = open_model(model_class, folder, where, dtype=torch.float32).eval()
+        model = open_model(model_class, folder, source_name, dtype=torch.float32).eval()
     else:
         model = from_native(folder).float().eval()
     carried_files(folder)
     inputs: dict[str, Any] = {}
     reads_images = model.main_input_name == "pixel_values"
     if reads_images and (folder / IMAGE_PROCESSOR).is_file():
-        inputs = {"image_processor": open_image_processor(folder, where)}
+        inputs = {"image_processor": open_image_processor(folder, source_name)}
     elif not reads_images and (folder / "tokenizer_config.json").is_file():
-        inputs = dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, where)))
+        inputs = dict(zip(("tokenizer", "target_tokenizer"), open_tokenizers(folder, model.config, source_name)))
     checked = export(model, target, engine, **inputs, quantization=quantization)
     without = "" if inputs else f", without {'an image processor' if reads_images else 'a tokenizer'}"
     return f"{target}: {type(model).__name__} for {engine}{without}; checked: {checked}"

@@ -68,5 +68,5 @@ def rope_entries(config: Any) -> list[dict[str, Any]]:
 
 
 def scales_by_length(config: Any) -> bool:
-    """Whether the angles of rotary positions depend on the length of the input."""
+    """Return whether the angles of rotary positions depend on the length of the input."""
     return any(entry.get("rope_type") in ("dynamic", "longrope") for entry in rope_entries(config))

@@ -14,7 +14,7 @@ from vanillaformer.exploration.examples import image_example, text_example
 from vanillaformer.exploration.figures import FIGURES, draw_all
 from vanillaformer.exploration.page import write_page
 from vanillaformer.exploration.pictures import LONGEST
-from vanillaformer.inference.tasks import Loaded
+from vanillaformer.inference.tasks import LoadedModel
 from vanillaformer.scripts import explore
 from vanillaformer.tokenization import train
 
@@ -39,7 +39,7 @@ WITHOUT = {
 }
 
 
-def loaded(case: str) -> Loaded:
+def loaded(case: str) -> LoadedModel:
     """A toy with a tokenizer, as `vanillaformer.inference.tasks.load` gives it."""
     kind, fields = CASES[case]
     tokenizer = train(TEXTS, kind=kind.removeprefix("recurrent_"), algorithm="bpe", vocab_size=60)
@@ -51,7 +51,7 @@ def loaded(case: str) -> Loaded:
     model = toy(kind, model_class, **(sizes | fields))
     if case not in ("masked", "classification"):
         model.generation_config.update(max_length=12, eos_token_id=tokenizer.eos_token_id)
-    return Loaded(model, tokenizer, tokenizer, type(model).__name__)
+    return LoadedModel(model, tokenizer, tokenizer, type(model).__name__)
 
 
 @pytest.fixture(scope="module")

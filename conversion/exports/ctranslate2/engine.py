@@ -31,7 +31,7 @@ class CTranslate2Engine(Engine):
     def __init__(self, ctranslate2: Any, folder: Path, device: str = "cpu"):
         super().__init__(*exported_model(folder))
         self.ctranslate2 = ctranslate2
-        self.place = {"model_path": str(folder), "device": device}
+        self.model_options = {"model_path": str(folder), "device": device}
         self.threads = torch.get_num_threads()
         self.runners: dict[bool, Any] = {}
         self.close()
@@ -56,11 +56,11 @@ class CTranslate2Engine(Engine):
         """Return the loaded model, whose threads take rows of their own, or work on each product together.
 
         Generated tokens are small products: two threads that divide the rows take about half of the time, two that
-        work on each product together often take more than one alone.
+        work on each product together often take more than a single one.
         """
         if divided not in self.runners:
             shape = (self.threads, 1) if divided else (1, self.threads)
-            options = self.place | dict(zip(("inter_threads", "intra_threads"), shape))
+            options = self.model_options | dict(zip(("inter_threads", "intra_threads"), shape))
             self.runners[divided] = getattr(self.ctranslate2, RUNNERS[self.kind])(**options)
             torch.set_num_threads(self.threads)  # it was set to the engine's for the whole process
         return self.runners[divided]
