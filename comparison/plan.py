@@ -45,34 +45,21 @@ TUNING_SEEDS = (101,)
 
 @dataclass(frozen=True)
 class Plan:
-    """A comparison that is asked for.
-
-    Attributes:
-        program: The training program.
-        arguments: Its options in every run.
-        variants: The options that a variant adds, by its name.
-        budget: The unit of `BUDGETS` that all runs have equally much of.
-        amount: How much.
-        baseline: The variant that the others are tested against.
-        score: What decides.
-        seeds: Seeds of weights and order of the data; each variant is trained with each.
-        equal: What `intermediate_size` is adjusted for, to be as the baseline's: parameters, flops or nothing.
-        tune: Values of options that each variant is tuned over.
-        tuning_seeds: The seeds of the tuning.
-        defaults: For each variant the options that follow the data, which are chosen once for all.
-    """
+    """A comparison that is asked for."""
 
     program: str
-    arguments: Options
-    variants: dict[str, Options]
-    budget: str
+    arguments: Options  # its options in every run
+    variants: dict[str, Options]  # the options that a variant adds, by its name
+    budget: str  # the unit of `BUDGETS` that all runs have equally much of
     amount: float
-    baseline: str
-    score: Score
-    seeds: tuple[int, ...] = SEEDS
+    baseline: str  # the variant that the others are tested against
+    score: Score  # what decides
+    seeds: tuple[int, ...] = SEEDS  # seeds of weights and order of the data; each variant is trained with each
+    # What `intermediate_size` is adjusted for, to be as the baseline's: parameters, flops or nothing
     equal: str | None = None
-    tune: dict[str, list[Any]] = field(default_factory=dict)
+    tune: dict[str, list[Any]] = field(default_factory=dict)  # values of options that each variant is tuned over
     tuning_seeds: tuple[int, ...] = TUNING_SEEDS
+    # For each variant the options that follow the data, which are chosen once for all
     defaults: dict[str, Options] = field(default_factory=dict)
 
     @property

@@ -30,48 +30,29 @@ NOISE = 8
 
 @dataclass
 class Result:
-    """A run that finished.
+    """A run that finished."""
 
-    Attributes:
-        seed: Its seed.
-        score: Its score on the validation data, by its last weights.
-        consumed: The tokens, flops, rows and steps that it counted, and those of its teachers.
-        steps: The steps of its model, without those of teachers.
-        seconds: Seconds of training.
-        whole: Whether it was trained in one go, so that the seconds are those of all steps.
-        memory: The most memory in MiB.
-        curves: Steps and values on the validation data: of the `loss`, and of the score if it is another one.
-    """
-
-    seed: int
-    score: float
-    consumed: dict[str, Any]
-    steps: int
-    seconds: float
-    whole: bool
-    memory: float
+    seed: int  # its seed
+    score: float  # its score on the validation data, by its last weights
+    consumed: dict[str, Any]  # the tokens, flops, rows and steps that it counted, and those of its teachers
+    steps: int  # the steps of its model, without those of teachers
+    seconds: float  # seconds of training
+    whole: bool  # whether it was trained in one go, so that the seconds are those of all steps
+    memory: float  # the most memory in MiB
+    # Steps and values on the validation data: of the `loss`, and of the score if it is another one
     curves: dict[str, list[tuple[int, float]]]
 
 
 @dataclass
 class VariantResult:
-    """The runs of a variant.
+    """The runs of a variant."""
 
-    Attributes:
-        name: Its name.
-        options: What it adds to the arguments.
-        parameters: Parameters of its model; None if no run finished.
-        config: The model's config as a dictionary.
-        runs: The runs that count.
-        lost: Why the others do not, by seed.
-    """
-
-    name: str
-    options: dict[str, Any]
-    parameters: int | None = None
-    config: dict[str, Any] = field(default_factory=dict)
-    runs: list[Result] = field(default_factory=list)
-    lost: dict[int, Outcome] = field(default_factory=dict)
+    name: str  # its name
+    options: dict[str, Any]  # what it adds to the arguments
+    parameters: int | None = None  # parameters of its model; None if no run finished
+    config: dict[str, Any] = field(default_factory=dict)  # the model's config as a dictionary
+    runs: list[Result] = field(default_factory=list)  # the runs that count
+    lost: dict[int, Outcome] = field(default_factory=dict)  # why the others do not, by seed
 
     @property
     def scores(self) -> list[float]:

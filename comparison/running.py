@@ -35,15 +35,10 @@ REPLACED = "replaced"
 
 @dataclass(frozen=True)
 class Job:
-    """A training to be run.
+    """A training to be run."""
 
-    Attributes:
-        name: The name of its folder, settings and log.
-        options: The options of the program, with the folder.
-    """
-
-    name: str
-    options: Options
+    name: str  # the name of its folder, settings and log
+    options: Options  # the options of the program, with the folder
 
     @property
     def folder(self) -> Path:
@@ -53,29 +48,19 @@ class Job:
 
 @dataclass
 class Outcome:
-    """How a training ended.
+    """How a training ended."""
 
-    Attributes:
-        state: Finished, diverged (its loss rose, or is not finite), failed, or unequal (it did not keep the budget).
-        message: Why it does not count; of a training that did not finish, the last line of its log.
-        seconds: Its duration, start of the program included.
-        memory: The most memory that it had, in MiB; of a run that was resumed, of its last part.
-    """
-
+    # Finished, diverged (its loss rose, or is not finite), failed, or unequal (it did not keep the budget)
     state: State
-    message: str
-    seconds: float
-    memory: float
+    message: str  # why it does not count; of a training that did not finish, the last line of its log
+    seconds: float  # its duration, start of the program included
+    memory: float  # the most memory that it had, in MiB; of a run that was resumed, of its last part
 
 
 class Runner:
-    """Runs the trainings of a comparison.
+    """Runs the trainings of a comparison in its folder, `workers` in parallel, which share the cores.
 
-    Args:
-        plan: The plan.
-        folder: The folder of the comparison.
-        workers: How many run at once; they share the cores.
-        overwrite: Whether runs that the plan does not ask for any more make room for others.
+    With `overwrite`, runs that the plan does not ask for any more make room for others.
     """
 
     command = (sys.executable, "-m", "vanillaformer")
@@ -105,13 +90,8 @@ class Runner:
     def run(self, jobs: Sequence[Job], *, disposable: bool = False) -> dict[str, Outcome]:
         """Run jobs, and return how each ended, by name. Those that ended before do not run again, unless they failed.
 
-        Args:
-            jobs: The jobs.
-            disposable: Whether earlier runs in the folders of these jobs may be deleted.
-
-        Raises:
-            ValueError: A folder holds another run than its job.
-            KeyboardInterrupt: It was interrupted; the runs were ended, each with a checkpoint.
+        Earlier runs in the folders of `disposable` jobs are deleted; otherwise another run there is a ValueError.
+        After an interruption the runs are ended, each with a checkpoint.
         """
         self._make_room(jobs, disposable=disposable)
         outcomes = {job.name: outcome for job in jobs if (outcome := self._ended(job))}

@@ -25,21 +25,13 @@ OUTLYING = 0.01
 
 @dataclass(frozen=True)
 class Test:
-    """A variant against the baseline.
+    """A variant against the baseline."""
 
-    Attributes:
-        difference: The variant's mean minus the baseline's.
-        low: Lower end of the interval of the difference; the intervals of all variants hold together.
-        high: Its upper end.
-        p: Probability of so large a difference, in any variant, if there is none.
-        alone: Whether it was tested with its own variance, being an outlying one.
-    """
-
-    difference: float
-    low: float
-    high: float
-    p: float
-    alone: bool = False
+    difference: float  # the variant's mean minus the baseline's
+    low: float  # lower end of the interval of the difference; the intervals of all variants hold together
+    high: float  # its upper end
+    p: float  # probability of so large a difference, in any variant, if there is none
+    alone: bool = False  # whether it was tested with its own variance, being an outlying one
 
     @property
     def resolution(self) -> float:
@@ -114,12 +106,9 @@ def critical_value(level: float, shares: tuple[float, ...], freedom: int) -> flo
 def largest_above(value: float, shares: np.ndarray, freedom: int) -> float:
     """Return the probability that the largest of t statistics with a common control and variance exceeds a value.
 
-    `scipy.stats.dunnett` integrates at random, and its search for the interval does not always converge.
-
-    Args:
-        value: The value.
-        shares: For each variant the square root of the share of its runs among its own and the control's (K).
-        freedom: Degrees of freedom of the variance.
+    `shares` (K): for each variant the square root of the share of its runs among these and the control's; `freedom`:
+    degrees of freedom of the variance. `scipy.stats.dunnett` integrates at random, and its search for the interval
+    does not always converge.
     """
     nodes, weights = np.polynomial.legendre.leggauss(100)
     scale = np.sqrt(stats.chi2.ppf((nodes + 1) / 2, freedom) / freedom)[:, None, None]

@@ -20,19 +20,12 @@ def image_sides(size: int | list[int] | tuple[int, ...]) -> list[int]:
 
 
 class Stage(NamedTuple):
-    """Layers of one width on one grid of patches.
+    """Layers of one width on one grid of patches."""
 
-    Attributes:
-        config: The config of its parts.
-        depth: Number of layers.
-        grid: Rows and columns of patches.
-        window: Rows and columns of a window, at most those of the grid; the grid itself without windows.
-    """
-
-    config: BlockConfig
-    depth: int
-    grid: tuple[int, int]
-    window: tuple[int, int]
+    config: BlockConfig  # the config of its parts
+    depth: int  # number of layers
+    grid: tuple[int, int]  # rows and columns of patches
+    window: tuple[int, int]  # rows and columns of a window, at most those of the grid; the grid itself without windows
 
 
 @strict

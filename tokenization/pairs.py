@@ -35,14 +35,8 @@ def load_pair(
 ) -> tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]:
     """Load what `save_pair` saved, from a folder or the Hub; for a joint vocabulary the same tokenizer twice.
 
-    A tokenizer without a pad token pads with the token that ends a text, as is usual for GPT-2's.
-
-    Args:
-        path_or_hub_id: The folder or the name of the repository.
-        **kwargs: Passed on to `AutoTokenizer.from_pretrained` (`revision`, `token`, `subfolder`, ...).
-
-    Raises:
-        OSError: If the source is not there, or the target that belongs to it is not.
+    A tokenizer without a pad token pads with the token that ends a text, as is usual for GPT-2's. Keywords are passed
+    on to `AutoTokenizer.from_pretrained`; a missing source, or the target that belongs to it, is an OSError.
     """
     source = _padding(AutoTokenizer.from_pretrained(path_or_hub_id, **kwargs))
     subfolder = Path(kwargs.pop("subfolder", None) or "", TARGET_SUBFOLDER)

@@ -25,11 +25,7 @@ def passages(texts: Iterable[str], size: int | None = None) -> Iterator[str]:
 
 
 class StoredTexts:
-    """Texts in a temporary file, to be iterated any number of times.
-
-    Args:
-        texts: The texts.
-    """
+    """Texts in a temporary file, to be iterated any number of times."""
 
     def __init__(self, texts: Iterable[str]):
         self.file, self.count = SpooledTemporaryFile(IN_MEMORY), 0  # noqa: SIM115 - open as long as this lives

@@ -10,16 +10,9 @@ from .options import ModelKind
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The special tokens of one kind of model.
+    """The special tokens of one kind of model, and the `TemplateProcessing` around one text and a pair of texts."""
 
-    Attributes:
-        names: Tokenizer attribute (`pad_token`, ...) to token, in id order starting at 0.
-        single: Template around one text, as in `tokenizers.processors.TemplateProcessing`.
-        pair: Template around a pair of texts.
-        model_input_names: What calling the tokenizer returns.
-    """
-
-    names: Mapping[str, str]
+    names: Mapping[str, str]  # tokenizer attribute (`pad_token`, ...) to token, in id order starting at 0
     single: str
     pair: str
     model_input_names: tuple[str, ...] = ("input_ids", "attention_mask")

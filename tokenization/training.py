@@ -110,13 +110,9 @@ def train(
 def train_pair(
     source_texts: Iterable[str], target_texts: Iterable[str], *, joint: bool, **arguments: Unpack[TrainArguments]
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
-    """Train the tokenizers of the two sides of a translation.
+    """Train the tokenizers of the source and target side of a translation, with the arguments of `train` for each.
 
-    Args:
-        source_texts: The texts of the source side.
-        target_texts: The texts of the target side.
-        joint: One vocabulary for both sides: the same tokenizer is returned twice.
-        **arguments: As for `train`; `vocab_size` is that of each tokenizer.
+    A `joint` vocabulary is for both sides: the same tokenizer is returned twice.
     """
     source, target = check_texts(source_texts, "source_texts"), check_texts(target_texts, "target_texts")
     if joint:

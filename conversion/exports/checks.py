@@ -26,15 +26,9 @@ ROUGH = 0.25  # mean difference of log-probabilities, or relative error of logit
 
 
 def check(model: Any, engine: Engine, exact: bool) -> str:
-    """Compare an engine with the exported model, and return the result in words.
+    """Compare an engine with the exported model, in float32 on the CPU, and return the result in words.
 
-    Args:
-        model: The model; it is read in float32 on the CPU.
-        engine: The engine.
-        exact: Whether the weights were not rounded, so that the answers must be the same.
-
-    Raises:
-        ValueError: The answers differ.
+    With `exact` weights, which were not rounded, the answers must be the same; else ValueError.
     """
     reference = plain(model)
     with torch.no_grad():

@@ -212,11 +212,7 @@ class EngineModel:
 
 
 class ImageEngineModel:
-    """An engine with the interface of a transformers model that classifies images.
-
-    Args:
-        engine: The engine.
-    """
+    """An engine with the interface of a transformers model that classifies images."""
 
     device, dtype = torch.device("cpu"), torch.float32
 

@@ -21,17 +21,11 @@ IMAGE_CLASSIFIERS: tuple[type, ...] = (modeling.VanillaImageEncoderForImageClass
 
 
 class Rule(NamedTuple):
-    """A field with values that an engine or format cannot express.
+    """A field with values that an engine or format cannot express."""
 
-    Args:
-        field: The field of our config.
-        forbids: Whether a config has such a value.
-        instead: What the engine has instead, as the end of a sentence.
-    """
-
-    field: str
-    forbids: Callable[[Any], bool]
-    instead: str
+    field: str  # the field of our config
+    forbids: Callable[[Any], bool]  # whether a config has such a value
+    instead: str  # what the engine has instead, as the end of a sentence
 
 
 def only(field: str, values: tuple[str, ...], subject: str) -> Rule:

@@ -62,77 +62,51 @@ def main_head(config_class: type[VanillaConfig]) -> str:
 
 @dataclass(frozen=True)
 class Head:
-    """A head on a stack.
+    """A head on a stack."""
 
-    Args:
-        native_class: Name of the transformers class.
-        tensors: The table of its tensors.
-        fields: The fields that it adds.
-        ignored: Native fields that it does not read.
-        unconstrained: Our fields that can have any value with this head, since the weights decide.
-        arguments: Returns further arguments of the native class.
-    """
-
-    native_class: str
+    native_class: str  # name of the transformers class
     tensors: Table = field(default_factory=dict)
-    fields: tuple[Field, ...] = ()
-    ignored: tuple[str, ...] = ()
-    unconstrained: tuple[str, ...] = ()
-    arguments: Callable[[BlockConfig], Values] = lambda config: {}
+    fields: tuple[Field, ...] = ()  # the fields that it adds
+    ignored: tuple[str, ...] = ()  # native fields that it does not read
+    unconstrained: tuple[str, ...] = ()  # our fields that can have any value with this head, since the weights decide
+    arguments: Callable[[BlockConfig], Values] = lambda config: {}  # returns further arguments of the native class
 
 
 @dataclass(frozen=True)
 class Part:
-    """A stack of layers, or other modules: a table of tensors with a prefix on either side.
-
-    Args:
-        table: The table.
-        ours: Prefix of our names, without that of the whole stack.
-        native: Prefix of the native names, without that of the whole stack.
-        depth: Our field with the number of its layers.
-        when: Whether models with this config have it, for tables that exclude each other.
-    """
+    """A stack of layers, or other modules: a table of tensors with a prefix on either side."""
 
     table: Table
-    ours: str = ""
-    native: str = ""
-    depth: str = "num_hidden_layers"
+    ours: str = ""  # prefix of our names, without that of the whole stack
+    native: str = ""  # prefix of the native names, without that of the whole stack
+    depth: str = "num_hidden_layers"  # our field with the number of its layers
+    # Whether models with this config have it, for tables that exclude each other
     when: Callable[[BlockConfig], bool] = lambda config: True
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One architecture of transformers and how it corresponds to ours.
+    """One architecture of transformers and how it corresponds to ours."""
 
-    Args:
-        name: Its `model_type`.
-        config_class: Our config class.
-        native_config: Name of transformers' config class.
-        prefix: Prefix of the native stack's tensors in a model with a head.
-        fields: The table of fields.
-        parts: The tables of the stack's tensors.
-        heads: The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`, or `base`,
-            `image` and `masked_image`.
-        unconstrained: Our fields that can have any value, since the weights decide.
-        unused: Native tensors that nothing reads when they are not tied, each with our tensor to copy.
-        distinct_tokens: Pairs of our fields for special tokens that must not be the same token.
-        fixed_tables: Native tensors that are not trained, each with our table that it must equal.
-        read: Returns those of our fields that only the native weights determine.
-        finish: Changes a new native model in ways that its config cannot express.
-    """
-
-    name: str
-    config_class: type[BlockConfig]
-    native_config: str
-    prefix: str
+    name: str  # its `model_type`
+    config_class: type[BlockConfig]  # our config class
+    native_config: str  # name of transformers' config class
+    prefix: str  # prefix of the native stack's tensors in a model with a head
     fields: tuple[Field, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Part, ...]  # the tables of the stack's tensors
+    # The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`, or `base`, `image` and
+    # `masked_image`
     heads: dict[str, Head]
-    unconstrained: tuple[str, ...] = ()
+    unconstrained: tuple[str, ...] = ()  # our fields that can have any value, since the weights decide
+    # Native tensors that nothing reads when they are not tied, each with our tensor to copy
     unused: dict[str, str] = field(default_factory=dict)
+    # Pairs of our fields for special tokens that must not be the same token
     distinct_tokens: tuple[tuple[str, str], ...] = ()
+    # Native tensors that are not trained, each with our table that it must equal
     fixed_tables: dict[str, str] = field(default_factory=dict)
+    # Returns those of our fields that only the native weights determine
     read: Callable[[PreTrainedModel], Values] = lambda model: {}
+    # Changes a new native model in ways that its config cannot express
     finish: Callable[[PreTrainedModel, BlockConfig], None] = lambda model, config: None
 
     def head_of(self, model_class_name: str) -> str:

@@ -76,11 +76,7 @@ ALL_KEY_VALUE_HEADS = Field(
 
 
 def rotary(partial: bool = False) -> Field:
-    """Rotary positions whose parameters all layers share.
-
-    Args:
-        partial: Whether the native code reads `partial_rotary_factor`.
-    """
+    """Rotary positions whose parameters all layers share; `partial` if native code reads `partial_rotary_factor`."""
 
     def to_ours(config: PreTrainedConfig) -> Values:
         parameters = copy.deepcopy(config.rope_parameters)

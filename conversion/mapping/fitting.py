@@ -42,17 +42,12 @@ Differences = dict[str, tuple[Any, Any]]
 
 
 class Fit(NamedTuple):
-    """How a native architecture can hold one of our models.
+    """How a native architecture can hold one of our models."""
 
-    Args:
-        config: The nearest config to the architecture that computes the same.
-        mismatches: The fields that the architecture still cannot express, each with both values, or other reasons.
-        cost: What was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered.
-    """
-
-    config: BlockConfig
+    config: BlockConfig  # the nearest config to the architecture that computes the same
+    # The fields that the architecture still cannot express, each with both values, or other reasons
     mismatches: list[str]
-    cost: int = 0
+    cost: int = 0  # what was changed: 0 nothing, 1 zeros and ones were added, 2 rows shifted, 3 dimensions reordered
 
 
 def fit(architecture: Architecture, config: BlockConfig, head: str) -> Fit:

@@ -30,23 +30,14 @@ NO_TOKENS = {"vocab_size": 1, "pad_token_id": None, "bos_token_id": None, "eos_t
 
 @dataclass(frozen=True)
 class Reading:
-    """Our model for a state dict.
+    """Our model for a state dict."""
 
-    Args:
-        model_class: Our model.
-        links: The links of its tensors.
-        inferred: Fields that its names and shapes determine.
-        assumed: Fields that weights do not determine, with the library's default.
-        ignored: Pattern of names that are not weights.
-        initialized: Pattern of our tensors that it may lack.
-    """
-
-    model_class: type[VanillaPreTrainedModel]
-    links: list[Link]
-    inferred: Values
-    assumed: Values
-    ignored: str = "(?!)"
-    initialized: str = "(?!)"
+    model_class: type[VanillaPreTrainedModel]  # our model
+    links: list[Link]  # the links of its tensors
+    inferred: Values  # fields that its names and shapes determine
+    assumed: Values  # fields that weights do not determine, with the library's default
+    ignored: str = "(?!)"  # pattern of names that are not weights
+    initialized: str = "(?!)"  # pattern of our tensors that it may lack
 
 
 def layers_in(state: Collection[str], prefix: str) -> int:

@@ -20,13 +20,7 @@ ALIBI_STEP = 2048
 
 
 class CTranslate2Engine(Engine):
-    """Runs all model types; beam search stops with `num_beams` finished texts, as with `early_stopping=True`.
-
-    Args:
-        ctranslate2: The engine's module.
-        folder: The exported folder.
-        device: `cpu` or `cuda`.
-    """
+    """Runs all model types; beam search stops with `num_beams` finished texts, as with `early_stopping=True`."""
 
     def __init__(self, ctranslate2: Any, folder: Path, device: str = "cpu"):
         super().__init__(*exported_model(folder))

@@ -17,10 +17,7 @@ SHORTEST = 512  # context, in tokens
 class LlamaCppEngine(Engine):
     """Runs decoders through llama-cpp-python: greedy search, sampling and scores.
 
-    Args:
-        llama_cpp: The engine's module.
-        folder: The exported folder.
-        device: `cpu`, or anything else for all layers on the GPU that the engine was built for.
+    A `device` other than `cpu` puts all layers on the GPU that the engine was built for.
     """
 
     def __init__(self, llama_cpp: Any, folder: Path, device: str = "cpu"):
@@ -33,15 +30,7 @@ class LlamaCppEngine(Engine):
         self.keeps_logits = False
 
     def context(self, length: int, keep_logits: bool = False) -> Any:
-        """Return the model with an empty context of at least `length` tokens.
-
-        Args:
-            length: The number of tokens.
-            keep_logits: Whether to keep the logits of all tokens, which take much memory, and not of the last only.
-
-        Raises:
-            ValueError: The model has fewer positions.
-        """
+        """Return the model with an empty context of at least `length` tokens; the logits of all take much memory."""
         self.check_length(length)
         limit = self.config.max_position_embeddings
         if self.llama is None or self.llama.n_ctx() < length or (keep_logits and not self.keeps_logits):

@@ -119,11 +119,7 @@ def tensors_of(model: Any, architecture: str) -> Tensors:
 
 
 class DecoderTensors:
-    """The tensors that both shapes have.
-
-    Args:
-        model: A `VanillaDecoderForCausalLM`.
-    """
+    """The tensors that both shapes have."""
 
     norm_bias = False
 

@@ -20,13 +20,7 @@ GRAPHS = ("encoder", "prefill", "decode", "model")
 
 
 class OnnxEngine(Engine):
-    """Runs all models with tokens or classes as output, with every search of transformers' `generate`.
-
-    Args:
-        onnxruntime: The engine's module.
-        folder: The exported folder.
-        device: `cpu` or `cuda`.
-    """
+    """Runs all models with tokens or classes as output, with every search of transformers' `generate`."""
 
     def __init__(self, onnxruntime: Any, folder: Path, device: str = "cpu"):
         super().__init__(*exported_model(folder))
@@ -123,11 +117,7 @@ class OnnxEngine(Engine):
 
 
 class GraphModel(PreTrainedModel, GenerationMixin):
-    """The model that `generate` calls: a step from tokens and cache to logits, computed by the graphs.
-
-    Args:
-        engine: The engine that has them.
-    """
+    """The model that `generate` calls: a step from tokens and cache to logits, computed by the graphs."""
 
     device, dtype = torch.device("cpu"), torch.float32
 

@@ -151,10 +151,7 @@ def silence() -> Iterator[None]:
 def name_of(name: str, is_input: bool, is_step: bool) -> str:
     """Return the usual name of an input or output that the exporter calls by its path.
 
-    Args:
-        name: The exporter's name.
-        is_input: Whether it is an input.
-        is_step: Whether the graph is a decoder with an encoder, whose inputs get the decoder's names.
+    With `is_step` the graph is a decoder with an encoder, whose inputs get the decoder's names.
     """
     path = name.removeprefix("input.").removeprefix("output.").split(".")
     if path[0] == "past_key_values":
