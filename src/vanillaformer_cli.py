@@ -23,6 +23,7 @@ PROGRAMS = {
     "serve": "Serve a language model by the OpenAI protocol.",
     "convert": "Convert a model to or from a native architecture.",
     "export": "Export a model to CTranslate2, ONNX or GGUF.",
+    "eject": "Write the code of a model or preset as two files.",
     "push": "Push a saved model to the Hugging Face Hub.",
     "demo": "Train, score and use a small translator in a few minutes.",
 }

@@ -14,7 +14,7 @@ from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.tasks import PROGRAMS as TASK_OF
 
 PROGRAMS = (*TASK_OF, "generate")
-COMMANDS = ("compare", "convert", "explore", "export", "push", "serve")
+COMMANDS = ("compare", "convert", "eject", "explore", "export", "push", "serve")
 OPTION = re.compile(r"^  (?:-h, )?(--\S+)", re.MULTILINE)
 
 
