@@ -34,12 +34,6 @@ def without_leaks(
 ) -> tuple[DatasetDict, dict[str, dict[str, int]]]:
     """Report which rows occur, by source or text, in two splits: those of one are compared with those before it.
 
-    Args:
-        dataset: The splits.
-        column: The source or text.
-        exact: Whether texts have to be equal, or only alike (`alike`).
-        drop: Leave such rows out of the training split, and those that are in the test out of the validation split.
-
     Returns:
         The splits, and for each how many such rows it has, or has lost.
 

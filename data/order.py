@@ -33,10 +33,6 @@ def order_keys(cells: Sequence[Any], counts: np.ndarray) -> tuple[list[Any], str
     Integers and decimals are compared as numbers, exactly, dates by time. Other values, such as names, are compared
     as text, if most of them are neither numbers nor dates in a format that is not known.
 
-    Args:
-        cells: The values, as text or of a type of their own; empty ones are None or "".
-        counts: The number of rows of each.
-
     Raises:
         ValueError: Saying which values are ambiguous, or unknown, in words that follow the column's name.
     """

@@ -58,11 +58,6 @@ class SplitRows:
     def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
         """Return the rows that are not bad.
 
-        Args:
-            bad: True for each bad row.
-            problem: Returns the problem of the row at an index.
-            hint: Another remedy, for the message.
-
         Raises:
             ValueError: Naming the first bad row, unless they are skipped.
         """

@@ -134,15 +134,7 @@ def _of_about(wanted: float, drawn: np.ndarray, left: np.ndarray, lengths: np.nd
 def _drawn_by_class(
     left: np.ndarray, number_of: np.ndarray, labels: np.ndarray, count: int, rng: Random
 ) -> np.ndarray:
-    """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough.
-
-    Args:
-        left: The numbers of the texts to draw from.
-        number_of: The number of each row's text.
-        labels: The class of each row.
-        count: How many to draw.
-        rng: Decides which.
-    """
+    """Draw texts evenly from the classes, leaving each class at least one; fewer where there are not enough."""
     here = np.isin(number_of, left)
     count_of_labels = int(labels.max()) + 1
     codes = np.unique(number_of[here].astype(np.int64) * count_of_labels + labels[here])

@@ -70,15 +70,6 @@ def block_rows(
 
     For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`. No token is lost: the
     end of the stream is a shorter block, which the collators pad.
-
-    Args:
-        dataset: Splits with the column `text`.
-        tokenizer: The tokenizer.
-        block_size: Tokens in a block.
-        block_stride: Tokens from the start of one block of the training data to that of the next; with fewer than a
-            block has, blocks overlap and each token is seen in several contexts. None: no overlap.
-        masked: For a masked language model.
-        num_proc: Processes to work with.
     """
     join, blocks = block_cutter(tokenizer, block_size, block_stride, masked=masked)
     tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})

@@ -124,13 +124,6 @@ def handle_long_texts(
 ) -> TokenizedSplits:
     """Report how many texts of each split were too long, as the flag `<column>_cut` of a row says, and drop the flags.
 
-    Args:
-        texts: The texts, one for each row.
-        rows: The rows made of them, cut.
-        longest: Tokens that a text may have, by its column.
-        long_texts: Keep the rows, leave them out, or raise an error.
-        how: What cutting them means.
-
     Raises:
         ValueError: Naming the first such text, if it is an error; or when no row is left.
     """
