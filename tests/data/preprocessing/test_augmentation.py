@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vanillaformer.data.preprocessing.augmentation import (
+from vanillaformer.data.preprocessing.images import (
     DRAWS,
     AugmentationArguments,
     augmented,

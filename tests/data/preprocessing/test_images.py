@@ -5,8 +5,13 @@ import pytest
 import torch
 from datasets import Dataset, Features, Value
 
-from vanillaformer.data.preprocessing.augmentation import AugmentationArguments
-from vanillaformer.data.preprocessing.images import ImageCollator, PatchMasking, image_processor, new_processor
+from vanillaformer.data.preprocessing.images import (
+    AugmentationArguments,
+    ImageCollator,
+    PatchMasking,
+    image_processor,
+    new_processor,
+)
 
 SIZE = 8
 
