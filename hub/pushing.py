@@ -13,6 +13,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from vanillaformer.console.reporting import report
 
 from .card_merging import card_to_push, read_card, write_card
+from .checks import check_folder, read_config
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
@@ -30,7 +31,6 @@ from .file_names import (
     files_by_name,
     matching_files,
 )
-from .loading import check_folder, read_config
 from .remote_code import saved_code
 from .weights import weight_files
 

@@ -1,0 +1,215 @@
+"""Checks of a saved model before anything of it is built: config and settings, then weights against the config.
+
+Nothing takes memory before them: sizes are compared with the headers of the weights, and the model that the config
+describes is made without memory for its tensors.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from vanillaformer.configuration import VanillaConfig
+from vanillaformer.configuration.rules import INNER_WIDTHS, LAYER_COUNTS, MODEL_WIDTHS, check_limits
+from vanillaformer.modeling.auto import AUTO_CLASSES
+
+from .file_names import ADAPTER, CONFIG, EXPORT, GENERATION
+from .generation_settings import check_settings
+from .weights import FLOATS, Stored, one_line, opened, read_headers, read_json, weight_files
+
+# Sizes that are never larger than the number of stored weights
+STORED_WIDTHS = (*MODEL_WIDTHS, *INNER_WIDTHS, "vocab_size", "decoder_vocab_size")
+# Fields that name attention and experts of transformers, or else a kernel on the Hub
+IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+OUR_CLASSES = {cls.__name__: cls for classes in AUTO_CLASSES.values() for cls in classes}
+COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
+NAMED = 5  # tensors in a message
+
+
+def check_folder(folder: Path) -> None:
+    """Raise ValueError for a folder without a config and weights that belong together.
+
+    The message continues one that names the folder.
+    """
+    if (folder / EXPORT).is_file():
+        raise ValueError(f"has an exported model ({EXPORT}), which generate.py runs and nothing else opens")
+    if (folder / ADAPTER).is_file():  # transformers would put them on top, also those in a pickle
+        raise ValueError(f"has adapters ({ADAPTER}): merge them (merge_and_unload of peft) and save the model itself")
+    fields, stored = read_config(folder), read_headers(folder)
+    if (folder / GENERATION).is_file():
+        check_settings(read_json(folder / GENERATION), GENERATION)
+    check_extent(fields, stored)
+    check_weights(folder, open_config(folder), stored)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the fields in a folder's config; ValueError for sizes, data types or settings that no model has."""
+    if not (folder / CONFIG).is_file():
+        found = {path.parent for path in folder.glob("checkpoint-*/config.json")}
+        steps = {int(step): path for path in found if (step := path.name.partition("-")[2]).isdigit()}
+        last = f"; the last checkpoint of an unfinished run is {steps[max(steps)]}" if steps else ""
+        raise ValueError(f"has no {CONFIG}: it holds no (finished) model{last}")
+    fields = read_json(folder / CONFIG)
+    for part in _parts(fields):
+        try:
+            check_limits(part)
+        except ValueError as error:
+            raise ValueError(f"has an invalid {CONFIG}: {error}") from error
+        check_settings(part, CONFIG)
+        for name in IMPLEMENTATIONS:
+            value = part.get(name)
+            if "/" in str(value):  # transformers would fetch and run it, from publishers that it trusts without asking
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: kernels of the Hub are code, which is not run")
+        for name in ("dtype", "torch_dtype"):
+            value = part.get(name)
+            if isinstance(value, str) and value.removeprefix("torch.") not in FLOATS.values():
+                raise ValueError(f"has {name}={value!r} in {CONFIG}: it must be one of {', '.join(FLOATS.values())}")
+    return fields
+
+
+def _parts(fields: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a config and the configs in it, which native models with several parts have."""
+    waiting = [fields]
+    while waiting:
+        yield (part := waiting.pop())
+        waiting += [value for name, value in part.items() if isinstance(value, dict) and name != "label2id"]
+
+
+def check_extent(fields: dict[str, Any], stored: Stored) -> None:
+    """Raise ValueError for a config of a model larger than its weights: what is missing would take memory.
+
+    Works on the fields of any architecture, for it looks at what all of them call alike.
+    """
+    sizes = [(name, size) for part in _parts(fields) for name, size in part.items() if type(size) is int]
+    for name, size in sizes:
+        if name in LAYER_COUNTS and size > len(stored.shapes):
+            raise ValueError(f"has {name}={size:,} in config.json, but weights of {len(stored.shapes):,} tensors")
+        if name in STORED_WIDTHS and size > stored.numbers:
+            raise ValueError(f"has {name}={size:,} in config.json, but weights of {stored.numbers:,} numbers")
+
+
+def open_config(folder: Path) -> PreTrainedConfig:
+    """Return the config of a folder, whatever model it is of.
+
+    Raises:
+        ValueError: Its fields are invalid, or its type is unknown or code of its own.
+    """
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # whatever a stranger's fields make transformers stumble over
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                "is a model with code of its own, which is not run: load it in Python, by trust_remote_code=True, "
+                "once you have read it"
+            ) from error
+        raise ValueError(f"has an invalid {CONFIG}: {one_line(error)}") from error
+
+
+def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> None:
+    """Raise ValueError unless the weights are those of the model that the config describes, whole and finite.
+
+    The model is the one that the folder was saved from: what another task adds or leaves out does not count. Names
+    that an architecture of transformers has in addition are ignored, as many of its files have some.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        return  # tensors and data types are the quantizer's
+    model_class = class_of(config)
+    model, report = on_meta(model_class, config, stored)
+    if missing := report["missing_keys"]:
+        raise ValueError(f"has weights without {few(missing)}, which a {model_class.__name__} has")
+    if isinstance(config, VanillaConfig) and (more := report["unexpected_keys"]):
+        raise ValueError(f"has weights with {few(more)}, which a {model_class.__name__} does not have")
+    if mismatched := sorted(report["mismatched_keys"]):
+        tensor, found, wanted = mismatched[0]
+        raise ValueError(f"has {tensor} of shape {tuple(found)} in its weights, but {tuple(wanted)} by config.json")
+    tables = sum(buffer.numel() for buffer in model.buffers())
+    if isinstance(config, VanillaConfig) and tables > max(stored.numbers, COMPUTED):
+        raise ValueError(
+            f"has a config.json by which tables of {tables:,} numbers would be computed, at most {COMPUTED:,} or as "
+            f"many as the weights have ({stored.numbers:,})"
+        )
+    real = {name for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+    prefix = f"{model.base_model_prefix}."
+    for name, dtype in stored.dtypes.items():  # rounded to integers or 8 bits, which loading would take
+        if dtype not in FLOATS and real & {name, prefix + name, name.removeprefix(prefix)}:
+            raise ValueError(f"has {name} of data type {dtype} in its weights, must be one of {', '.join(FLOATS)}")
+    check_finite(folder)
+
+
+def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
+    """Return the class that a config's model was saved from: ours or one of transformers."""
+    named = config.architectures
+    name = named[0] if isinstance(named, list) and named else None
+    found: Any
+    if isinstance(config, VanillaConfig):
+        found = OUR_CLASSES.get(name) if isinstance(name, str) else None
+    else:
+        found = getattr(transformers, name, None) if isinstance(name, str) else None
+    is_class = isinstance(found, type) and issubclass(found, PreTrainedModel)
+    if not is_class or not isinstance(config, found.config_class or PreTrainedConfig):
+        allowed = [known for known, cls in OUR_CLASSES.items() if cls.config_class is type(config)]
+        which = f"one of {', '.join(allowed)}" if allowed else f"a class of transformers for a {type(config).__name__}"
+        raise ValueError(f"has architectures={named!r} in config.json: it must name {which}")
+    return found
+
+
+def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored: Stored) -> tuple[Any, Any]:
+    """Return a model without memory of its own, and transformers' report of loading tensors of these shapes into it.
+
+    Raises:
+        ValueError: The config does not describe a model.
+    """
+    # Nothing is drawn or computed: a position table takes its memory only when the model is loaded. Transformers
+    # renames tensors of old files only for classes of its own modules
+    members = {"initialize_weights": lambda self: None, "__module__": model_class.__module__}
+    empty = type(model_class.__name__, (model_class,), members)
+    tensors = {name: torch.empty(shape, device="meta") for name, shape in stored.shapes.items()}
+    try:
+        with quiet():
+            return empty.from_pretrained(  # type: ignore[attr-defined]
+                None, config=config, state_dict=tensors, device_map="meta", attn_implementation="eager",
+                output_loading_info=True, ignore_mismatched_sizes=True,
+            )  # fmt: skip
+    except Exception as error:  # whatever a stranger's fields make transformers stumble over
+        raise ValueError(
+            f"has a config.json that does not describe a {model_class.__name__}: {one_line(error)}"
+        ) from error
+
+
+def check_finite(folder: Path) -> None:
+    """Raise ValueError for weights that hold NaN or infinity. All are read, one tensor at a time."""
+    for path in weight_files(folder):
+        with opened(path) as file:
+            for name in file.keys():  # noqa: SIM118
+                if file.get_slice(name).get_dtype() not in FLOATS:
+                    continue
+                tensor = file.get_tensor(name)
+                # Both bounds are NaN if any number is: one pass, and no memory as isfinite() of all takes
+                if tensor.numel() and not torch.stack(torch.aminmax(tensor)).isfinite().all():
+                    raise ValueError(f"has {name} with NaN or infinity in {path.name}")
+
+
+def few(names: Iterable[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    ordered = sorted(names)
+    more = len(ordered) - NAMED
+    return ", ".join(ordered[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from reporting."""
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
