@@ -47,9 +47,8 @@ from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
 from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
-from .trainer.callbacks import RecordProgress, replace_callbacks
+from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
 from .trainer.distillation import train_teachers
-from .trainer.guards import StopWithCheckpoint
 from .trainer.saving import check_pushing, make_writable
 from .trainer.time_budget import budget_in_words, budget_option, spent_in_words
 from .trainer.trainer import RunTrainer

@@ -34,7 +34,7 @@ from .machine import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
-from .trainer.guards import GuardArguments
+from .trainer.callbacks import GuardArguments
 from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.saving import ShardingArguments

@@ -1,18 +1,29 @@
-"""Callbacks of every run: its reports and progress bars, its evaluation at the end, its record."""
+"""Callbacks of a run: its reports and record, and reasons to stop: no improvement, a NaN loss, a signal."""
 
+import math
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
 from tqdm.auto import tqdm
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from vanillaformer.console.limits import NOT_NEGATIVE, check_limits
+from vanillaformer.console.reporting import report
+
 from ..machine import free_core_threads
-from ..metrics.scores import SCORES
+from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
+from ..run_folder.checkpoints import resume_point
 from ..run_folder.run import Run, discard
+from ..run_folder.stopping import Stopping
+from .account import StatefulCallback, from_all
 from .budget import UNLIMITED, Budget
 
+MAX_SKIPPED_IN_A_ROW = 10
 TRAINING_PARTS = (("loss", "loss {:.3f}"), ("learning_rate", "learning rate {:.2g}"))
 """Parts of a printed report, in this order: name and format."""
 
@@ -134,3 +145,138 @@ def replace_callbacks(trainer: Any) -> None:
         trainer.remove_callback(callback)
     for added in ([Bars()] if bars else []) + [Lines(trainer.budget), EvaluateAtEnd(), FollowFreeCores()]:
         trainer.add_callback(added)
+
+
+# ------------------------------------------------------------------------------------------------ reasons to stop
+@dataclass
+class GuardArguments:
+    """When to stop."""
+
+    HELP_GROUP = "Evaluation and checkpoints"
+
+    nan_loss: Literal["stop", "skip"] = field(
+        default="stop",
+        metadata={"help": "Action on a NaN or infinite loss", "group": "Training"},
+    )
+    early_stopping_patience: int = field(
+        default=0, metadata={"help": "Early stopping: evaluations without improvement; 0 for never"}
+    )
+    early_stopping_threshold: float = field(default=0.0, metadata={"help": "Early stopping: minimum improvement"})
+
+    def check(self: Any) -> None:
+        """Raise ValueError for settings that cannot work."""
+        check_limits(self, dict.fromkeys(("early_stopping_patience", "early_stopping_threshold"), NOT_NEGATIVE))
+        patience, threshold = self.early_stopping_patience, self.early_stopping_threshold
+        if threshold and not patience:
+            raise ValueError(f"--early_stopping_threshold {threshold} needs an --early_stopping_patience")
+        if patience and self.eval_strategy == "no":
+            raise ValueError(f"--early_stopping_patience {patience} needs evaluations: not --eval_strategy no")
+        if patience and self.metric_for_best_model is None:
+            raise ValueError(f"--early_stopping_patience {patience} needs a --metric_for_best_model")
+
+
+class EarlyStopping(StatefulCallback, EarlyStoppingCallback):
+    """Transformers' early stopping, which reports that it stops, and stays stopped when the run resumes."""
+
+    saved_attributes = ("early_stopping_patience_counter",)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        super().on_train_begin(args, state, control, **kwargs)
+        control.should_training_stop |= self.over
+
+    @property
+    def over(self) -> bool:
+        """Whether as many evaluations as the patience allows have brought no improvement."""
+        return self.early_stopping_patience_counter >= self.early_stopping_patience
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
+        if state.global_step >= state.max_steps or control.should_training_stop:
+            return  # it ends anyway, or has ended
+        score, found = SCORES[args.metric_for_best_model], evaluations(state.log_history)
+        new, earlier = found[-1], found[:-1]
+        if not earlier or self.improves(new, earlier, score):
+            self.early_stopping_patience_counter = 0
+            return
+        self.early_stopping_patience_counter += 1
+        if self.over:
+            control.should_training_stop = True
+            control.should_save = args.save_strategy != "no"
+            best = best_of(earlier, score).get(f"eval_{score.name}", math.nan)
+            report(
+                f"Stopped early at step {state.global_step:,}: no better {score.name} than {best:.4g} in "
+                f"{self.early_stopping_patience} evaluations."
+            )
+
+    def improves(self, new: Evaluation, earlier: Sequence[Evaluation], score: Score) -> bool:
+        """Tell whether an evaluation counts as an improvement on earlier ones.
+
+        Its score has to be better by more than the threshold; without a threshold a lower loss with an equal score
+        counts too. As long as the score has not moved from its first value, as BLEU near 0, so does a new lowest loss.
+        """
+        best, threshold = best_of(earlier, score), self.early_stopping_threshold or 0.0
+        difference = gain(new, best, score)
+        if difference > threshold or (difference == 0 and not threshold and is_better(new, best, score)):
+            return True
+        moved = any(abs(gain(entry, earlier[0], score)) > score.resolution for entry in (new, *earlier))
+        return not moved and is_better(new, best_of(earlier, SCORES["loss"]), SCORES["loss"])
+
+
+class NanGuard(StatefulCallback):
+    """Stops at a step whose loss or gradient is not finite, or skips it, on all processes alike."""
+
+    saved_attributes = ("skipped", "in_a_row")
+    non_finite = False  # whether this process has had such a loss or gradient in the current step
+
+    def __init__(self) -> None:
+        self.skipped = self.in_a_row = 0
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        non_finite, self.non_finite = any(from_all(int(self.non_finite), args.device)), False
+        if not non_finite:
+            self.in_a_row = 0
+            return
+        step, rate = state.global_step + 1, kwargs["optimizer"].param_groups[0]["lr"]
+        problem = "the loss or its gradient is NaN or infinite"
+        where = f"{problem} at step {step:,} (learning rate {rate:.3g})"
+        self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        if args.nan_loss == "stop":
+            raise ValueError(
+                f"{where}; the weights are those before it, {resume_point(Path(args.output_dir))}. Try a lower "
+                "--learning_rate, a longer --warmup_steps, or --nan_loss skip"
+            )
+        if self.in_a_row > MAX_SKIPPED_IN_A_ROW:
+            earlier = f"as in the {MAX_SKIPPED_IN_A_ROW} steps before"
+            raise ValueError(f"{where}, {earlier}, {resume_point(Path(args.output_dir))}")
+        for parameter in model.parameters():
+            parameter.grad = None  # for which an optimizer does nothing at all
+        report(f"Skipped step {step:,}: {problem} ({self.skipped:,} so far)")
+
+
+class StopWithCheckpoint(TrainerCallback):
+    """Ends training after the step in which any of the processes received a signal, with a checkpoint of that step."""
+
+    def __init__(self, stopping: Stopping, trainer: Any):
+        self.stopping, self.trainer, self.number = stopping, trainer, 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopping.training = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.number = max(from_all(self.stopping.number, args.device))
+        if self.number:
+            self.trainer.extra_checkpoint = not control.should_save
+            control.should_save = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.stopping.training and not self.number:  # and not after training
+            self.on_step_end(args, state, control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.number:
+            self.stopping.number = self.number
+            raise KeyboardInterrupt
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.stopping.training = False
+        if self.stopping.number:  # since the last step
+            raise KeyboardInterrupt

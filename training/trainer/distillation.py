@@ -27,8 +27,7 @@ from ..run_folder.run import Run
 from ..run_folder.settings import as_written, changed_settings, is_longer
 from .account import COUNTED, from_all
 from .budget import COUNTS
-from .callbacks import replace_callbacks
-from .guards import StopWithCheckpoint
+from .callbacks import StopWithCheckpoint, replace_callbacks
 from .losses import Batch, Inputs, without_labels
 from .time_budget import budget_option
 

@@ -37,10 +37,9 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 from .account import Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, follow
-from .callbacks import FollowRun
+from .callbacks import EarlyStopping, FollowRun, NanGuard
 from .distillation import Distillation, Teachers
 from .evaluation import EvaluatingTrainer
-from .guards import EarlyStopping, NanGuard
 from .losses import (
     count_second_targets,
     gold_probability,

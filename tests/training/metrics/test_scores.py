@@ -23,7 +23,7 @@ from vanillaformer.training.metrics.scores import ENTRIES, SCORES, gain, is_bett
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
-from vanillaformer.training.trainer.guards import EarlyStopping
+from vanillaformer.training.trainer.callbacks import EarlyStopping
 from vanillaformer.training.trainer.saving import SavingTrainer
 
 JOBS = ("translation", "causal", "masked", "mlm+nsp", "classification")

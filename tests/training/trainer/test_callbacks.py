@@ -4,7 +4,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.guards import EarlyStopping
+from vanillaformer.training.trainer.callbacks import EarlyStopping
 
 ARGUMENTS = SimpleNamespace(
     metric_for_best_model="accuracy", greater_is_better=True, load_best_model_at_end=True, save_strategy="steps"
