@@ -26,7 +26,7 @@ TRANSFORMERS_HELP = {
         "run_name": "Name of the run in the tracker",
     },
     CARD: {
-        "push_to_hub": "Push the model to the Hub while training and at the end",
+        "push_to_hub": "Push the model to the Hub at the end",
         "hub_model_id": "Repository: user/name (default: the name of the output folder)",
         "hub_private_repo": "Make a new repository private",
         "hub_strategy": "Always end",

@@ -88,7 +88,7 @@ def defaults(settings: Any) -> dict[str, Any]:
 
 
 def as_written(settings: Any) -> Any:
-    """Return settings as they are once they have been written to a file."""
+    """Return settings as they are after writing them to a file."""
     return json.loads(json.dumps(settings, default=str))
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -152,23 +150,21 @@ def test_text_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatc
     assert content(tmp_path) == {RECORD: "{}"}
 
 
-HOLDER = """
-import sys, time
-from pathlib import Path
-from vanillaformer.training.run_folder.files import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
 def test_lock_is_another_processs_until_it_ends_however_it_does(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
-    with pytest.raises(ValueError, match=rf"is in use by another process \(process {process.pid}\)"), locked(tmp_path):
+    reader, writer = os.pipe()
+    process = os.fork()
+    if not process:
+        try:
+            with locked(tmp_path):
+                os.write(writer, b"held")
+                signal.pause()
+        finally:
+            os._exit(1)
+    assert os.read(reader, 4) == b"held"
+    with pytest.raises(ValueError, match=rf"is in use by another process \(process {process}\)"), locked(tmp_path):
         pass
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    os.kill(process, signal.SIGKILL)
+    os.waitpid(process, 0)
     with locked(tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert not list(tmp_path.iterdir())
