@@ -111,16 +111,6 @@ def _dates(source: Locale, target: Locale) -> Kind:
     return Kind(_moment, [partial(_date, s) for s in STYLES] + [partial(_skeleton, s) for s in shared])
 
 
-def _times(source: Locale, target: Locale) -> Kind:
-    return Kind(_moment, [partial(_time, style) for style in STYLES])
-
-
-def _datetimes(source: Locale, target: Locale) -> Kind:
-    # CLDR's long, medium and short date-times, and the same dates and the full one with hours and minutes only.
-    alike = [partial(_datetime, style, style) for style in STYLES if style != "full"]
-    return Kind(_moment, alike + [partial(_datetime, style, "short") for style in STYLES if style != "short"])
-
-
 def _relative_times(source: Locale, target: Locale) -> Kind:
     def draw(rng: Random) -> tuple[int, Any]:
         return int(_amount(rng, 3, 0)) * rng.choice((-1, 1)), rng.choice(list(SECONDS))
@@ -135,18 +125,13 @@ def _relative_times(source: Locale, target: Locale) -> Kind:
     return Kind(draw, [write])
 
 
-def _decimals(source: Locale, target: Locale) -> Kind:
-    def write(value: Decimal, locale: Locale) -> str:
-        return numbers.format_decimal(value, locale=locale, decimal_quantization=False)
+def _numbers(write: Callable[..., str], scale: int, digits: int, decimals: int) -> Kind:
+    """Return numbers of as many digits and decimals, which are written after division by a scale."""
 
-    return Kind(lambda rng: _signed_amount(rng, 9, rng.randint(0, 4)), [write])
+    def written(value: Decimal, locale: Locale) -> str:
+        return write(value / scale, locale=locale, decimal_quantization=False)
 
-
-def _percentages(source: Locale, target: Locale) -> Kind:
-    def write(value: Decimal, locale: Locale) -> str:
-        return numbers.format_percent(value / 100, locale=locale, decimal_quantization=False)
-
-    return Kind(lambda rng: _signed_amount(rng, 4, rng.randint(0, 3)), [write])
+    return Kind(lambda rng: _signed_amount(rng, digits, rng.randint(0, decimals)), [written])
 
 
 def _compact_numbers(source: Locale, target: Locale) -> Kind:
@@ -199,13 +184,15 @@ def _names(attribute: str, source: Locale, target: Locale) -> Kind:
     return Kind(lambda rng: rng.choice(codes), [write] if codes else [])
 
 
+# CLDR's long, medium and short date-times, and the same dates and the full one with hours and minutes only
+DATE_TIMES = (*((style, style) for style in STYLES[1:]), *((style, "short") for style in STYLES[:-1]))
 PATTERN_KINDS: dict[str, Callable[[Locale, Locale], Kind]] = {
     "date": _dates,
-    "time": _times,
-    "datetime": _datetimes,
+    "time": lambda source, target: Kind(_moment, [partial(_time, style) for style in STYLES]),
+    "datetime": lambda source, target: Kind(_moment, [partial(_datetime, *styles) for styles in DATE_TIMES]),
     "relative": _relative_times,
-    "number": _decimals,
-    "percent": _percentages,
+    "number": lambda source, target: _numbers(numbers.format_decimal, 1, 9, 4),
+    "percent": lambda source, target: _numbers(numbers.format_percent, 100, 4, 3),
     "compact": _compact_numbers,
     "currency": _currencies,
     "unit": _units,

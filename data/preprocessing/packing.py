@@ -229,7 +229,10 @@ class PackedTexts(PackedBatches):
         if lengths.mean() < LONG or not self.attends_in_groups():
             return super().layout(lengths)
         longest_first = np.argsort(-lengths[:, 0], kind="stable")
-        return [longest_first.tolist()], similar_sizes(lengths[longest_first, 0].tolist())
+        sizes: list[int] = []  # few different ones
+        for length in lengths[longest_first, 0].tolist():
+            sizes.append(sizes[-1] if sizes and length >= SIMILAR * sizes[-1] else length)
+        return [longest_first.tolist()], sizes
 
     def attends_in_groups(self) -> bool:
         """Tell whether the model attends to texts of equal length as a batch, and treats no row as a whole."""
@@ -250,14 +253,6 @@ COLLATORS: dict[type, type[PackedBatches]] = {
     VanillaEncoderConfig: PackedTexts,
 }
 """By the config of the model."""
-
-
-def similar_sizes(lengths: list[int]) -> list[int]:
-    """Return the length that each text is padded to, given their lengths, the longest first: few different ones."""
-    sizes: list[int] = []
-    for length in lengths:
-        sizes.append(sizes[-1] if sizes and length >= SIMILAR * sizes[-1] else length)
-    return sizes
 
 
 def joined(

@@ -133,7 +133,12 @@ def handle_long_texts(
         cuts = {column: np.asarray(part.with_format("arrow")[f"{column}_cut"], dtype=bool) for column in longest}
         for column, cut in cuts.items():
             if long_texts == "error" and cut.any():
-                raise ValueError(_first_long(texts[split], split, column, cut, longest[column]))
+                first = int(cut.argmax())
+                raise ValueError(
+                    f"{split} data, row {first + 1} ({texts[split][first][column][:40]!r} ...): the {column} has more "
+                    f"than {longest[column]} tokens ({cut.sum()} such rows); --long_texts cut or skip, or more tokens "
+                    "(--max_length, --max_source_length, --max_target_length, --block_size)"
+                )
             if cut.any():
                 what = "left out, having more than" if long_texts == "skip" else how
                 report(f"{split} data: {cut.sum()} of {len(part)} {column}s were {what} {longest[column]} tokens.")
@@ -144,16 +149,6 @@ def handle_long_texts(
         chosen = part.select(np.flatnonzero(kept)) if long_texts == "skip" and not kept.all() else part
         handled[split] = chosen.remove_columns([f"{column}_cut" for column in longest])
     return TokenizedSplits(handled, stats)
-
-
-def _first_long(texts: Dataset, split: str, column: str, cut: np.ndarray, longest: int) -> str:
-    first = int(cut.argmax())
-    start = texts[first][column][:40]
-    return (
-        f"{split} data, row {first + 1} ({start!r} ...): the {column} has more than {longest} tokens "
-        f"({cut.sum()} such rows); --long_texts cut or skip, or more tokens (--max_length, --max_source_length, "
-        "--max_target_length, --block_size)"
-    )
 
 
 def encode_pairs(

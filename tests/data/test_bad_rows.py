@@ -53,18 +53,11 @@ def test_bad_pairs_are_left_out_and_counted(tmp_path, capsys):
     assert "a.jsonl: 1 of 4 rows are bad and left out, first row 3: the target is empty." in out  # as numbered there
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("a.jsonl", '{"text": "one", "label": 1}\n{"text": "two"\n[3]\n\n{"text": "four", "label": 0}\n'),
-        ("a.csv", 'text,label\none,1\ntwo,0,0\n"three, and more",,\nfour,0\n'),
-        ("a.tsv", "text\tlabel\none\t1\ntwo\t0\t0\n\t\t\nfour\t0\n"),
-    ],
-)
-def test_lines_that_cannot_be_read(tmp_path, name, text, capsys):
-    (tmp_path / name).write_text(text)
-    path = str(tmp_path / name)
-    with pytest.raises(ValueError, match=rf"{name}, row 2: .* \(2 such rows\); --bad_rows skip"):
+def test_lines_that_cannot_be_read(tmp_path, capsys):
+    text = '{"text": "one", "label": 1}\n{"text": "two"\n[3]\n\n{"text": "four", "label": 0}\n'
+    (tmp_path / "a.jsonl").write_text(text)
+    path = str(tmp_path / "a.jsonl")
+    with pytest.raises(ValueError, match=r"a.jsonl, row 2: .* \(2 such rows\); --bad_rows skip"):
         load("classification", train_file=path, validation_file=path)
     dataset, stats = skipping("classification", train_file=path, validation_file=path)
     assert list(dataset["train"]["text"]) == ["one", "four"]
