@@ -245,7 +245,7 @@ def test_a_saved_model_is_the_same_with_more_target_tokens(tmp_path):
         ({"cross_attention": "dot", "encoder_hidden_size": 8}, ["dot", "2 * encoder_hidden_size=8", "hidden_size=8"]),
         ({"cross_attention": "none", "input_feeding": True}, ["input_feeding=True", "'none'"]),
         ({"num_attention_heads": 4}, ["num_attention_heads", "Transformers"]),
-        ({"bidirectional": True}, ["bidirectional_encoder"]),
+        ({"bidirectional": True}, ["bidirectional"]),
         ({"decoder_vocab_size": 30}, ["one vocabulary", "decoder_vocab_size=30"]),
         ({"pad_token_id": 40}, ["pad_token_id=40"]),
         ({"attn_implementation": "sdpa"}, ["'sdpa'", "'eager'"]),
