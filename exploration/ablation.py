@@ -24,10 +24,10 @@ from .pictures import Drawing, NotApplicable, heat_map, number
 from .recording import stacks
 
 Replacement = Literal["zero", "mean"]
-"""What stands in place of an ablated head's output: 0, or its mean over all tokens of the rows."""
+"""Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
 PARTS = (*SUBLAYERS, "layer")
-"""What a layer can be ablated of: the columns of `sublayer_ablation`."""
+"""Parts of a layer that can be ablated: the columns of `sublayer_ablation`."""
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
 Advance = Callable[[], Any]
 """Called after each pass over the rows."""
@@ -125,7 +125,7 @@ def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = l
 
 
 def parts_of(layer: nn.Module) -> Iterator[str]:
-    """Yield the names of what a layer can be ablated of."""
+    """Yield the names of the parts of a layer that can be ablated."""
     yield from (part for part in SUBLAYERS if hasattr(layer, part))
     yield "layer"
 

@@ -1,4 +1,4 @@
-"""What heads attend to: maps, entropy and distance of attention.
+"""Attention of heads: maps, entropy and distance.
 
 Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
@@ -129,8 +129,8 @@ def token_distances(recording: Recording, kind: str) -> list[torch.Tensor]:
 
 def grid_distances(grid: Grid) -> torch.Tensor:
     """Return the distance between every two tokens of an image in patches, (T, T), NaN for those before them."""
-    places = grid.coordinates().float()
-    return torch.nn.functional.pad(torch.cdist(places, places), (grid.prefix, 0, grid.prefix, 0), value=torch.nan)
+    points = grid.coordinates().float()
+    return torch.nn.functional.pad(torch.cdist(points, points), (grid.prefix, 0, grid.prefix, 0), value=torch.nan)
 
 
 def attention_maps(example: Example) -> list[Drawing]:
@@ -183,8 +183,8 @@ def distances(example: Example) -> list[Drawing]:
 
 def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str) -> Drawing:
     """Draw a number for every head (L, H); the caption names the heads with the least and the most."""
-    extremes = [np.unravel_index(place, values.shape) for place in (np.nanargmin(values), np.nanargmax(values))]
-    words = [f"{values[place]:.2f} (layer {place[0]}, head {place[1]})" for place in extremes]
+    extremes = [np.unravel_index(index, values.shape) for index in (np.nanargmin(values), np.nanargmax(values))]
+    words = [f"{values[layer, head]:.2f} (layer {layer}, head {head})" for layer, head in extremes]
     caption = f"{title}, from {words[0]} to {words[1]} {unit}" + (f"; {remark}" if remark else "")
     rows = [(layer, head, number(value)) for (layer, head), value in np.ndenumerate(values)]
     picture = heat_map(values, counted(len(values)), counted(values.shape[1]), title, what=unit)

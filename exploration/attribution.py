@@ -1,4 +1,4 @@
-"""Attribution: how much each input token contributes to what a model answers, by integrated gradients (captum).
+"""Attribution: the contribution of each input token to a model's answer, by integrated gradients (captum).
 
 Integrated gradients (Sundararajan et al. 2017, arXiv 1703.01365) follow the token vectors from those of a text that
 says nothing (x') to those of the text (x): `(x - x') ⊙ ∫ ∂f(x' + α (x - x')) / ∂x dα`, summed over the dimensions of a
@@ -179,7 +179,8 @@ def token_attributions(example: Example) -> list[Drawing]:
         raise NotApplicable("attributions are of the tokens of texts")
     neutral = neutral_ids(inputs["input_ids"], example.tokenizer)
     try:
-        outputs = outputs_of(example)
+        if not (outputs := outputs_of(example)):
+            raise NotApplicable("the answer has no tokens")
         found = attributions(model, inputs, neutral, outputs[:LONGEST])
     except (ImportError, ValueError) as error:
         raise NotApplicable(str(error)) from error

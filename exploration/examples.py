@@ -27,16 +27,16 @@ class Example:
     """A model with one input, recorded.
 
     Args:
-        recording: What happened inside of the model; `recording.model` is the model.
+        recording: The forward pass; `recording.model` is the model.
         tokens: Names of the tokens by stack, "encoder" and "decoder".
         text: The input as it was given; the name of an image.
-        output: What the model makes of it, in words.
+        output: The model's output, in words.
         targets: The right token at each position of the last stack (T), -100 where there is none; `None` of models
             that do not predict tokens.
         answers: Returns the name of a column of the logits: a token, or a class.
         tokenizer: The tokenizer of the text, `None` of an image.
         rows: Batches of held-out rows, model inputs with labels, for the figures of the loss.
-        replacement: What ablation puts in place of a head's output: zero or mean.
+        replacement: Ablation's replacement of a head's output: zero or mean.
         notes: Sentences that the page begins with, such as what was cut.
     """
 
@@ -68,7 +68,7 @@ def text_example(
 ) -> Example:
     """Run a model on a text and return the example.
 
-    An encoder-decoder reads the target, or else the output of its own `generate`, in one pass.
+    An encoder-decoder reads the target, or else the output of the model's `generate`, in one pass.
 
     Args:
         loaded: The model with its tokenizers (`vanillaformer.inference.tasks.load`).
@@ -194,7 +194,7 @@ ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example
     fill_masks: masked_example,
     classify: classification_example,
 }
-"""How the example of a text is made, by what the model does with texts."""
+"""Functions that make the example of a text, by the function of the task."""
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:

@@ -1,4 +1,4 @@
-"""What an image model looks at: attention of its pooled vector, and attention roll-out, over the patches.
+"""Attention of an image model's pooled vector, and attention roll-out, over the patches.
 
 Shape letters: B batch, L layers, H heads, T tokens, N patches.
 """

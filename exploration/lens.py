@@ -1,4 +1,4 @@
-"""Logit lens: what a model would answer after each of its layers.
+"""Logit lens: the answer of a model after each of its layers.
 
 Shape letters: B batch, T length, D model width, V vocabulary, C classes, L layers.
 """
@@ -131,10 +131,10 @@ def lens(example: Example) -> list[Drawing]:
     ]
     rows = [
         (
-            *(layer, place + 1, read[place], words[place, layer], number(found.probability[layer, place])),
-            *(right[place], int(found.right_rank[layer, place]), number(found.right_probability[layer, place])),
+            *(layer, index + 1, read[index], words[index, layer], number(found.probability[layer, index])),
+            *(right[index], int(found.right_rank[layer, index]), number(found.right_probability[layer, index])),
         )
-        for layer, place in np.ndindex(depth, length)
+        for layer, index in np.ndindex(depth, length)
     ]
     drawings = [Drawing("lens", title, picture, header, rows)]
     if known.any():

@@ -46,7 +46,7 @@ def write_page(
     """Write index.html, and every picture as PNG with its numbers as CSV; return the page.
 
     Args:
-        example: What was drawn.
+        example: The model with its input.
         drawn: The figures with their drawings, of `draw_all`.
         missing: Names of figures that do not apply, with the reasons.
         folder: Where to write.

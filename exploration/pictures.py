@@ -179,8 +179,8 @@ def curves(
     """Draw named curves over x, within limits of y; axes are the names of y and x."""
     figure = Figure(figsize=(7.0, 3.8), layout="constrained")
     plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1], yscale="log" if log else "linear")
-    for place, (name, values) in enumerate(lines.items()):
-        plot.plot(x, values, label=name, marker="." if len(x) <= LONGEST else None, **style(place))
+    for index, (name, values) in enumerate(lines.items()):
+        plot.plot(x, values, label=name, marker="." if len(x) <= LONGEST else None, **style(index))
     if log:
         ends = [end(list(lines.values())) for end in (np.nanmin, np.nanmax)]
         plot.yaxis.set_major_formatter("{x:.3g}")
@@ -208,9 +208,9 @@ def bars(
     figure = Figure(figsize=(max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), layout="constrained")
     plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1])
     width = 0.8 / len(groups)
-    for place, (name, values) in enumerate(groups.items()):
-        x = np.arange(len(names)) + (place - (len(groups) - 1) / 2) * width
-        plot.bar(x, values, width * 0.9, label=name, color=COLORS[looks[place]])
+    for index, (name, values) in enumerate(groups.items()):
+        x = np.arange(len(names)) + (index - (len(groups) - 1) / 2) * width
+        plot.bar(x, values, width * 0.9, label=name, color=COLORS[looks[index]])
         if limits is not None:
             plot.vlines(x, limits[0][name], limits[1][name], color="black", linewidth=1)
     plot.axhline(0, color="black", linewidth=0.8)

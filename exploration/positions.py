@@ -151,7 +151,7 @@ def drawings_of(model: Any, stack: Stack, name: str) -> list[Drawing]:
         shown = found[:LONGEST_DISTANCE, :LONGEST_DISTANCE]
         cut = f" (the first {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
         title = f"Cosine similarity of position vectors, {name}{cut}"
-        rows = [(place, *map(number, values)) for place, values in enumerate(shown)]
+        rows = [(index, *map(number, values)) for index, values in enumerate(shown)]
         picture = large_map(shown, None, None, title, signed="cosine", axes=("position", "position"))
         near, far = np.diagonal(found, 1).mean(), found[0, -1]
         caption = f"{title}: {near:.2f} for neighbors on average, {far:.2f} for the first and the last"

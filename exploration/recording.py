@@ -15,7 +15,7 @@ from vanillaformer.modeling.parts.pointers import PointerGenerator
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
 from vanillaformer.modeling.stack import Stack
 
-# What a placement keeps of the stream and adds to it, where that is not x and the branch
+# Terms of a placement's sum, where they are not x and the branch
 KEPT: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
     DeepNorm: lambda residual, x: residual.alpha * x,
     AdminResidual: lambda residual, x: residual.omega * x,
@@ -27,13 +27,13 @@ ADDED: dict[type[Residual], Callable[[Any, torch.Tensor], torch.Tensor]] = {
 
 
 def unchanged(residual: Residual, x: torch.Tensor) -> torch.Tensor:
-    """Return x: what most placements keep and add."""
+    """Return x, as most placements keep and add it."""
     return x
 
 
 @dataclass
 class Sublayer:
-    """What one sublayer does with the stream, all (B, T, D).
+    """One sublayer's input, output and terms of the sum with the stream, all (B, T, D).
 
     The stream after it is `kept + added`, in the placements that end with a norm its norm.
 
@@ -41,9 +41,9 @@ class Sublayer:
         layer: Index of the layer in its stack.
         name: self_attn, cross_attn or mlp.
         x: The stream before it.
-        out: What attention or the feed-forward layer gives.
-        kept: What remains of x: x itself, in DeepNorm `α x`, in Admin `ω ⊙ x`.
-        added: What out contributes after norms and factors of the placement (sandwich, layer scale, ReZero's α).
+        out: The output of attention or the feed-forward layer.
+        kept: The part of x that remains: x itself, in DeepNorm `α x`, in Admin `ω ⊙ x`.
+        added: The contribution of out after norms and factors of the placement (sandwich, layer scale, ReZero's α).
     """
 
     layer: int
@@ -56,18 +56,18 @@ class Sublayer:
 
 @dataclass
 class Recording:
-    """What `record` keeps of one forward pass.
+    """One forward pass with the values that were computed on the way.
 
     Args:
         model: The model.
-        inputs: What it was called with.
+        inputs: Its arguments.
         attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy"
             (B, 1, T, S) of a head that copies, the first of equal tokens having what all of them get. In models with
             windows they are (B · windows, H, S, S).
         hidden_states: The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder",
             "decoder". All are before the stack's final norm.
         sublayers: The sublayers in the order in which they ran, by stack.
-        logits: What the model answers, `None` of a model without a head.
+        logits: The logits, `None` of a model without a head.
     """
 
     model: Any
@@ -145,7 +145,7 @@ def logits_of(outputs: Any) -> Any:
 
 @contextmanager
 def listening(stack: Stack, name: str, found: Recording) -> Iterator[None]:
-    """Add what one stack computes to a recording."""
+    """Add the values of one stack to a recording."""
     probabilities: dict[str, list[torch.Tensor]] = {name: []}
     states: list[torch.Tensor] = []
     sublayers = found.sublayers[name] = []

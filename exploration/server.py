@@ -105,11 +105,17 @@ def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     model = open_model(arguments, Path(folder))
+    theme = gradio.themes.Default(primary_hue="blue", font=("system-ui", "sans-serif"), font_mono="monospace")
+    theme.set(  # letters that everybody can read; no font is fetched
+        button_primary_background_fill="*primary_700",
+        block_info_text_color="*neutral_600",
+        input_placeholder_color="*neutral_500",
+    )
     app = gradio.mount_gradio_app(
         FastAPI(openapi_url=None),
         build_page(model),
         path="",
-        theme=gradio.themes.Default(font=("system-ui", "sans-serif"), font_mono="monospace"),  # none is fetched
+        theme=theme,
         css=STYLE,
         footer_links=[],
         run_history=False,

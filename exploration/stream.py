@@ -1,4 +1,4 @@
-"""The residual stream: how long its vectors are, and what each sublayer adds to it.
+"""The residual stream: the norms of its vectors, and the contributions of the sublayers.
 
 Shape letters: B batch, T length, D model width, L layers, N sublayers.
 """
@@ -20,7 +20,7 @@ SUBLAYERS = {"self_attn": "self-attention", "cross_attn": "cross-attention", "ml
 
 
 class Contributions(NamedTuple):
-    """What the sublayers of a stack add to its stream; all arrays are means over the tokens, (N).
+    """Contributions of the sublayers of a stack to its stream; all arrays are means over the tokens, (N).
 
     Attributes:
         sublayers: Layer and name of each, in the order in which they ran.
@@ -104,12 +104,12 @@ def residual_factors(model: Any) -> dict[str, list[Factors]]:
         by_name: dict[str, dict[tuple[int, str], torch.Tensor]] = {}
         for layer, block in enumerate(stack.layers):
             for part, residual in block.named_children():
-                place = layer, part.removesuffix("_residual")
+                sublayer = layer, part.removesuffix("_residual")
                 if type(residual) in FACTORS:
                     name, get = FACTORS[type(residual)]
-                    by_name.setdefault(name, {})[place] = torch.as_tensor(get(residual))
+                    by_name.setdefault(name, {})[sublayer] = torch.as_tensor(get(residual))
                 if isinstance(scale := getattr(residual, "layer_scale", None), LayerScale):
-                    by_name.setdefault("λ on the sublayer (layer scale)", {})[place] = scale.weight
+                    by_name.setdefault("λ on the sublayer (layer scale)", {})[sublayer] = scale.weight
         for name, values in by_name.items():
             numbers = [value.detach().double().cpu() for value in values.values()]
             ends = (np.array([float(end(each)) for each in numbers]) for end in (torch.mean, torch.min, torch.max))
@@ -177,19 +177,19 @@ def factors(example: Example) -> list[Drawing]:
 
 
 def sublayer_bars(
-    places: list[tuple[int, str]],
+    sublayers: list[tuple[int, str]],
     values: np.ndarray,
     title: str,
     unit: str,
     limits: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Figure:
     """Draw a number per sublayer (N) as a bar, one color for each kind of sublayer."""
-    depth = 1 + max(layer for layer, _ in places)
-    kinds = [name for name in SUBLAYERS if name in {part for _, part in places}]
+    depth = 1 + max(layer for layer, _ in sublayers)
+    kinds = [name for name in SUBLAYERS if name in {part for _, part in sublayers}]
 
     def spread(numbers: np.ndarray) -> dict[str, np.ndarray]:
         found = {SUBLAYERS[kind]: np.full(depth, np.nan) for kind in kinds}
-        for (layer, part), value in zip(places, numbers):
+        for (layer, part), value in zip(sublayers, numbers):
             found[SUBLAYERS[part]][layer] = value
         return found
 

@@ -1,4 +1,4 @@
-"""What the Hub's refusals mean to whoever asked, in one line that holds no token."""
+"""Errors of the Hub in one line that holds no token."""
 
 import hashlib
 from collections.abc import Iterator

@@ -52,9 +52,9 @@ class Limited:
         if stops := stop_sequences(BODY.get()):
             generation_config.stop_strings = None  # which would also find what begins in the prompt
             criteria.append(StopText(stops, processor, prompt))
-            place: Any
-            place, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
-            place[key] = StoppedAnswer(place[key], stops, generation_config)
+            holder: Any
+            holder, key = (named, "gen_manager") if "gen_manager" in named else (more, 0)
+            holder[key] = StoppedAnswer(holder[key], stops, generation_config)
         if not batched:  # continuous batching takes no criteria
             inputs = {**inputs, "stopping_criteria": StoppingCriteriaList(criteria)}
         return (request_id, model, processor, model_id, inputs, generation_config, *more)

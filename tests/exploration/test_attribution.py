@@ -9,6 +9,7 @@ import torch
 from captum.attr import LayerIntegratedGradients
 from modeling.toys import SOURCE_VOCABULARY, tokens, toy
 
+from exploration.toys import example_of
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.conversion import to_native
 from vanillaformer.exploration.attribution import (
@@ -18,7 +19,10 @@ from vanillaformer.exploration.attribution import (
     neutral_ids,
     next_tokens,
     target_tokens,
+    token_attributions,
 )
+from vanillaformer.exploration.pictures import NotApplicable
+from vanillaformer.exploration.recording import record
 
 IDS = tokens(1, 6)
 NEUTRAL = torch.zeros_like(IDS)
@@ -98,6 +102,13 @@ def test_they_are_those_of_captum_for_the_same_model_of_transformers():
 def test_a_neutral_text_keeps_special_tokens():
     tokenizer = SimpleNamespace(pad_token_id=None, unk_token_id=1, eos_token_id=3, all_special_ids=[3, 2])
     assert neutral_ids(torch.tensor([[2, 7, 8, 3]]), tokenizer).tolist() == [[2, 1, 1, 3]]
+
+
+def test_an_empty_answer_has_none():
+    example = example_of(record(toy("encoder_decoder"), {"input_ids": IDS, "decoder_input_ids": IDS[:, :1]}))
+    example.tokenizer = SimpleNamespace(pad_token_id=0, unk_token_id=1, eos_token_id=3, all_special_ids=[3])
+    with pytest.raises(NotApplicable, match="the answer has no tokens"):
+        token_attributions(example)
 
 
 def test_without_captum_the_error_names_what_to_install(monkeypatch):
