@@ -62,9 +62,9 @@ def compare(plan: Plan, folder: Path, *, jobs: int = 1, overwrite: bool = False)
         added = work.measure()
         tuning, chosen = work.tune(added) if plan.tune else ({}, {})
         options = {name: merged(added[name], chosen.get(name, {})) for name in plan.variants}
-        found = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
+        results = work.train("runs", {name: (options[name],) for name in plan.variants}, plan.seeds)
         variants = {name: VariantResult(name, merged(plan.variants[name], options[name])) for name in plan.variants}
-        for (name, _, seed), result in found.items():
+        for (name, _, seed), result in results.items():
             variant, run = variants[name], work.run_folder("runs", f"{name}-{seed}")
             if isinstance(result, Result):
                 variant.runs.append(result)
@@ -144,20 +144,20 @@ class Work:
         """Train each variant with each value, with other seeds; return the mean scores and the best values."""
         grid = self.plan.grid()
         choices = {name: tuple(merged(added[name], options) for options in grid) for name in self.plan.variants}
-        found = self.train("tuning", choices, self.plan.tuning_seeds)
+        results = self.train("tuning", choices, self.plan.tuning_seeds)
         direction = 1 if self.plan.score.greater_is_better else -1
         tuning: Tuning = {}
         best: dict[str, Options] = {}
         for name in self.plan.variants:
             scores: list[float | None] = []
             for number in range(len(grid)):
-                runs = [found[name, number, seed] for seed in self.plan.tuning_seeds]
+                runs = [results[name, number, seed] for seed in self.plan.tuning_seeds]
                 good = [run.score for run in runs if isinstance(run, Result)]
                 scores.append(mean(good) if len(good) == len(runs) else None)
             tuning[name] = list(zip(grid, scores))
             ranked = [(direction * score, -number) for number, score in enumerate(scores) if score is not None]
             if not ranked:
-                lost = next(run for key, run in found.items() if key[0] == name and isinstance(run, Outcome))
+                lost = next(run for key, run in results.items() if key[0] == name and isinstance(run, Outcome))
                 raise ValueError(f"variant {name}: no choice of the tuning came to a score: {lost.message}")
             best[name] = grid[-max(ranked)[1]]
         return tuning, best

@@ -34,9 +34,8 @@ FIXED: Options = {
     "disable_tqdm": True,
 }
 RESERVED = {
-    *("output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed"),
-    *(*LENGTHS, *OPTION_OF.values(), *FIXED),
-}
+    "output_dir", "overwrite_output_dir", "resume_from_checkpoint", "seed", *LENGTHS, *OPTION_OF.values(), *FIXED,
+}  # fmt: skip
 MODEL_OPTIONS = ("overrides", "preset", "model_", "tokenizer_")
 """How the options begin that change a model's size."""
 SEEDS = (1, 2, 3)

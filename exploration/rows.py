@@ -63,7 +63,7 @@ def held_out_rows(
         tokenizers: Those of source and target; of images the image processor.
         file: The file.
         folder: The model's folder, whose run.json, if there is one, says how its own data was read.
-        count: Most rows, or blocks of running text.
+        count: Maximum number of rows, or blocks of running text.
         target_file: The target lines of a .txt file.
         options: Settings of the data in place of those of the run, such as `source_column`.
 

@@ -18,6 +18,10 @@ LIMITS: dict[str, Limit] = {
     "seed": SEED,
 }
 SAMPLING = ("temperature", "top_k", "top_p")
+GENERATION = (
+    "num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens",
+    "repetition_penalty", "refinement_steps", "length_scale",
+)  # fmt: skip
 FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sampling", "Chat", "Machine"
 CLASSIFIERS = "Classifiers"
 
@@ -73,11 +77,7 @@ class GenerateArguments:
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""
-        names = (
-            *("num_beams", "length_penalty", "early_stopping", "temperature", "top_k", "top_p", "max_new_tokens"),
-            *("repetition_penalty", "refinement_steps", "length_scale"),
-        )
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in GENERATION if getattr(self, name) is not None}
         if self.do_sample or given.keys() & set(SAMPLING) or (self.chat and self.num_beams is None):
             given = {"num_beams": 1, **given, "do_sample": True}
         elif self.num_beams is not None:

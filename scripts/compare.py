@@ -32,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     files.add_argument("--output_dir", type=Path, help="Folder of runs and report (default: runs/PLAN)")
     runs = parser.add_argument_group("Comparison")
     runs.add_argument("--seeds", type=int, nargs="+", help="Seeds of every variant (default: those of the plan)")
-    runs.add_argument("--jobs", type=int, default=1, help="Trainings at once; they share the cores (default: 1)")
+    runs.add_argument("--jobs", type=int, default=1, help="Parallel runs, which share the cores (default: 1)")
     runs.add_argument(
         "--tune",
         action="append",

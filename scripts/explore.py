@@ -1,4 +1,4 @@
-"""Show what a trained model does inside, for one text or image: attention, stream, predictions, positions.
+"""Draw what a trained model computes, for one text or image: attention, stream, predictions, positions.
 
 The figures are written as one page, index.html, and each as PNG with its numbers as CSV. docs/exploring.md says
 what they show. An encoder-decoder reads its own output, or --target. With --rows there are figures of the loss on
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--rows_set", nargs="+", default=[], metavar="NAME=VALUE",
         help="Settings of the data, such as source_column=en (default: those of the run)",
     )  # fmt: skip
-    loss.add_argument("--num_rows", type=int, default=200, help="Most rows (default: 200)")
+    loss.add_argument("--num_rows", type=int, default=200, help="Maximum number of rows (default: 200)")
     loss.add_argument(
         "--replacement", choices=get_args(Replacement), default="zero",
         help="Ablation: in place of a head's output (default: zero)",
@@ -100,7 +100,7 @@ def open_example(args: argparse.Namespace) -> Example:
 
 
 def open_rows(args: argparse.Namespace, model: Any, readers: tuple[Any, ...]) -> list[dict[str, torch.Tensor]]:
-    """Return the held-out rows, read and tokenized as the run's own."""
+    """Return the held-out rows, read and tokenized as those of the run."""
     from vanillaformer.exploration.rows import held_out_rows  # reads data: two seconds to import
 
     settings = {}
@@ -109,15 +109,8 @@ def open_rows(args: argparse.Namespace, model: Any, readers: tuple[Any, ...]) ->
         if not sign:
             raise ValueError(f"--rows_set {entry}: it must be NAME=VALUE")
         settings[name] = yaml.safe_load(value)
-    return held_out_rows(
-        model,
-        readers,
-        args.rows,
-        folder=saved_folder(args.model, args.revision, "MODEL"),
-        count=args.num_rows,
-        target_file=args.rows_target,
-        options=settings,
-    )
+    folder, files = saved_folder(args.model, args.revision, "MODEL"), {"target_file": args.rows_target}
+    return held_out_rows(model, readers, args.rows, folder=folder, count=args.num_rows, options=settings, **files)
 
 
 @program
