@@ -36,7 +36,7 @@ from weights import END, FIRST_WORD, PAD, START, Size, pair
 
 from vanillaformer.conversion.exports import export, load_engine
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
-from vanillaformer.training.machine import keep_freed_memory
+from vanillaformer.training.hardware import keep_freed_memory
 
 Rows = list[list[int]]
 Batch = dict[str, torch.Tensor]

@@ -20,7 +20,7 @@ from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, tokenizer_errors
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.training.machine import inference_dtype
+from vanillaformer.training.hardware import inference_dtype
 
 from .arguments import GenerateArguments
 from .text_files import hint

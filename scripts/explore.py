@@ -33,7 +33,7 @@ from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.inference.images import load_classifier
 from vanillaformer.inference.tasks import load
 from vanillaformer.inference.text_files import check_text
-from vanillaformer.training.machine import configure_cpu
+from vanillaformer.training.hardware import configure_cpu
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -23,7 +23,7 @@ from vanillaformer.inference.arguments import GenerateArguments, check_arguments
 from vanillaformer.inference.conversation import converse
 from vanillaformer.inference.generation import generate_texts
 from vanillaformer.inference.images import classify_images
-from vanillaformer.training.machine import configure_cpu
+from vanillaformer.training.hardware import configure_cpu
 
 
 @program

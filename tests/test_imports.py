@@ -79,7 +79,7 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"machine", "transformers_options", "class_heads"},
+    {"hardware", "transformers_options", "class_heads"},
     {"arguments", "run_folder"},
     {"models", "metrics"},
     {"trainer"},

@@ -14,7 +14,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.tokenizing import text_lengths
 
-from .machine import has_bfloat16
+from .hardware import has_bfloat16
 from .run_folder.run import Run
 from .run_folder.settings import BY_DATA, Settings
 from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask

@@ -24,7 +24,7 @@ from vanillaformer.hub.tokenizers import readable_length
 
 from .arguments import ModelArguments
 from .class_heads import open_classifier, saved_classes
-from .machine import warn_of_emulation
+from .hardware import warn_of_emulation
 
 Fields = dict[str, Any]
 

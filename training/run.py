@@ -30,7 +30,7 @@ from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .auto_defaults import explicit_settings, follow_data
 from .finishing import data_name, finish, print_summary, report_sizes, searches_otherwise
-from .machine import configure_cpu
+from .hardware import configure_cpu
 from .models import build_model, check_attention, check_model, check_preset, fit_attention
 from .programs import parse_arguments
 from .report.calibration import calibrate

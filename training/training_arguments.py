@@ -30,7 +30,7 @@ from vanillaformer.console.transformers_help import (
 from vanillaformer.data.preprocessing.batching import BatchArguments
 from vanillaformer.data.tasks import TaskName
 
-from .machine import warn_of_emulation
+from .hardware import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments

@@ -114,8 +114,8 @@ def pretraining_metrics() -> ComputeMetrics:
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         scores: Any = prediction.predictions  # what pretraining_scores returned
         labels: Any = prediction.label_ids
-        found = of_tokens(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
-        return {**found, "next_sentence_accuracy": accuracy(scores[2], labels[1])}
+        tokens = of_tokens(EvalPrediction(predictions=scores[:2], label_ids=labels[0]))
+        return {**tokens, "next_sentence_accuracy": accuracy(scores[2], labels[1])}
 
     return compute_metrics
 

@@ -20,9 +20,9 @@ from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
 from .predictions import labels_and_predictions
 
-FEWEST_ROWS = 50
+MIN_ROWS = 50
 """Validation rows below which nothing is fitted."""
-LARGEST = 20.0
+MAX_TEMPERATURE = 20.0
 """Temperatures are between its inverse and this."""
 BINS = 15
 THRESHOLDS = (0.5, 0.7, 0.9)
@@ -52,8 +52,8 @@ def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
 
 def obstacle_to_fitting(trainer: RunTrainer, rows: Dataset | None, layer: Any) -> str | None:
     """Return why nothing can be fitted to a model's logits, if that is so."""
-    if rows is None or len(rows) < FEWEST_ROWS:
-        return f"{0 if rows is None else len(rows)} validation rows are fewer than {FEWEST_ROWS}"
+    if rows is None or len(rows) < MIN_ROWS:
+        return f"{0 if rows is None else len(rows)} validation rows are fewer than {MIN_ROWS}"
     if layer is None:
         return f"{type(trainer.model).__name__} does not end in a linear layer ({', '.join(OUTPUT_LAYERS)})"
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
@@ -64,8 +64,8 @@ def obstacle_to_fitting(trainer: RunTrainer, rows: Dataset | None, layer: Any) -
 def output_layer(model: Any) -> nn.Linear | None:
     """Return the linear layer whose output is a classifier's logits, if it has one."""
     layers = (getattr(model, name, None) for name in OUTPUT_LAYERS)
-    found = next((layer for layer in layers if type(layer) is nn.Linear), None)
-    return found if found is not None and found.out_features == model.config.num_labels > 1 else None
+    linear = next((layer for layer in layers if type(layer) is nn.Linear), None)
+    return linear if linear is not None and linear.out_features == model.config.num_labels > 1 else None
 
 
 def scale_logits(model: Any, layer: nn.Linear, factor: float) -> None:
@@ -97,8 +97,8 @@ def fit_scales(parts: Sequence[torch.Tensor], labels: torch.Tensor) -> list[floa
         slope = ((scores.exp() - targets) * z).sum(2).mean(1)
         return -(targets * scores).sum(1).mean().item(), slope.numpy()
 
-    lowest = 1 / LARGEST if len(parts) == 1 else 0.0  # a model on its own has to say something
-    bounds = [(lowest, LARGEST)] * len(parts)
+    lowest = 1 / MAX_TEMPERATURE if len(parts) == 1 else 0.0  # the only part has to count
+    bounds = [(lowest, MAX_TEMPERATURE)] * len(parts)
     options = {"ftol": 1e-15, "gtol": 1e-9}
     return minimize(
         loss_and_slope, np.ones(len(parts)), jac=True, method="L-BFGS-B", bounds=bounds, options=options

@@ -47,7 +47,7 @@ ADVICE: dict[str, Callable[[Settings], bool]] = {
     "pre-training on the same or more texts (`vanillaformer train-language-model --objective masked`, then "
     "`--model_name_or_path`)": _unused("pretrained"),
 }
-"""What can help a model that fits only its training data, if it is an option of the task and not in use."""
+"""Advice for a model that fits only its training data; each applies if it is an option of the task and not in use."""
 LOOK_AT: dict[str, str] = {
     "classes": "do the labels belong to the rows (the columns and their order), and is --learning_rate or the number "
     "of steps far off?",
@@ -56,12 +56,12 @@ LOOK_AT: dict[str, str] = {
     "tokens": "is --learning_rate or the number of steps far off, and are the validation texts of the same kind as "
     "the training texts?",
 }
-"""What is wrong as a rule where a trivial baseline is better, by what the task predicts."""
+"""Usual causes of a trivial baseline being better, by what the task predicts."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is known of a run after training.
+    """The facts on a run after training that the diagnosis reads.
 
     Attributes:
         task: What the model does.
@@ -99,7 +99,7 @@ class RunSummary:
 
     @property
     def kind(self) -> str:
-        """What the loss is a mean over: classes or tokens."""
+        """The unit that the loss is a mean over: classes or tokens."""
         return "classes" if "classes" in TASKS[self.task].predicts else "tokens"
 
     @property
@@ -266,7 +266,7 @@ def baseline_sentences(summary: RunSummary, *, advise: bool = True) -> Iterator[
             if not shared:
                 continue
             score = summary.score if summary.score.name in shared else SCORES[shared[0]]
-            ours, theirs = (found[f"{split}_{score.name}"] for found in (summary.metrics, scores))
+            ours, theirs = (values[f"{split}_{score.name}"] for values in (summary.metrics, scores))
             behind = (theirs - ours) if score.greater_is_better else (ours - theirs)
             if behind >= 0 if trivial else behind > summary.noise(score, theirs, split):
                 compared = f"{score.format(ours)}, {name} {score.format(theirs)}"

@@ -1,4 +1,4 @@
-"""What is measured after training to say how a run went: scores on training rows, baselines, the diagnosis."""
+"""The summary of a run after training: scores on training rows, baselines, the diagnosis."""
 
 import json
 import math

@@ -15,7 +15,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from vanillaformer.console.limits import NOT_NEGATIVE, check_limits
 from vanillaformer.console.reporting import report
 
-from ..machine import free_core_threads
+from ..hardware import free_core_threads
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
 from ..run_folder.checkpoints import resume_point
 from ..run_folder.run import Run, discard

@@ -19,7 +19,7 @@ from transformers.training_args import OptimizerNames
 
 from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits
 
-from ..machine import emulates_bfloat16
+from ..hardware import emulates_bfloat16
 
 WITHOUT_OPTIONS = {"muon", "radam", "adafactor", "adamw_torch", "adamw_torch_fused"}
 """Optimizers that read no `--optim_args`."""

@@ -17,7 +17,7 @@ from vanillaformer import (
 )
 from vanillaformer.scripts import generate, train_classifier
 from vanillaformer.training.report.calibration import (
-    LARGEST,
+    MAX_TEMPERATURE,
     accepted_in_words,
     fit_scales,
     fit_temperature,
@@ -66,7 +66,7 @@ def test_a_model_that_is_always_right_is_trusted_the_more_the_longer_it_was_watc
 
 def test_a_model_that_is_always_wrong_gets_the_highest_temperature() -> None:
     labels = torch.arange(100) % 2
-    assert fit_temperature(nn.functional.one_hot(1 - labels, 2) * 5.0, labels) == pytest.approx(LARGEST)
+    assert fit_temperature(nn.functional.one_hot(1 - labels, 2) * 5.0, labels) == pytest.approx(MAX_TEMPERATURE)
 
 
 def test_reliability_by_hand() -> None:

@@ -61,7 +61,7 @@ def net() -> Net:
 
 
 def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net, monkeypatch) -> None:
-    monkeypatch.setattr("vanillaformer.training.machine.has_bfloat16", lambda: True)
+    monkeypatch.setattr("vanillaformer.training.hardware.has_bfloat16", lambda: True)
     reference = copy.deepcopy(net)
     muon = torch.optim.Muon(
         [reference.inner.weight, reference.outer.weight],
@@ -81,7 +81,7 @@ def test_muon_is_torchs_muon_on_inner_matrices_and_adamw_on_the_rest(net, monkey
 @pytest.mark.parametrize("shape", [(16, 24), (40, 16)])
 def test_without_bfloat16_instructions_muon_orthogonalizes_in_float32(shape, monkeypatch) -> None:
     """The polynomial of the iteration, applied to the singular values, five times."""
-    monkeypatch.setattr("vanillaformer.training.machine.has_bfloat16", lambda: False)
+    monkeypatch.setattr("vanillaformer.training.hardware.has_bfloat16", lambda: False)
     weight, gradient = nn.Parameter(torch.zeros(shape)), torch.randn(shape, generator=torch.Generator().manual_seed(0))
     weight.grad = gradient.clone()
     MuonWithAdamW([{"params": [weight], "weight_decay": 0.0}], [], lr=1.0, momentum=0.0).step()

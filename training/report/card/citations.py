@@ -30,7 +30,7 @@ TOKENIZERS: dict[str, Papers] = {
 
 
 class Technique(NamedTuple):
-    """What a card says of a technique, formatted with the settings, and the papers it comes from."""
+    """A technique: its words in a card, formatted with the settings, and the papers it comes from."""
 
     words: str
     papers: Papers = ()
@@ -141,15 +141,15 @@ def cited_papers(facts: CardFacts) -> list[str]:
 def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
     """Return the papers of the parts that a config of ours chooses, the Transformer first if it is one."""
     chosen = [name for name in CITED_OPTIONS if hasattr(config, name)]
-    found = [paper for name in chosen for paper in OPTIONS[name][getattr(config, name)].papers]
+    papers = [paper for name in chosen for paper in OPTIONS[name][getattr(config, name)].papers]
     used = {"press2017using": getattr(config, "tie_word_embeddings", False) and not classifies}
     if not isinstance(config, BlockConfig):
         used |= {"schuster1997bidirectional": config.bidirectional_encoder, "srivastava2014dropout": config.dropout}
-        return [*found, *(paper for paper, is_used in used.items() if is_used)]
+        return [*papers, *(paper for paper, is_used in used.items() if is_used)]
     for kind in (*getattr(config, "layer_types", ()), *getattr(config, "encoder_layer_types", ())):
-        found += LAYER_TYPE_CHOICES[kind].papers
+        papers += LAYER_TYPE_CHOICES[kind].papers
     if config.feed_forward == "plain":
-        found += activation_choice(config.hidden_act).papers
+        papers += activation_choice(config.hidden_act).papers
     heads, keys = config.num_attention_heads, config.num_key_value_heads or 0
     used = {
         "shazeer2019fast": keys == 1 and heads > 1,
@@ -163,7 +163,7 @@ def part_papers(config: Any, *, classifies: bool = False) -> list[str]:
         "huang2025overtokenized": getattr(config, "max_ngram", 1) > 1,
         "cheng2016wide": classifies and bool(getattr(config, "wide_max_ngram", 0)),
     }
-    return ["vaswani2017attention", *found, *(paper for paper, is_used in used.items() if is_used)]
+    return ["vaswani2017attention", *papers, *(paper for paper, is_used in used.items() if is_used)]
 
 
 def bibtex(papers: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
-from ...machine import hardware
+from ...hardware import hardware
 from ...metrics.scores import SCORES
 from ...run_folder.run import Run
 from ...run_folder.settings import BY_DATA
@@ -93,7 +93,7 @@ class CardFacts:
 
     @property
     def training(self) -> Mapping[str, Any]:
-        """What `training_facts` returned."""
+        """The facts of `training_facts`."""
         return self.details["training"]
 
     @property

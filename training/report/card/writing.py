@@ -17,7 +17,7 @@ from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
 
-from ...machine import software
+from ...hardware import software
 from ...metrics.scores import SCORES, label
 from ...run_folder.files import CARD
 from ...run_folder.run import Run

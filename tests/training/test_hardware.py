@@ -16,7 +16,7 @@ FAULTS = """
 import resource
 import ctypes
 import torch
-from vanillaformer.training.machine import keep_freed_memory
+from vanillaformer.training.hardware import keep_freed_memory
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: whether there are huge pages depends on the moment
 {}
 torch.ones(2**24)
