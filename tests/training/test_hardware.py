@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 
-from vanillaformer.training import machine
+from vanillaformer.training import hardware
 from vanillaformer.training.trainer import callbacks
 
 # Prints the page faults of 20 tensors of 64 MiB, one after the other, behind a line that prepares the process.
@@ -63,17 +63,17 @@ def set_threads(monkeypatch) -> list[int]:
     ],
 )
 def test_threads_are_as_many_as_cores_are_free(monkeypatch, set_threads, cores, busy, allowed, threads) -> None:
-    monkeypatch.setattr(machine, "cpu_seconds", Load(cores, busy))
-    monkeypatch.setattr(machine, "cpu_count", lambda: allowed)
-    machine.FreeCoreThreads().adjust()
+    monkeypatch.setattr(hardware, "cpu_seconds", Load(cores, busy))
+    monkeypatch.setattr(hardware, "cpu_count", lambda: allowed)
+    hardware.FreeCoreThreads().adjust()
     assert set_threads == [threads]
 
 
 def test_threads_follow_the_load_while_training(monkeypatch, set_threads) -> None:
     load = Load(4, 0)
-    monkeypatch.setattr(machine, "cpu_seconds", load)
-    monkeypatch.setattr(machine, "cpu_count", lambda: 4)
-    monkeypatch.setattr(callbacks, "free_core_threads", functools.cache(machine.FreeCoreThreads))
+    monkeypatch.setattr(hardware, "cpu_seconds", load)
+    monkeypatch.setattr(hardware, "cpu_count", lambda: 4)
+    monkeypatch.setattr(callbacks, "free_core_threads", functools.cache(hardware.FreeCoreThreads))
     callback = callbacks.FollowFreeCores()
     for load.busy in (0, 2, 3, 0):
         callback.on_log(None, None, None)
@@ -82,16 +82,16 @@ def test_threads_follow_the_load_while_training(monkeypatch, set_threads) -> Non
 
 def test_a_number_of_threads_that_is_given_stays(monkeypatch, set_threads) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    monkeypatch.setattr(machine, "cpu_seconds", Load(4, 3))
-    machine.FreeCoreThreads().adjust(wait=True)
+    monkeypatch.setattr(hardware, "cpu_seconds", Load(4, 3))
+    hardware.FreeCoreThreads().adjust(wait=True)
     assert set_threads == []
 
 
 def test_own_time_is_measured() -> None:
-    start = machine.cpu_seconds()
-    while machine.cpu_seconds()[2] - start[2] < 0.1:
+    start = hardware.cpu_seconds()
+    while hardware.cpu_seconds()[2] - start[2] < 0.1:
         pass
-    elapsed, idle, own = (new - old for new, old in zip(machine.cpu_seconds(), start))
+    elapsed, idle, own = (new - old for new, old in zip(hardware.cpu_seconds(), start))
     assert own >= 0.1
     assert 0 <= idle <= elapsed * psutil.cpu_count() + 0.1  # counted in hundredths of a second, core by core
 
@@ -123,11 +123,11 @@ def test_bfloat16_needs_instructions_for_it(monkeypatch, mkldnn, avx2, avx512_bf
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: mkldnn)
     monkeypatch.setattr(torch.cpu, "_is_avx2_supported", lambda: avx2)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
-    assert machine.has_bfloat16() is expected
+    assert hardware.has_bfloat16() is expected
 
 
 @pytest.mark.parametrize(
-    ("device", "hardware", "bf16", "dtype", "warned"),
+    ("device", "fast", "bf16", "dtype", "warned"),
     [
         ("cpu", False, False, torch.float32, False),
         ("cpu", False, True, torch.bfloat16, True),
@@ -137,7 +137,7 @@ def test_bfloat16_needs_instructions_for_it(monkeypatch, mkldnn, avx2, avx512_bf
         ("cuda", False, True, torch.bfloat16, False),
     ],
 )
-def test_bfloat16_is_avoided_where_it_is_emulated(monkeypatch, capsys, device, hardware, bf16, dtype, warned) -> None:
-    monkeypatch.setattr(machine, "has_bfloat16", lambda: hardware)
-    assert machine.inference_dtype(device, bf16) == dtype
+def test_bfloat16_is_avoided_where_it_is_emulated(monkeypatch, capsys, device, fast, bf16, dtype, warned) -> None:
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: fast)
+    assert hardware.inference_dtype(device, bf16) == dtype
     assert ("--bf16: this CPU has no instructions" in capsys.readouterr().err) is warned
