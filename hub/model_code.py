@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig
@@ -54,7 +55,8 @@ class ModelCode:
 
     Attributes:
         texts: The text of each definition, in reading order.
-        imports: What they read of other libraries, by definition and name.
+        reads: What each definition reads, by name.
+        absent: The names of parts that the model does not have.
     """
 
     def __init__(self, config: VanillaConfig, classes: Iterable[type]):
@@ -227,14 +229,19 @@ class ModelCode:
                 yield module.offsets[first], module.offsets[last], ""
 
 
-def types_in_models(config: VanillaConfig, classes: Iterable[type]) -> set[type]:
-    """Return the classes of all modules in the models of a config, and their bases."""
-    found: set[type] = set()
-    for cls in classes:
-        if issubclass(cls, PreTrainedModel):
-            # A head that the config does not fit
-            with suppress(ValueError), torch.device("meta"):
-                found |= {type(module) for module in cls(copy.deepcopy(config)).modules()}
+def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:
+    """Return the classes of all modules that the models of a config are built of, and their bases."""
+    found: set[type] = set(classes)
+    # Some parts are replaced before a model is finished
+    hook = register_module_module_registration_hook(lambda module, name, part: found.add(type(part)))
+    try:
+        for cls in classes:
+            # A head may not fit the config
+            if issubclass(cls, PreTrainedModel):
+                with suppress(ValueError), torch.device("meta"):
+                    cls(copy.deepcopy(config))
+    finally:
+        hook.remove()
     return {base for cls in found for base in cls.__mro__}
 
 
