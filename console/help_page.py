@@ -104,8 +104,11 @@ class HelpPage:
 
     def entry(self, name: str, action: argparse.Action, words: str, width: int) -> str:
         """Return an option and its description, with its values and its default."""
-        option = f"  {shown_name(action)}"
-        words = ": ".join(filter(None, [complete(" ".join(words.split()), action), self.notes.get(name)]))
+        option, default = f"  {shown_name(action)}", shown_default(action, words)
+        if default and len(f"{option} {default}") < INDENT:
+            option, default = f"{option} {default}", ""
+        words = complete(" ".join(words.split()), action, default)
+        words = ": ".join(filter(None, [words, self.notes.get(name)]))
         lines = textwrap.wrap(words, width - INDENT, break_on_hyphens=False) or [""]
         first = f"{option:{INDENT}}{lines[0]}" if len(option) < INDENT else f"{option}\n{'':{INDENT}}{lines[0]}"
         return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])
@@ -126,18 +129,23 @@ def shown_name(action: argparse.Action) -> str:
     return aliases[0] if aliases else first
 
 
-def complete(words: str, action: argparse.Action) -> str:
-    """Return a description with the values that an option can have, and its default where it does not say so."""
+def shown_default(action: argparse.Action, words: str) -> str:
+    """Return the default of an option as it would be typed; empty without one, or where its description says it."""
+    default = action.default
+    if action.required or "(default: " in words or default in (None, "", False, argparse.SUPPRESS) or default == []:
+        return ""
+    return in_words(default)
+
+
+def complete(words: str, action: argparse.Action, default: str) -> str:
+    """Return a description with the values that an option can have, and a default that does not stand beside it."""
     if action.required:
         return f"{words} (required)"
     choices = [str(choice) for choice in action.choices or ()]
-    details = [alternatives(choices)] if 0 < len(choices) <= FEW else []
-    default = action.default
-    if "(default: " in words:
-        return words.replace("(default: ", f"({'; '.join([*details, 'default: '])}", 1)
-    if default not in (None, "", False, argparse.SUPPRESS) and default != []:
-        details.append(f"default: {in_words(default)}")
-    return f"{words} ({'; '.join(details)})" if details else words
+    if 0 < len(choices) <= FEW:
+        words, note, rest = words.partition(" (default: ")
+        words = f"{words}: {alternatives(choices)}{note}{rest}"
+    return f"{words} (default: {default})" if default else words
 
 
 def in_words(default: Any) -> str:

@@ -5,9 +5,9 @@ EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "M
 BEAMS = "Beam search"
 # Those fields of transformers' own that `--help` shows, by group
 TRANSFORMERS_HELP = {
-    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume from (default: the last one of the run)"},
+    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume (default: the last one)"},
     TRAINING: {
-        "max_steps": "Number of optimizer steps (default: by the budget)",
+        "max_steps": "Optimizer steps (default: by the budget)",
         "gradient_accumulation_steps": "Batches per optimizer step",
         "seed": "Seed of weights, order, dropout",
     },
@@ -27,19 +27,19 @@ TRANSFORMERS_HELP = {
     },
     CARD: {
         "push_to_hub": "Push the model to the Hub at the end",
-        "hub_model_id": "Repository: user/name (default: the name of the output folder)",
+        "hub_model_id": "user/name (default: name of the output folder)",
         "hub_private_repo": "Make a new repository private",
         "hub_strategy": "Always end",
-        "hub_token": "Token for the push (default: that of hf auth login)",
+        "hub_token": "Token (default: that of hf auth login)",
     },
     MACHINE: {
         "bf16": "Mixed precision in bfloat16",
         "fp16": "Mixed precision in float16 (accelerators only)",
-        "gradient_checkpointing": "Recompute activations in the backward pass to save memory",
+        "gradient_checkpointing": "Recompute activations, to save memory",
         "torch_compile": "Compile the model with torch.compile",
         "use_cpu": "Train on the CPU",
         "dataloader_num_workers": "Number of processes that prepare batches",
-        "fsdp": "Shard the model over processes (FSDP); options in --fsdp_config",
+        "fsdp": "Shard the model (FSDP); see --fsdp_config",
         "deepspeed": "DeepSpeed configuration file",
     },
 }

@@ -44,29 +44,29 @@ class DataArguments:
     dataset_config: str | None = option(None, "Configuration of the Hub data set")
     train_file: list[str] | None = option(
         None,
-        "Local training files or patterns: .csv, .tsv, .json, .jsonl, .txt, each also with .gz, or .parquet",
+        "Local files or patterns: .csv, .tsv, .json, .jsonl, .txt (each also .gz), .parquet",
     )
     validation_file: list[str] | None = option(None, "Local validation files")
     test_file: list[str] | None = option(None, "Local test files")
-    csv_separator: str | None = option(None, "Separator of cells, \\t for a tab (default: a comma; in .tsv a tab)")
-    csv_quoting: Literal["minimal", "none"] | None = option(None, "Quotation marks (default: minimal; in .tsv none)")
-    split_column: str | None = option(None, "Column with the split of each row: train, validation or test")
+    csv_separator: str | None = option(None, "Cell separator (default: comma, in .tsv a tab)")
+    csv_quoting: Literal["minimal", "none"] | None = option(None, "Quoting (default: by format)")
+    split_column: str | None = option(None, "Column of the split: train, validation or test")
     validation_fraction: float = option(0.05, "Fraction held out if there is no validation data")
     test_fraction: float = option(0.0, "Fraction held out for the test; 0 for none")
     hold_out: Literal["random", "end"] = option("random", "Rows to hold out")
-    order_column: str | None = option(None, "Column of numbers, dates or names to order by for --hold_out end")
-    drop_leaked_rows: bool = option(False, "Drop rows whose text is also in a later split; the test is the last")
+    order_column: str | None = option(None, "Column to order by, for --hold_out end")
+    drop_leaked_rows: bool = option(False, "Drop rows whose text is also in a later split")
     bad_rows: Literal["error", "skip"] = option("error", "Action on unusable rows")
     split_seed: int = option(0, "Seed of the split, which --seed does not change")
     max_train_samples: int | None = option(None, "Maximum number of training rows")
     max_validation_samples: int | None = option(None, "Maximum number of validation rows")
     max_test_samples: int | None = option(None, "Maximum number of test rows")
-    streaming: bool = option(False, "Read the data while training; not with --num_train_epochs")
+    streaming: bool = option(False, "Read the data while training")
     streaming_buffer: int = option(10_000, "Streaming: rows to shuffle")
-    preprocessing_num_workers: int | None = option(None, "Processes for tokenization, threads for images (default: 1)")
-    data_license: str | None = option(None, "License of the data (default: the Hub data set's)", CARD)
+    preprocessing_num_workers: int | None = option(None, "Processes to prepare rows (images: threads)")
+    data_license: str | None = option(None, "License of the data (default: the Hub's)", CARD)
     data_description: str | None = option(None, "One sentence on the data", CARD)
-    card_example: str | None = option(None, "Example input, with [MASK] if masked (default: a neutral text)", CARD)
+    card_example: str | None = option(None, "Example input, with [MASK] if masked", CARD)
 
     @property
     def is_embedded(self) -> bool:
@@ -137,7 +137,7 @@ class TextDataArguments(DataArguments):
     HELP_GROUP = "Data"
 
     tokenizer_samples: int = option(50_000, "Streaming: tokenizer rows")
-    long_texts: LongTexts = option("cut", "Action on texts that are too long")
+    long_texts: LongTexts = option("cut", "Overlong texts")
 
 
 @dataclass
@@ -149,15 +149,15 @@ class TranslationDataArguments(TextDataArguments):
     train_target_file: list[str] | None = option(None, "Target lines of a text --train_file")
     validation_target_file: list[str] | None = option(None, "Target lines of a text --validation_file")
     test_target_file: list[str] | None = option(None, "Target lines of a text --test_file")
-    source_column: str = option("source", "Column of the source text, such as translation.en")
+    source_column: str = option("source", "Column of the source, such as translation.en")
     target_column: str = option("target", "Column of the target text")
     embedded_size: int = option(30_000, "Embedded data: number of pairs in all splits")
     source_locale: str = option("en", "Embedded data: source locale")
     target_locale: str = option("de", "Embedded data: target locale")
     max_source_length: int = option(128, "Maximum source length in tokens")
     max_target_length: int = option(128, "Maximum target length in tokens")
-    packing: bool | None = option(None, "Pack pairs into rows, kept apart (default: where it pays)")
-    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "Tokenization for BLEU", EVALUATION)
+    packing: bool | None = option(None, "Pack pairs into rows (default: where it pays)")
+    bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = option("13a", "BLEU tokenization", EVALUATION)
     bleu_lowercase: bool = option(False, "Case-insensitive BLEU", EVALUATION)
 
     def __post_init__(self) -> None:
@@ -175,17 +175,16 @@ class LanguageModelDataArguments(TextDataArguments):
     text_column: str = option("text", "Column of the text")
     sample_by: Literal["line", "paragraph", "passage", "document"] | None = option(
         None,
-        "Unit of text in .txt files; a passage has about 2,048 characters (default: document for --objective "
-        "causal, but passage with --streaming and line with --packing; line for other objectives)",
+        "Text unit of .txt files; a passage has 2,048 characters (default: document if causal, else line)",
     )
     block_size: int = option(128, "Length of a block in tokens")
-    block_stride: int | None = option(None, "Tokens from block to block in training (default: --block_size)")
-    packing: bool = option(False, "Pack whole texts into blocks, without attention between texts")
+    block_stride: int | None = option(None, "Offset of blocks in tokens (default: block_size)")
+    packing: bool = option(False, "Pack whole texts into blocks, kept apart")
     turns_column: str | None = option(
         None,
         "Column of dialogues: lists of strings or of {role, content} messages; implies --packing",
     )
-    reverse_turns: bool = option(False, "Dialogues backwards, for the model that reranks replies (MMI)")
+    reverse_turns: bool = option(False, "Reverse dialogues, to rerank replies (MMI)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,7 +214,7 @@ class ClassifierDataArguments(TextDataArguments):
     label_column: str = option("label", "Column of the label: ids or names")
     max_length: int = option(128, "Maximum length of a text in tokens")
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
-    packing: bool | None = option(None, "Pack texts into rows, kept apart (default: where it pays)")
+    packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -230,8 +229,7 @@ class ImageDataArguments(DataArguments):
 
     train_file: list[str] | None = option(
         None,
-        "Folder with a folder of images per class, or local files or patterns with a column of images or of "
-        "paths: .parquet, .csv, .tsv, .json, .jsonl",
+        "Folder with a folder of images per class, or files with a column of images or paths",
     )
     validation_file: list[str] | None = option(None, "Local validation folder or files")
     test_file: list[str] | None = option(None, "Local test folder or files")

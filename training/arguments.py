@@ -19,22 +19,20 @@ class TokenizerArguments:
     HELP_GROUP = "Tokenizer"
 
     tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Tokenizer to load (folder or Hub id); without it one is trained"}
+        default=None, metadata={"help": "Saved tokenizer to use (folder or Hub id)"}
     )
     tokenizer_algorithm: TokenizerAlgorithm = field(
-        default="byte_level_bpe", metadata={"help": "Algorithm of a new one"}
+        default="byte_level_bpe", metadata={"help": "Algorithm of a new tokenizer"}
     )
     tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
     tokenizer_min_frequency: int | None = field(
         default=None, metadata={"help": "Minimum count of a piece (default: algorithm's)"}
     )
     lowercase: bool = field(default=False, metadata={"help": "Lowercase the text"})
-    split_digits: bool = field(default=False, metadata={"help": "Make each digit a token of its own"})
-    strip_punctuation: bool = field(
-        default=False, metadata={"help": "Word tokenizers: drop punctuation and other symbols"}
-    )
+    split_digits: bool = field(default=False, metadata={"help": "Make each digit a token"})
+    strip_punctuation: bool = field(default=False, metadata={"help": "Word tokenizers: drop punctuation and symbols"})
     extra_special_tokens: list[str] = field(
-        default_factory=list, metadata={"help": "Placeholders and tags that are never split, and kept in outputs"}
+        default_factory=list, metadata={"help": "Placeholders and tags that are never split"}
     )
 
     def __post_init__(self) -> None:
@@ -65,19 +63,19 @@ class ModelArguments:
         metadata={
             "aliases": ["--set"],
             "action": "extend",
-            "help": "Fields of the configuration: --set hidden_size=256 norm=rms_norm",
+            "help": "Config fields: hidden_size=256 norm=rms_norm",
         },
     )
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Saved model to start from (folder or Hub id)"}
     )
     model_revision: str | None = field(
-        default=None, metadata={"help": "Branch, tag or commit of --model_name_or_path on the Hub"}
+        default=None, metadata={"help": "Branch, tag or commit of --model_name_or_path"}
     )
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, flash_attention_2, ..."}
+        default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, ..."}
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Weights"})
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Dtype"})
 
     @cached_property
     def saved(self) -> Path | None:

@@ -108,12 +108,12 @@ class RunDefaults(
         metadata={"help": "Replace the run in the folder", "group": OUTPUT},
     )
     license: str | None = field(
-        default=None, metadata={"help": "License of the model: apache-2.0, mit, cc-by-4.0, ...", "group": CARD}
+        default=None, metadata={"help": "License of the model, such as apache-2.0", "group": CARD}
     )
     num_train_epochs: float = field(default=3.0, metadata={"help": EPOCHS})
     per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per batch and process"})
     per_device_eval_batch_size: int = field(
-        default=128, metadata={"help": "Rows per batch and process in evaluation", "group": EVALUATION}
+        default=128, metadata={"help": "Rows per batch and process", "group": EVALUATION}
     )
     learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
     warmup_steps: float = field(
@@ -133,7 +133,7 @@ class RunDefaults(
     eval_steps: float | None = field(
         default=None,
         metadata={
-            "help": "Evaluation interval; below 1 a fraction (default: --save_steps, 0.1)",
+            "help": "Evaluation interval (default: --save_steps, 0.1)",
             "group": EVALUATION,
         },
     )
@@ -143,7 +143,7 @@ class RunDefaults(
     )
     save_steps: float = field(
         default=0,
-        metadata={"help": "Checkpoint interval in steps or a fraction; 0 for --eval_steps", "group": EVALUATION},
+        metadata={"help": "Checkpoint interval; 0 for --eval_steps", "group": EVALUATION},
     )
     save_total_limit: int | None = field(
         default=2,
@@ -154,7 +154,7 @@ class RunDefaults(
     )
     use_cache: bool = field(default=True, metadata={"help": "Value of use_cache in the saved config", "group": OUTPUT})
     disable_tqdm: bool | None = field(
-        default=None, metadata={"help": "No progress bars (default: none off a terminal)", "group": LOGGING}
+        default=None, metadata={"help": "Disable progress bars (default: off a terminal)", "group": LOGGING}
     )
     # As words; the parser takes only true and false for transformers' own field
     include_num_input_tokens_seen: str = field(

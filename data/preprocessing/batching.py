@@ -25,7 +25,7 @@ class BatchArguments:
 
     HELP_GROUP = "Training"
 
-    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, instead of a number of rows")
+    tokens_per_batch: int | None = option(None, "Tokens per optimizer step, in place of rows")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""

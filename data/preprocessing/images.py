@@ -46,10 +46,10 @@ class AugmentationArguments:
 
     HELP_GROUP = "Augmentation"
 
-    flip: Flip = option("none", "Mirror half of the training images")
+    flip: Flip = option("none", "Mirror half of the images")
     shift: int = option(0, "Maximum shift of a training image in pixels")
-    random_erasing: float = option(0.0, "Probability of erasing a rectangle of a training image")
-    mixup: float = option(0.0, "Mixup: a of the Beta(a, a) that weighs two training images; 0 for none")
+    random_erasing: float = option(0.0, "Probability of erasing a rectangle")
+    mixup: float = option(0.0, "Mixup: a of Beta(a, a); 0 for none")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range."""

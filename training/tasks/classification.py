@@ -81,11 +81,11 @@ class ClassifierTrainingArguments(  # type: ignore[misc]
     )
     baseline: bool = field(
         default=False,
-        metadata={"help": "Score a linear classifier (TF-IDF of words) on the same rows", "group": EVALUATION},
+        metadata={"help": "Score a linear classifier on the same rows", "group": EVALUATION},
     )
     calibrate: bool = field(
         default=True,
-        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
+        metadata={"help": "Calibrate probabilities on validation data", "group": EVALUATION},
     )
     train_sampling_strategy: str = field(
         default="group_by_length",

@@ -67,7 +67,7 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
         },
     )
     objective: ImageObjective = field(
-        default="image_classification", metadata={"help": "Prediction of classes, or of hidden patches (SimMIM)"}
+        default="image_classification", metadata={"help": "What is predicted; patches as SimMIM"}
     )
     mask_ratio: float = field(default=0.6, metadata={"help": "Fraction of hidden patches, for masked_image"})
     learning_rate: float = field(default=2e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
@@ -85,11 +85,11 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
         },
     )
     baseline: bool = field(
-        default=False, metadata={"help": "Score a linear classifier of pixels on the same rows", "group": EVALUATION}
+        default=False, metadata={"help": "Score a linear classifier on the same rows", "group": EVALUATION}
     )
     calibrate: bool = field(
         default=True,
-        metadata={"help": "Calibrate the probabilities on validation data (temperature)", "group": EVALUATION},
+        metadata={"help": "Calibrate probabilities on validation data", "group": EVALUATION},
     )
     train_sampling_strategy: str = field(
         default="random", metadata={"help": "Order of the rows", "choices": ["random", "sequential"]}

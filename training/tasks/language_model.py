@@ -59,11 +59,9 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
 
     objective: Objective = field(
         default="causal",
-        metadata={"help": "Prediction of the next token, of hidden tokens, or as BERT also of the next segment"},
+        metadata={"help": "What is predicted; mlm+nsp as BERT"},
     )
-    mlm_probability: float = field(
-        default=0.15, metadata={"help": "Fraction of hidden tokens, for masked and mlm+nsp"}
-    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of hidden tokens (masked, mlm+nsp)"})
     num_train_epochs: float = field(default=1.0, metadata={"help": EPOCHS})
     per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
     metric_for_best_model: str | None = field(

@@ -84,9 +84,7 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
         default=1.0,
         metadata={"help": "Beam search: exponent of the length"},
     )
-    early_stopping: bool = field(
-        default=False, metadata={"help": "Beam search: stop as soon as num_beams outputs are complete"}
-    )
+    early_stopping: bool = field(default=False, metadata={"help": "Beam search: stop when num_beams are complete"})
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},

@@ -36,9 +36,9 @@ class AdaptationArguments:
 
     freeze: list[str] = field(
         default_factory=list,
-        metadata={"help": "Parameters to freeze: parts of names, such as embed_tokens"},
+        metadata={"help": "Parameters to freeze, by parts of their names"},
     )
-    lora_rank: int = field(default=0, metadata={"help": "LoRA: rank of adapters, merged when saved; 0 for none"})
+    lora_rank: int = field(default=0, metadata={"help": "LoRA: rank, merged when saved; 0 for none"})
     lora_alpha: int = field(default=16, metadata={"help": "LoRA: adapters are scaled by this value / rank"})
     lora_dropout: float = field(default=0.0, metadata={"help": "LoRA: dropout on the inputs of the adapters"})
     lora_targets: list[str] = field(

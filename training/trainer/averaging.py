@@ -35,10 +35,8 @@ class AveragingArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    average_checkpoints: int = field(
-        default=0, metadata={"help": "Number of last checkpoints averaged into the model; 0 for none"}
-    )
-    ema_decay: float = field(default=0.0, metadata={"help": "Decay of a moving average of the weights; 0 for none"})
+    average_checkpoints: int = field(default=0, metadata={"help": "Last checkpoints averaged; 0 for none"})
+    ema_decay: float = field(default=0.0, metadata={"help": "Decay of the weights' moving average; 0 for none"})
     ema_warmup: bool = field(default=True, metadata={"help": "Start with a lower --ema_decay"})
 
     def check(self: Any) -> None:

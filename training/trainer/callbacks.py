@@ -159,7 +159,7 @@ class GuardArguments:
         metadata={"help": "Action on a NaN or infinite loss", "group": "Training"},
     )
     early_stopping_patience: int = field(
-        default=0, metadata={"help": "Early stopping: evaluations without improvement; 0 for never"}
+        default=0, metadata={"help": "Early stopping: evaluations to wait; 0 for never"}
     )
     early_stopping_threshold: float = field(default=0.0, metadata={"help": "Early stopping: minimum improvement"})
 

@@ -95,7 +95,7 @@ class GuidedAttentionArguments(LossArguments):
     HELP_GROUP = "Loss"
 
     guided_attention: float = field(
-        default=0.0, metadata={"help": "Guided attention: weight of attention off the diagonal (e.g. 1.0)"}
+        default=0.0, metadata={"help": "Guided attention: weight of its loss, e.g. 1.0"}
     )
     guided_attention_sigma: float = field(default=0.2, metadata={"help": "Guided attention: width of the diagonal"})
 
@@ -116,7 +116,7 @@ class LanguageModelLossArguments(LossArguments):
     HELP_GROUP = "Loss"
 
     lm_loss_weight: float = field(
-        default=0.0, metadata={"help": "Decoders: weight of a language-model loss on the same texts (e.g. 0.5)"}
+        default=0.0, metadata={"help": "Decoders: weight of a language-model loss"}
     )
 
 

@@ -38,7 +38,7 @@ class TimeBudgetArguments:
 
     max_time: str | None = field(
         default=None,
-        metadata={"help": "Time until training ends, with data: 90s, 10m, 1h30m (default: 10m)"},
+        metadata={"help": "Time to train, as 90s or 1h30m (default: 10m)"},
     )
     max_tokens: float | None = field(default=None, metadata={"help": "Tokens to read in training: 5e6"})
     max_flops: float | None = field(default=None, metadata={"help": "FLOPs of the training: 2e15"})
