@@ -21,11 +21,11 @@ demo: $(BASE) ## Train a translator on this machine (4 minutes on 2 cores), scor
 	GOMP_SPINCOUNT=$${GOMP_SPINCOUNT:-20000} $(BIN)/vanillaformer demo
 
 test: $(STAMP) ## Run the tests.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-contract: $(STAMP) ## Run transformers' own model tests on the three models (fetches its source with pip).
 	$(PIP) -e '.[contract]'
-	OMP_NUM_THREADS=1 $(BIN)/python tests/contract/run.py
+	OMP_NUM_THREADS=1 $(BIN)/python tools/contract/run.py
 
 test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip builds it: minutes, a C++ compiler).
 	$(PIP) -e '.[ctranslate2,onnx,gguf,llama-cpp]'

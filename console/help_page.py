@@ -94,6 +94,8 @@ class HelpPage:
                 groups.setdefault(group, []).append(self.entry(name, action, words, width))
         sections = [f"{title}:\n" + "\n".join(entries) for title, entries in groups.items() if entries]
         for title, names in self.names.items():
+            if not everything:  # the long page has the values of each
+                title, names = f"{title} (values: --help-all)", [name.partition(" ")[0] for name in names]
             lines = textwrap.wrap(", ".join(names), width, initial_indent="  ", subsequent_indent="  ")
             sections.append("\n".join([f"{title}:", *lines]))
         paragraphs = [

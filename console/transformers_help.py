@@ -29,7 +29,6 @@ TRANSFORMERS_HELP = {
         "push_to_hub": "Push the model to the Hub at the end",
         "hub_model_id": "user/name (default: name of the output folder)",
         "hub_private_repo": "Make a new repository private",
-        "hub_strategy": "Always end",
         "hub_token": "Token (default: that of hf auth login)",
     },
     MACHINE: {

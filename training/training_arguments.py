@@ -75,7 +75,7 @@ FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 def best_checkpoint_help(*tasks: TaskName) -> str:
     """Return the help text of --metric_for_best_model."""
     names = dict.fromkeys(name for task in tasks for name in ranking_names(task))
-    return f"Best model by: {', '.join(names)}"
+    return f"Best by: {', '.join(names)}"
 
 
 @dataclass
@@ -152,7 +152,7 @@ class RunDefaults(
     load_best_model_at_end: bool = field(
         default=True, metadata={"help": "Save the best checkpoint, not the last", "group": EVALUATION}
     )
-    use_cache: bool = field(default=True, metadata={"help": "Value of use_cache in the saved config", "group": OUTPUT})
+    use_cache: bool = field(default=True, metadata={"help": "Value of use_cache in the saved config", "group": OTHERS})
     disable_tqdm: bool | None = field(
         default=None, metadata={"help": "Disable progress bars (default: off a terminal)", "group": LOGGING}
     )

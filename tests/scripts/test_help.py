@@ -20,10 +20,10 @@ OPTION = re.compile(r"^  (?:-h, )?(--\S+)", re.MULTILINE)
 
 @pytest.fixture
 def page(monkeypatch, capsys):
-    """Return a function that gives the help page of a program at 100 columns."""
+    """Return a function that gives the help page of a program at 80 columns."""
 
     def shown(program: str, option: str = "--help") -> str:
-        monkeypatch.setenv("COLUMNS", "100")
+        monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setattr("sys.argv", [f"vanillaformer {program}"])
         with pytest.raises(SystemExit) as ended:
             importlib.import_module(f"vanillaformer.scripts.{program.replace('-', '_')}").main([option])
@@ -36,8 +36,8 @@ def page(monkeypatch, capsys):
 @pytest.mark.parametrize("program", [*PROGRAMS, *COMMANDS])
 def test_help_is_short(program: str, page) -> None:
     lines = page(program).splitlines()
-    assert len(lines) < 200
-    assert max(map(len, lines)) <= 100
+    assert len(lines) <= 200
+    assert max(map(len, lines[1:])) <= 100  # examples stay as they are
     assert lines[0].startswith(f"usage: vanillaformer {program} ")
 
 
@@ -56,7 +56,8 @@ def test_options_stand_once_in_titled_groups_after_three_examples(program: str, 
 
 @pytest.mark.parametrize("program", TASK_OF)
 def test_presets_and_configuration_fields_are_listed(program: str, page) -> None:
-    text, listed = page(program).split("Configuration fields for --set:")
+    text, listed = page(program, "--help-all").split("Configuration fields for --set:")
+    assert "hidden_size" in page(program).split("Configuration fields for --set (values: --help-all):")[1]
     kinds = {kind for task in TASK_OF[program].tasks() for kind in TASKS[task].model_kinds}
     for name, entry in PRESETS.items():
         assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (

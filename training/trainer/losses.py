@@ -80,9 +80,7 @@ class ScheduledSamplingArguments(LossArguments):
     scheduled_sampling: Decay = field(
         default="none", metadata={"help": "Scheduled sampling: decay of the gold inputs"}
     )
-    scheduled_sampling_k: float = field(
-        default=0.0, metadata={"help": "k of the decay: 1 - step/k, k^step or k/(k + exp(step/k))"}
-    )
+    scheduled_sampling_k: float = field(default=0.0, metadata={"help": "k: 1 - step/k, k^step or k/(k + exp(step/k))"})
     scheduled_sampling_floor: float = field(
         default=0.0, metadata={"help": "Scheduled sampling: minimum share of gold inputs"}
     )
@@ -94,9 +92,7 @@ class GuidedAttentionArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    guided_attention: float = field(
-        default=0.0, metadata={"help": "Guided attention: weight of its loss, e.g. 1.0"}
-    )
+    guided_attention: float = field(default=0.0, metadata={"help": "Guided attention: weight of its loss, e.g. 1.0"})
     guided_attention_sigma: float = field(default=0.2, metadata={"help": "Guided attention: width of the diagonal"})
 
 
@@ -115,9 +111,7 @@ class LanguageModelLossArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    lm_loss_weight: float = field(
-        default=0.0, metadata={"help": "Decoders: weight of a language-model loss"}
-    )
+    lm_loss_weight: float = field(default=0.0, metadata={"help": "Decoders: weight of a language-model loss"})
 
 
 @dataclass
