@@ -4,7 +4,6 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 BASE := $(VENV)/.installed-base
 STAMP := $(VENV)/.installed
-PRODUCT := comparison configuration console conversion data exploration hub inference modeling scripts src tokenization training
 PIP := $(BIN)/python -m pip install -q --no-compile -c constraints.txt
 
 .DEFAULT_GOAL := help
@@ -34,12 +33,11 @@ test-engines: $(STAMP) ## Run every export on its engine, llama.cpp too (pip bui
 bench: $(STAMP) ## Time training and decoding beside transformers, bare torch and CTranslate2 (a quarter of an hour).
 	$(BIN)/python benchmarks/table.py --wait_idle 2
 
-check: $(STAMP) ## Lint, format and types; print how many lines there are, and may be.
+check: $(STAMP) ## Lint, format and types; print the lines and files of each folder beside its budget.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=src $(BIN)/mypy -p vanillaformer -m vanillaformer_cli
-	@echo "Product: $$(find $(PRODUCT) -name '*.py' -not -type l -exec cat {} + | wc -l) lines of 40,000"
-	@echo "Tests: $$(find tests -name '*.py' -exec cat {} + | wc -l) lines of 33,000"
+	@$(BIN)/python tools/lines.py
 
 docs: $(STAMP) ## Write the API pages to build/docs, from the docstrings.
 	$(PIP) -e '.[docs]'

@@ -3,7 +3,7 @@
 `plug_in.py` says what is switched on, when and why.
 """
 
-from .autotune import chosen
+from .autotune import chosen, keep
 from .plug_in import plug_in, speed_up, switched_off
 
-__all__ = ["chosen", "plug_in", "speed_up", "switched_off"]
+__all__ = ["chosen", "keep", "plug_in", "speed_up", "switched_off"]

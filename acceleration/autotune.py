@@ -6,7 +6,7 @@ With `VANILLAFORMER_AUTOTUNE=save` what was measured is kept in a file for the n
 import json
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +21,13 @@ SAVED = Path(HF_HOME) / "vanillaformer" / "products.json"
 """Speeds by name, processor and version of torch."""
 CHOICES: dict[str, bool] = {}
 """The decisions of this process, by name."""
+KEPT: dict[str, bool] = {}
+"""Those of an earlier process of the same run."""
+
+
+def keep(choices: Mapping[str, bool]) -> None:
+    """Decide as an earlier process of the run did, so that it continues bit for bit; the environment goes first."""
+    KEPT.update(choices)
 
 
 def chosen() -> dict[str, bool]:
@@ -38,7 +45,10 @@ def is_faster(name: str, switch: str, speed: Callable[[], float]) -> bool:
     """
     if name not in CHOICES:
         choice = os.environ.get(switch, "")
-        CHOICES[name] = choice == "1" if choice in ("0", "1") else speed_of(name, speed) >= MIN_SPEEDUP
+        if choice in ("0", "1"):
+            CHOICES[name] = choice == "1"
+        else:
+            CHOICES[name] = KEPT[name] if name in KEPT else speed_of(name, speed) >= MIN_SPEEDUP
     return CHOICES[name]
 
 

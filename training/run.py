@@ -15,7 +15,7 @@ from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from vanillaformer.acceleration import chosen
+from vanillaformer.acceleration import chosen, keep
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.fingerprints import fingerprints
@@ -295,6 +295,8 @@ def add_callbacks(run: Run, trainer: RunTrainer) -> None:
 
 def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
+    if run.checkpoint:
+        keep(run.details.get("acceleration", {}))
     measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
         if run.overwrites:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from vanillaformer.acceleration import autotune, chosen
+from vanillaformer.acceleration import autotune, chosen, keep
 from vanillaformer.acceleration.autotune import is_faster
 
 SWITCH = "VANILLAFORMER_SOMETHING"
@@ -111,3 +111,12 @@ def test_the_environment_decides(unknown, monkeypatch, value, expected):
     monkeypatch.setenv(SWITCH, value)
     assert ask() is expected
     assert not unknown.exists()
+
+
+def test_a_run_that_is_resumed_decides_as_before(monkeypatch):
+    monkeypatch.setattr(autotune, "KEPT", {})
+    keep({"something": False})
+    assert not is_faster("something", SWITCH, lambda: pytest.fail("measured again"))
+    autotune.CHOICES.clear()
+    monkeypatch.setenv(SWITCH, "1")
+    assert ask(), "the environment goes first"

@@ -12,6 +12,7 @@ from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from vanillaformer.acceleration import chosen
 from vanillaformer.console.limits import NOT_NEGATIVE, check_limits
 from vanillaformer.console.reporting import report
 
@@ -133,6 +134,7 @@ class RecordProgress(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero and not self.written:
+            self.run.details["acceleration"] = chosen()  # which a resumed run keeps
             self.run.write()
             discard(self.run.folder)
             self.written = True
