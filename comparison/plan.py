@@ -11,7 +11,7 @@ import yaml
 from vanillaformer.console.parsing import read_settings
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import Score, ranking_score
-from vanillaformer.training.tasks import PROGRAMS
+from vanillaformer.training.tasks import PROGRAMS, task_of
 from vanillaformer.training.trainer.time_budget import LENGTHS
 
 Options = dict[str, Any]
@@ -64,7 +64,7 @@ class Plan:
     @property
     def task(self) -> TaskName:
         """The task of the models."""
-        return self.arguments.get("objective", PROGRAMS[self.program].tasks()[0])
+        return self.arguments.get("objective", task_of(self.program).tasks()[0])
 
     @property
     def length(self) -> Options:
@@ -205,7 +205,7 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
 
 
 def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:
-    tasks = PROGRAMS[program].tasks()
+    tasks = task_of(program).tasks()
     task = arguments.get("objective", tasks[0])
     try:
         return ranking_score(str(name), task if task in tasks else tasks[0])

@@ -24,7 +24,7 @@ from vanillaformer.training.auto_defaults import INSTEAD, OPTIONS, hardware_fact
 from vanillaformer.training.metrics.scores import scores_of
 from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.run_folder.run import Run
-from vanillaformer.training.tasks import PROGRAMS, TrainingTask
+from vanillaformer.training.tasks import TrainingTask, task_of
 from vanillaformer.training.tasks.base import Default
 from vanillaformer.training.tokenizers import prepare_tokenizers
 
@@ -107,7 +107,7 @@ def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str,
     The first variant decides, the baseline if it follows the data. A variant with a model of its own takes no fields
     of this one, nor one with saved weights its tokenizer; lengths are for the variants with its tokenizer.
     """
-    tasks = [PROGRAMS[plan.program](args) for args in arguments.values()]
+    tasks = [task_of(plan.program)(args) for args in arguments.values()]
     task = next((task for task in tasks if task.uses_auto_defaults), None)
     if task is None:
         return {}
@@ -115,7 +115,7 @@ def shared_defaults(plan: Plan, arguments: Mapping[str, Arguments]) -> dict[str,
     data = read_rows(task)
     found_for_data = task.defaults(data, hardware_facts(task.training_args.max_time))
     entries = [entry for entry in found_for_data if entry.option not in FIXED]
-    lengths = _lengths(PROGRAMS[plan.program](Arguments(*map(copy, first))), data, entries)
+    lengths = _lengths(task_of(plan.program)(Arguments(*map(copy, first))), data, entries)
     chosen = {entry.option: entry.value for entry in entries} | lengths
     fields = fields_of(chosen.pop("overrides", None))
     found: dict[str, Options] = {}
@@ -156,6 +156,6 @@ def rows_now(plan: Plan, options: Options, known: dict[str, Prints]) -> Prints:
     seed = order_seed(args.training_args) if args.data_args.streaming else 0
     key = json.dumps([asdict(args.data_args), seed], default=str)
     if key not in known:
-        data = read_rows(PROGRAMS[plan.program](args))
+        data = read_rows(task_of(plan.program)(args))
         known[key] = fingerprints(data.splits.select_columns(list(COLUMNS[plan.task])))
     return known[key]

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
@@ -75,7 +75,7 @@ def parse(
     description: str | None = None,
     notes: Mapping[str, str] | None = None,
     names: Mapping[str, Sequence[str]] | None = None,
-    elsewhere: Mapping[str, Sequence[type]] | None = None,
+    elsewhere: Callable[[], Mapping[str, Sequence[type]]] = dict,
     config_fields: Iterable[str] = (),
 ) -> tuple[Any, ...]:
     """Read dataclasses from the command line, or from a file with the command line having the last word.
@@ -89,7 +89,7 @@ def parse(
         description: Shown by `--help`.
         notes: What else `--help` says of an option, by its field.
         names: Lists of names that `--help` ends with, by title.
-        elsewhere: The dataclasses of other programs by name, which errors on an unknown option look into.
+        elsewhere: Returns the dataclasses of other programs by name, which errors on an unknown option look into.
         config_fields: Fields of configurations, which such errors say how to set.
 
     Returns:
@@ -107,7 +107,7 @@ def parse(
     usage = "%(prog)s [settings.yaml | settings.json] [--option value ...]"
     page = HelpPage(types, notes or {}, names or {})
     parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
-    known = Names(types, elsewhere or {}, config_fields)
+    known = Names(types, elsewhere, config_fields)
     parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
@@ -136,14 +136,19 @@ class Names:
 
     Args:
         types: The dataclasses of the program.
-        elsewhere: Those of other programs, by program.
+        elsewhere: Returns those of other programs, by program.
         config_fields: Fields of configurations.
     """
 
-    def __init__(self, types: Iterable[type], elsewhere: Mapping[str, Iterable[type]], config_fields: Iterable[str]):
+    def __init__(
+        self,
+        types: Iterable[type],
+        elsewhere: Callable[[], Mapping[str, Iterable[type]]],
+        config_fields: Iterable[str],
+    ):
         self.config_fields = frozenset(config_fields)
         self.fields = _fields_by_name(types)
-        self.elsewhere = {program: _fields_by_name(others) for program, others in elsewhere.items()}
+        self.elsewhere = elsewhere
 
     def field(self, key: Any, where: str) -> str:
         """Return the field that a name stands for.
@@ -162,7 +167,8 @@ class Names:
         if (option := name.replace("-", "_")) in self.config_fields:
             value = given.partition("=")[2] or ("..." if value.startswith("--") else value)
             return f": {option} is a field of the model's configuration, --set {option}={value}"
-        programs = [program for program, names in self.elsewhere.items() if name.replace("-", "_") in names]
+        others = self.elsewhere().items()
+        programs = [program for program, types in others if name.replace("-", "_") in _fields_by_name(types)]
         if programs:
             return f": {dashes}{name} is an option of {' and '.join(programs)}"
         close = difflib.get_close_matches(name, self.fields, n=1, cutoff=0.5)

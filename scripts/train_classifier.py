@@ -4,7 +4,7 @@ from functools import partial
 
 from vanillaformer.console.program import program
 from vanillaformer.training.run import train as train_task
-from vanillaformer.training.tasks import Classification
+from vanillaformer.training.tasks.classification import Classification
 
 train = partial(train_task, Classification)
 main = program(train)

@@ -4,7 +4,7 @@ from functools import partial
 
 from vanillaformer.console.program import program
 from vanillaformer.training.run import train as train_task
-from vanillaformer.training.tasks import Images
+from vanillaformer.training.tasks.images import Images
 
 train = partial(train_task, Images)
 main = program(train)

@@ -12,7 +12,7 @@ from vanillaformer.console.parsing import parse
 from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 
 from .arguments import Arguments
-from .tasks import PROGRAMS
+from .tasks import PROGRAMS, task_of
 from .trainer.time_budget import set_length
 
 
@@ -23,7 +23,7 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
         program: Its name, as a subcommand of `vanillaformer`.
         argv: The arguments; `sys.argv[1:]` when None.
     """
-    task = PROGRAMS[program]
+    task = task_of(program)
     follow = f"Without --preset and --max_steps, {task.follow} follow the data."
     kinds = tuple(dict.fromkeys(kind for name in task.tasks() for kind in TASKS[name].model_kinds))
     fields = config_fields(kinds)
@@ -35,7 +35,7 @@ def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Argument
         notes={"preset": preset_note(task.tasks(), kinds)},
         names={"Configuration fields for --set": fields},
         config_fields=[text.partition(" ")[0] for text in fields],
-        elsewhere={f"vanillaformer {name}": other.arguments for name, other in PROGRAMS.items() if name != program},
+        elsewhere=lambda: {f"vanillaformer {name}": task_of(name).arguments for name in PROGRAMS if name != program},
     )
     model_args, data_args, *tokenizer_args, training_args = found
     set_length(training_args)

@@ -22,10 +22,7 @@ from vanillaformer.data.fingerprints import fingerprints
 from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
-from vanillaformer.data.preprocessing.images import describe_images
-from vanillaformer.data.preprocessing.packing import PackedBatches
-from vanillaformer.data.preprocessing.statistics import describe_data
-from vanillaformer.data.streaming import StreamedRows, check_streaming
+from vanillaformer.data.streaming import check_streaming
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .auto_defaults import explicit_settings, follow_data
@@ -78,7 +75,10 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         model = make_model()
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)
-        train_rows = describe_rows(run, task, data, rows, tokenizers, stream, collator)
+        run.details["data"] = task.describe(data, rows, tokenizers, collator, sample=stream is not None)
+        train_rows: Any = rows["train"] if stream is None else stream
+        if stream is not None:
+            stream.first_rows = rows.pop("train")
         trainer = task.trainer_class(
             model=model,
             args=task.training_args,
@@ -180,29 +180,6 @@ def open_data(run: Run, task: TrainingTask) -> TaskData:
     run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
     follow_data(run, task, data)
     return data
-
-
-def describe_rows(
-    run: Run,
-    task: TrainingTask,
-    data: TaskData,
-    rows: Any,
-    tokenizers: Tokenizers,
-    stream: StreamedRows | None,
-    collator: Any,
-) -> Any:
-    """Report and note statistics of the rows, of which `train` goes if there is a stream; return what to train on."""
-    sample = stream is not None
-    if tokenizers:
-        packed = collator.computed if isinstance(collator, PackedBatches) else None
-        options: Any = {"sample": sample, "packed": packed}
-        run.details["data"] = describe_data(rows, cast(Any, tokenizers), task.training_args, data.stats, **options)
-    else:
-        run.details["data"] = describe_images(rows, data.stats, sample=sample)
-    if stream is None:
-        return rows["train"]
-    stream.first_rows = rows.pop("train")
-    return stream
 
 
 def new_model(

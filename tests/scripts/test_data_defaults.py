@@ -10,7 +10,7 @@ from script_runs import train
 
 from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.run_folder.settings import BY_DATA
-from vanillaformer.training.tasks import LanguageModel
+from vanillaformer.training.tasks.language_model import LanguageModel
 
 TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]
 

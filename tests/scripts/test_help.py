@@ -12,6 +12,7 @@ from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.training.auto_defaults import OPTIONS as FOLLOWED
 from vanillaformer.training.programs import parse_arguments
 from vanillaformer.training.tasks import PROGRAMS as TASK_OF
+from vanillaformer.training.tasks import task_of
 
 PROGRAMS = (*TASK_OF, "generate")
 COMMANDS = ("compare", "convert", "eject", "explore", "export", "push", "serve")
@@ -58,7 +59,7 @@ def test_options_stand_once_in_titled_groups_after_three_examples(program: str, 
 def test_presets_and_configuration_fields_are_listed(program: str, page) -> None:
     text, listed = page(program, "--help-all").split("Configuration fields for --set:")
     assert "hidden_size" in page(program).split("Configuration fields for --set (values: --help-all):")[1]
-    kinds = {kind for task in TASK_OF[program].tasks() for kind in TASKS[task].model_kinds}
+    kinds = {kind for task in task_of(program).tasks() for kind in TASKS[task].model_kinds}
     for name, entry in PRESETS.items():
         assert (re.search(rf"[ (]{re.escape(name)}[,;) \n]", text) is not None) == (
             KINDS[entry.config_class.model_type] in kinds
@@ -125,7 +126,7 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("task", [name for task in TASK_OF.values() for name in task.auto_defaults])
+@pytest.mark.parametrize("task", [name for program in TASK_OF for name in task_of(program).auto_defaults])
 def test_defaults_that_follow_the_data_are_named(task: str, page) -> None:
     text = " ".join(page(TASKS[task].program).split("Examples:")[0].split())
     option, words = CHOSEN[task]

@@ -10,7 +10,7 @@ from vanillaformer import tokenization
 from vanillaformer.console.parsing import parse, was_given
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.arguments import ModelArguments
-from vanillaformer.training.tasks import PROGRAMS
+from vanillaformer.training.tasks import PROGRAMS, task_of
 from vanillaformer.training.tasks.translation import TranslationTokenizerArguments, TranslationTrainingArguments
 
 OURS = (ModelArguments, LanguageModelDataArguments, TranslationTokenizerArguments)
@@ -37,14 +37,14 @@ def test_command_line_fills_every_dataclass():
 @pytest.mark.parametrize("theirs", [TrainingArguments, Seq2SeqTrainingArguments])
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_no_field_is_also_one_of_transformers(program, theirs):
-    own = [entry.name for kind in PROGRAMS[program].arguments[:-1] for entry in dataclasses.fields(kind)]
+    own = [entry.name for kind in task_of(program).arguments[:-1] for entry in dataclasses.fields(kind)]
     assert len(own) == len(set(own))
     assert not set(own) & {entry.name for entry in dataclasses.fields(theirs)}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_field_has_help(program):
-    kinds = PROGRAMS[program].arguments
+    kinds = task_of(program).arguments
     missing = [entry.name for kind in kinds for entry in dataclasses.fields(kind) if not entry.metadata.get("help")]
     assert missing == []
 

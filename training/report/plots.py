@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.drawing import drawable, save_figure, visible
-from vanillaformer.data.preprocessing.images import unpacked
 
 from ..metrics.scores import ENTRIES
 from .classes import NUMBERED
@@ -102,6 +101,8 @@ def confused_picture(
     wrong = wrong[np.argsort(-probabilities[wrong].max(axis=1), kind="stable")][:CONFUSED]
     if not len(wrong):
         return None
+    from vanillaformer.data.preprocessing.images import unpacked  # which only tasks of images need
+
     images = unpacked(rows.select(wrong)["pixel_values"], size).permute(0, 2, 3, 1)
     short = [_drawn(name, "?", TITLE // 2) for name in names]
     titles = [f"{short[labels[row]]} → {short[chosen[row]]}\n{probabilities[row].max():.0%}" for row in wrong]

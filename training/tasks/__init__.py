@@ -1,14 +1,19 @@
 """The tasks of training, one file each: arguments, defaults, rows, batches, models and scores of one program."""
 
+from importlib import import_module
+
 from .base import TrainingTask
-from .classification import Classification
-from .images import Images
-from .language_model import LanguageModel
-from .translation import Translation
 
-PROGRAMS: dict[str, type[TrainingTask]] = {
-    task.program: task for task in (Translation, LanguageModel, Classification, Images)
+PROGRAMS = {
+    "train-translation": ("translation", "Translation"),
+    "train-language-model": ("language_model", "LanguageModel"),
+    "train-classifier": ("classification", "Classification"),
+    "train-image-classifier": ("images", "Images"),
 }
-"""The tasks by the program that trains for them."""
+"""File and class of the task by the program that trains for it; a program imports no other one's."""
 
-__all__ = ["PROGRAMS", "Classification", "Images", "LanguageModel", "TrainingTask", "Translation"]
+
+def task_of(program: str) -> type[TrainingTask]:
+    """Return the task of a program."""
+    module, name = PROGRAMS[program]
+    return getattr(import_module(f".{module}", __name__), name)

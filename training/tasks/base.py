@@ -7,6 +7,8 @@ from datasets import DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.packing import PackedBatches
+from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import TASKS, TaskName
 
@@ -153,6 +155,14 @@ class TrainingTask:
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         """Return the rows of a stream as the model reads them."""
         raise NotImplementedError
+
+    def describe(
+        self, data: TaskData, rows: Any, tokenizers: Tokenizers, collator: Any, sample: bool
+    ) -> dict[str, Any]:
+        """Report and return statistics of the rows, of a stream of a sample."""
+        packed = collator.computed if isinstance(collator, PackedBatches) else None
+        pair: Any = tokenizers
+        return describe_data(rows, pair, self.training_args, data.stats, sample=sample, packed=packed)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a new model that follow the data, where they are not set."""

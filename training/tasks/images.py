@@ -25,6 +25,7 @@ from vanillaformer.data.preprocessing.images import (
     AugmentationArguments,
     ImageCollator,
     PatchMasking,
+    describe_images,
     encode_images,
     image_processor,
     image_rows,
@@ -38,7 +39,6 @@ from vanillaformer.hub.loading import open_config
 
 from ..arguments import ModelArguments
 from ..metrics import classification_metrics
-from ..report.card.examples import write_example
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
 from ..trainer.losses import EnsembleArguments
@@ -173,6 +173,11 @@ class Images(TrainingTask):
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         return StreamedRows(texts, encode_images)
 
+    def describe(
+        self, data: TaskData, rows: Any, tokenizers: Tokenizers, collator: Any, sample: bool
+    ) -> dict[str, Any]:
+        return describe_images(rows, data.stats, sample=sample)
+
     def fields(self) -> dict[str, Any]:
         size = self.data_args.image_size
         patch = {"patch_size": usual_patch(size)} if self.model_args.preset is None else {}
@@ -189,8 +194,10 @@ class Images(TrainingTask):
         return {"processing_class": self.processor, **scored}
 
     def finish(self, run: Run, data: TaskData) -> None:
-        if self.training_args.should_save:
-            write_example(run.folder, data.splits["validation"][0]["image"], self.data_args.image_size)
+        if self.training_args.should_save:  # an image as the model sees it
+            size = self.data_args.image_size
+            pixels = data.splits["validation"][0]["image"]
+            pillow().frombytes("RGB", (size, size), pixels).save(run.folder / EXAMPLE)
 
 
 def image_defaults(rows: int, size: int) -> list[Default]:

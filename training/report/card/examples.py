@@ -1,14 +1,10 @@
 """Inputs to try a model with, for the card, which is public, and for the terminal; programs that use a model once."""
 
-from pathlib import Path
-
 from datasets import Dataset
 
 from vanillaformer.data.arguments import DataArguments
-from vanillaformer.data.images import pillow
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
 
-from ...run_folder.files import EXAMPLE
 from .facts import CardFacts
 
 GREETING = "Hello, how are you?"
@@ -52,11 +48,6 @@ def example_row(rows: Dataset, column: str) -> str:
     texts = [text.strip() for text in rows[:LOOKED_THROUGH][column] if text.strip()]
     short = sorted((text for text in texts if len(text) <= WIDTH and len(text.splitlines()) == 1), key=len)
     return short[len(short) // 2] if short else next(iter(texts), "")
-
-
-def write_example(folder: Path, pixels: bytes, size: int) -> None:
-    """Write an image, as a model sees it, into the folder of a run."""
-    pillow().frombytes("RGB", (size, size), pixels).save(folder / EXAMPLE)
 
 
 def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str:
