@@ -55,8 +55,7 @@ def held_out_rows(
 ) -> list[dict[str, torch.Tensor]]:
     """Return batches of the rows of a file, on the model's device.
 
-    Masks of a masked language model are those of an evaluation after training. Of more rows than wanted, some are
-    drawn, always the same.
+    Masks are those of an evaluation after training. Of more rows than wanted, some are drawn, always the same.
 
     Args:
         model: The model.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypedDict, Unpack, get_args
 
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
@@ -62,16 +63,8 @@ def train(
     Raises:
         ValueError: If an argument is not allowed, a text is not a string, or the texts hold nothing to learn from.
     """
-    for name, choice, allowed in (("algorithm", algorithm, TokenizerAlgorithm), ("kind", kind, ModelKind)):
-        if choice not in get_args(allowed):
-            raise ValueError(f"{name}={choice!r} is not one of {', '.join(get_args(allowed))}")
-    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "model_max_length": model_max_length}
-    for name, size in sizes.items():
-        is_unset = size is None and name != "vocab_size"
-        if not is_unset and (type(size) is not int or size < 1):
-            raise ValueError(f"{name}={size!r} must be a whole number above 0{' or None' * (name != 'vocab_size')}")
-    if strip_punctuation and algorithm != "word":
-        raise ValueError(f"strip_punctuation=True is for algorithm 'word', not {algorithm!r}")
+    _check_choices(algorithm, kind, strip_punctuation)
+    _check_sizes(vocab_size=vocab_size, min_frequency=min_frequency, model_max_length=model_max_length)
     special = SPECIAL_TOKENS[kind]
     extra = _check_extra_special_tokens(extra_special_tokens, special)
     options = TrainingOptions(
@@ -94,6 +87,27 @@ def train(
         )
     backend = with_special(backend, options.control_tokens)
     backend.post_processor = special.post_processor()
+    return _wrapped(backend, kind, model_max_length)
+
+
+def _check_choices(algorithm: str, kind: str, strip_punctuation: bool) -> None:
+    for name, choice, allowed in (("algorithm", algorithm, TokenizerAlgorithm), ("kind", kind, ModelKind)):
+        if choice not in get_args(allowed):
+            raise ValueError(f"{name}={choice!r} is not one of {', '.join(get_args(allowed))}")
+    if strip_punctuation and algorithm != "word":
+        raise ValueError(f"strip_punctuation=True is for algorithm 'word', not {algorithm!r}")
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        is_unset = size is None and name != "vocab_size"
+        if not is_unset and (type(size) is not int or size < 1):
+            raise ValueError(f"{name}={size!r} must be a whole number above 0{' or None' * (name != 'vocab_size')}")
+
+
+def _wrapped(backend: Tokenizer, kind: ModelKind, model_max_length: int | None) -> PreTrainedTokenizerFast:
+    """Return a tokenizer as transformers loads it."""
+    special = SPECIAL_TOKENS[kind]
     settings: dict[str, Any] = {} if model_max_length is None else {"model_max_length": model_max_length}
     if kind == "encoder_decoder":  # elsewhere chat templates and masks are written as text with special tokens
         settings["split_special_tokens"] = True

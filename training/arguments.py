@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from vanillaformer.console.limits import POSITIVE_INT, check_limits
+from vanillaformer.console.limits import POSITIVE_INT, check_limits, option
 from vanillaformer.console.parsing import yaml_value
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.hub.loading import saved_folder
@@ -18,19 +18,13 @@ class TokenizerArguments:
 
     HELP_GROUP = "Tokenizer"
 
-    tokenizer_name_or_path: str | None = field(
-        default=None, metadata={"help": "Saved tokenizer to use (folder or Hub id)"}
-    )
-    tokenizer_algorithm: TokenizerAlgorithm = field(
-        default="byte_level_bpe", metadata={"help": "Algorithm of a new tokenizer"}
-    )
-    tokenizer_vocab_size: int = field(default=8_000, metadata={"help": "Maximum vocabulary size"})
-    tokenizer_min_frequency: int | None = field(
-        default=None, metadata={"help": "Minimum count of a piece (default: algorithm's)"}
-    )
-    lowercase: bool = field(default=False, metadata={"help": "Lowercase the text"})
-    split_digits: bool = field(default=False, metadata={"help": "Make each digit a token"})
-    strip_punctuation: bool = field(default=False, metadata={"help": "Word tokenizers: drop punctuation and symbols"})
+    tokenizer_name_or_path: str | None = option(None, "Saved tokenizer to use (folder or Hub id)")
+    tokenizer_algorithm: TokenizerAlgorithm = option("byte_level_bpe", "Algorithm of a new tokenizer")
+    tokenizer_vocab_size: int = option(8_000, "Maximum vocabulary size")
+    tokenizer_min_frequency: int | None = option(None, "Minimum count of a piece (default: algorithm's)")
+    lowercase: bool = option(False, "Lowercase the text")
+    split_digits: bool = option(False, "Make each digit a token")
+    strip_punctuation: bool = option(False, "Word tokenizers: drop punctuation and symbols")
     extra_special_tokens: list[str] = field(
         default_factory=list, metadata={"help": "Placeholders and tags that are never split"}
     )
@@ -57,7 +51,7 @@ class ModelArguments:
 
     HELP_GROUP = "Model"
 
-    preset: str | None = field(default=None, metadata={"help": "Configuration of a new model"})
+    preset: str | None = option(None, "Configuration of a new model")
     overrides: list[str] = field(
         default_factory=list,
         metadata={
@@ -66,16 +60,10 @@ class ModelArguments:
             "help": "Config fields: hidden_size=256 norm=rms_norm",
         },
     )
-    model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Saved model to start from (folder or Hub id)"}
-    )
-    model_revision: str | None = field(
-        default=None, metadata={"help": "Branch, tag or commit of --model_name_or_path"}
-    )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention: eager, sdpa, flex_attention, ..."}
-    )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = field(default="float32", metadata={"help": "Dtype"})
+    model_name_or_path: str | None = option(None, "Saved model to start from (folder or Hub id)")
+    model_revision: str | None = option(None, "Branch, tag or commit of --model_name_or_path")
+    attn_implementation: str | None = option(None, "Attention: eager, sdpa, flex_attention, ...")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = option("float32", "Dtype")
 
     @cached_property
     def saved(self) -> Path | None:

@@ -16,6 +16,7 @@ from vanillaformer.console.limits import (
     STEPS,
     Limit,
     check_limits,
+    option,
 )
 from vanillaformer.console.reporting import report
 from vanillaformer.console.transformers_help import (
@@ -100,71 +101,34 @@ class RunDefaults(
 
     baseline = calibrate = cast(bool, False)  # what only some tasks offer, as it is for all others
 
-    output_dir: str | None = field(
-        default=None, metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT}
-    )
-    overwrite_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Replace the run in the folder", "group": OUTPUT},
-    )
-    license: str | None = field(
-        default=None, metadata={"help": "License of the model, such as apache-2.0", "group": CARD}
-    )
-    num_train_epochs: float = field(default=3.0, metadata={"help": EPOCHS})
-    per_device_train_batch_size: int = field(default=64, metadata={"help": "Rows per batch and process"})
-    per_device_eval_batch_size: int = field(
-        default=128, metadata={"help": "Rows per batch and process", "group": EVALUATION}
-    )
-    learning_rate: float = field(default=1e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
-    warmup_steps: float = field(
-        default=0.05, metadata={"help": "Warm-up steps; below 1 a fraction of all", "group": OPTIMIZER}
-    )
-    weight_decay: float = field(
-        default=0.01, metadata={"help": "Decoupled weight decay of the matrices", "group": OPTIMIZER}
-    )
-    adam_beta2: float = field(default=0.98, metadata={"help": "Decay of Adam's second moment", "group": OPTIMIZER})
-    logging_steps: float = field(
-        default=0.02,
-        metadata={"help": "Logging interval in steps; below 1 a fraction", "group": LOGGING},
-    )
-    eval_strategy: str = field(
-        default="steps", metadata={"help": "Evaluation time: steps, epoch or no", "group": EVALUATION}
-    )
-    eval_steps: float | None = field(
-        default=None,
-        metadata={
-            "help": "Evaluation interval (default: --save_steps, 0.1)",
-            "group": EVALUATION,
-        },
-    )
-    save_strategy: str = field(
-        default=AS_EVALUATION,
-        metadata={"help": "Checkpoint time: steps, epoch, best or no", "group": EVALUATION},
-    )
-    save_steps: float = field(
-        default=0,
-        metadata={"help": "Checkpoint interval; 0 for --eval_steps", "group": EVALUATION},
-    )
-    save_total_limit: int | None = field(
-        default=2,
-        metadata={"help": "Maximum number of checkpoints kept", "group": EVALUATION},
-    )
-    load_best_model_at_end: bool = field(
-        default=True, metadata={"help": "Save the best checkpoint, not the last", "group": EVALUATION}
-    )
-    use_cache: bool = field(default=True, metadata={"help": "Value of use_cache in the saved config", "group": OTHERS})
-    disable_tqdm: bool | None = field(
-        default=None, metadata={"help": "Disable progress bars (default: off a terminal)", "group": LOGGING}
-    )
+    output_dir: str | None = option(None, "Folder of the run, resumed if unfinished", OUTPUT)
+    overwrite_output_dir: bool = option(False, "Replace the run in the folder", OUTPUT)
+    license: str | None = option(None, "License of the model, such as apache-2.0", CARD)
+    num_train_epochs: float = option(3.0, EPOCHS)
+    per_device_train_batch_size: int = option(64, "Rows per batch and process")
+    per_device_eval_batch_size: int = option(128, "Rows per batch and process", EVALUATION)
+    learning_rate: float = option(1e-3, "Peak learning rate", OPTIMIZER)
+    warmup_steps: float = option(0.05, "Warm-up steps; below 1 a fraction of all", OPTIMIZER)
+    weight_decay: float = option(0.01, "Decoupled weight decay of the matrices", OPTIMIZER)
+    adam_beta2: float = option(0.98, "Decay of Adam's second moment", OPTIMIZER)
+    logging_steps: float = option(0.02, "Logging interval in steps; below 1 a fraction", LOGGING)
+    eval_strategy: str = option("steps", "Evaluation time: steps, epoch or no", EVALUATION)
+    eval_steps: float | None = option(None, "Evaluation interval (default: --save_steps, 0.1)", EVALUATION)
+    save_strategy: str = option(AS_EVALUATION, "Checkpoint time: steps, epoch, best or no", EVALUATION)
+    save_steps: float = option(0, "Checkpoint interval; 0 for --eval_steps", EVALUATION)
+    save_total_limit: int | None = option(2, "Maximum number of checkpoints kept", EVALUATION)
+    load_best_model_at_end: bool = option(True, "Save the best checkpoint, not the last", EVALUATION)
+    use_cache: bool = option(True, "Value of use_cache in the saved config", OTHERS)
+    disable_tqdm: bool | None = option(None, "Disable progress bars (default: off a terminal)", LOGGING)
     # As words; the parser takes only true and false for transformers' own field
     include_num_input_tokens_seen: str = field(
         default="no",
         metadata={"help": "Tokens counted in logs", "choices": ["no", "all", "non_padding"], "group": OTHERS},
     )
     # What a run does in any case, so that saying otherwise can be told from saying nothing
-    do_train: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
-    do_eval: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
-    do_predict: bool = field(default=True, metadata={"help": "Always", "group": OTHERS})
+    do_train: bool = option(True, "Always", OTHERS)
+    do_eval: bool = option(True, "Always", OTHERS)
+    do_predict: bool = option(True, "Always", OTHERS)
 
     def __post_init__(self) -> None:
         check_transformers_options(self)

@@ -22,6 +22,13 @@ def build_dropout(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return Dropout(rate) if rate else identity
 
 
+def is_plain_cpu_tensor(x: torch.Tensor) -> bool:
+    """Return whether a tensor is on the CPU, undivided, and neither compiled nor transformed by `torch.func`."""
+    if type(x) is not torch.Tensor or x.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return not torch._C._are_functorch_transforms_active()  # vmap cannot draw in place
+
+
 class Dropout(nn.Dropout):
     """`nn.Dropout` (Srivastava et al. 2014) that draws 16 random bits per element on a CPU, where torch draws 64.
 
@@ -32,9 +39,7 @@ class Dropout(nn.Dropout):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         retained = round((1 - self.p) * 2**16)  # of 2^16 equally likely numbers
-        plain = self.training and type(input) is torch.Tensor and input.device.type == "cpu"
-        plain = plain and not torch.compiler.is_compiling() and not torch._C._are_functorch_transforms_active()
-        if not plain or not 0 < retained < 2**16:  # vmap, a transform of torch.func, cannot draw in place
+        if not (self.training and 0 < retained < 2**16 and is_plain_cpu_tensor(input)):
             return super().forward(input)
         bits = torch.empty(-(-input.numel() // LANES), dtype=torch.int64, device=input.device).random_(-(2**63), None)
         numbers = bits.view(torch.int16)[: input.numel()].view(input.shape)

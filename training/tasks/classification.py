@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from datasets import DatasetDict
 from transformers import DataCollatorWithPadding, PreTrainedModel, TrainingArguments
 
+from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ClassifierDataArguments
@@ -72,21 +73,10 @@ class ClassifierTrainingArguments(  # type: ignore[misc]
 
     HELP_GROUP = TRAINING
 
-    output_dir: str | None = field(
-        default="runs/classifier",
-        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
-    )
-    metric_for_best_model: str | None = field(
-        default="accuracy", metadata={"help": best_checkpoint_help("classification"), "group": EVALUATION}
-    )
-    baseline: bool = field(
-        default=False,
-        metadata={"help": "Score a linear classifier on the same rows", "group": EVALUATION},
-    )
-    calibrate: bool = field(
-        default=True,
-        metadata={"help": "Calibrate probabilities on validation data", "group": EVALUATION},
-    )
+    output_dir: str | None = option("runs/classifier", "Folder of the run, resumed if unfinished", OUTPUT)
+    metric_for_best_model: str | None = option("accuracy", best_checkpoint_help("classification"), EVALUATION)
+    baseline: bool = option(False, "Score a linear classifier on the same rows", EVALUATION)
+    calibrate: bool = option(True, "Calibrate probabilities on validation data", EVALUATION)
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)},

@@ -15,6 +15,7 @@ from datasets import Dataset, DatasetDict
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from vanillaformer.configuration import preset
+from vanillaformer.console.limits import option
 from vanillaformer.console.transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.image_rows import usual_patch
@@ -59,38 +60,19 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
 
     HELP_GROUP = TRAINING
 
-    output_dir: str | None = field(
-        default=None,
-        metadata={
-            "help": "Folder of the run, resumed if unfinished (default: runs/ and the objective)",
-            "group": OUTPUT,
-        },
+    output_dir: str | None = option(
+        None, "Folder of the run, resumed if unfinished (default: runs/ and the objective)", OUTPUT
     )
-    objective: ImageObjective = field(
-        default="image_classification", metadata={"help": "What is predicted; patches as SimMIM"}
+    objective: ImageObjective = option("image_classification", "What is predicted; patches as SimMIM")
+    mask_ratio: float = option(0.6, "Fraction of hidden patches, for masked_image")
+    learning_rate: float = option(2e-3, "Peak learning rate", OPTIMIZER)
+    lr_scheduler_type: str = option("cosine", "Learning rate schedule: cosine, linear, ...", OPTIMIZER)
+    weight_decay: float = option(0.05, "Decoupled weight decay of the matrices", OPTIMIZER)
+    metric_for_best_model: str | None = option(
+        None, f"{best_checkpoint_help('image_classification')} (default: accuracy, for masked_image loss)", EVALUATION
     )
-    mask_ratio: float = field(default=0.6, metadata={"help": "Fraction of hidden patches, for masked_image"})
-    learning_rate: float = field(default=2e-3, metadata={"help": "Peak learning rate", "group": OPTIMIZER})
-    lr_scheduler_type: str = field(
-        default="cosine", metadata={"help": "Learning rate schedule: cosine, linear, ...", "group": OPTIMIZER}
-    )
-    weight_decay: float = field(
-        default=0.05, metadata={"help": "Decoupled weight decay of the matrices", "group": OPTIMIZER}
-    )
-    metric_for_best_model: str | None = field(
-        default=None,
-        metadata={
-            "help": f"{best_checkpoint_help('image_classification')} (default: accuracy, for masked_image loss)",
-            "group": EVALUATION,
-        },
-    )
-    baseline: bool = field(
-        default=False, metadata={"help": "Score a linear classifier on the same rows", "group": EVALUATION}
-    )
-    calibrate: bool = field(
-        default=True,
-        metadata={"help": "Calibrate probabilities on validation data", "group": EVALUATION},
-    )
+    baseline: bool = option(False, "Score a linear classifier on the same rows", EVALUATION)
+    calibrate: bool = option(True, "Calibrate probabilities on validation data", EVALUATION)
     train_sampling_strategy: str = field(
         default="random", metadata={"help": "Order of the rows", "choices": ["random", "sequential"]}
     )

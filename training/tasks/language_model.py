@@ -10,12 +10,13 @@ Examples:
   vanillaformer train-language-model --train_file dialogues.jsonl --turns_column turns
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from datasets import DatasetDict
 from transformers import PreTrainedModel, TrainingArguments
 
+from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.transformers_help import EVALUATION, TRAINING
 from vanillaformer.data.arguments import LanguageModelDataArguments
@@ -57,17 +58,11 @@ class LanguageModelTrainingArguments(ScheduledSamplingArguments, RunDefaults, Tr
 
     HELP_GROUP = TRAINING
 
-    objective: Objective = field(
-        default="causal",
-        metadata={"help": "What is predicted; mlm+nsp as BERT"},
-    )
-    mlm_probability: float = field(default=0.15, metadata={"help": "Fraction of hidden tokens (masked, mlm+nsp)"})
-    num_train_epochs: float = field(default=1.0, metadata={"help": EPOCHS})
-    per_device_train_batch_size: int = field(default=16, metadata={"help": "Blocks per batch and process"})
-    metric_for_best_model: str | None = field(
-        default="loss",
-        metadata={"help": best_checkpoint_help("causal", "masked", "mlm+nsp"), "group": EVALUATION},
-    )
+    objective: Objective = option("causal", "What is predicted; mlm+nsp as BERT")
+    mlm_probability: float = option(0.15, "Fraction of hidden tokens (masked, mlm+nsp)")
+    num_train_epochs: float = option(1.0, EPOCHS)
+    per_device_train_batch_size: int = option(16, "Blocks per batch and process")
+    metric_for_best_model: str | None = option("loss", best_checkpoint_help("causal", "masked", "mlm+nsp"), EVALUATION)
 
     def __post_init__(self) -> None:
         if not 0 < self.mlm_probability < 1:

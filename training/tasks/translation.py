@@ -16,7 +16,8 @@ from datasets import DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainingArguments
 
 from vanillaformer.configuration.options import DECODING_CHOICES
-from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits
+from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits, option
+from vanillaformer.console.reporting import report, warn
 from vanillaformer.console.transformers_help import BEAMS, EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.data.arrow_files import TextColumn
@@ -34,7 +35,6 @@ from ..trainer.losses import (
     GuidedAttentionArguments,
     ScheduledSamplingArguments,
     TokenDropoutArguments,
-    attend_eagerly,
 )
 from ..trainer.trainer import TranslationTrainer
 from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
@@ -53,9 +53,7 @@ HEAD = 32
 class TranslationTokenizerArguments(TokenizerArguments):
     """The tokenizers of source and target."""
 
-    joint_vocabulary: bool = field(
-        default=True, metadata={"help": "Train one vocabulary for both languages", "group": "Tokenizer"}
-    )
+    joint_vocabulary: bool = option(True, "Train one vocabulary for both languages", "Tokenizer")
 
 
 @dataclass
@@ -66,25 +64,13 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
 
     HELP_GROUP = BEAMS
 
-    output_dir: str | None = field(
-        default="runs/translation",
-        metadata={"help": "Folder of the run, resumed if unfinished", "group": OUTPUT},
-    )
-    metric_for_best_model: str | None = field(
-        default="bleu", metadata={"help": best_checkpoint_help("translation"), "group": EVALUATION}
-    )
-    predict_with_generate: bool = field(
-        default=True, metadata={"help": "Translate the validation data to score it", "group": EVALUATION}
-    )
-    generation_num_beams: int | None = field(
-        default=1, metadata={"help": "Beam search: number of beams in evaluations"}
-    )
-    num_beams: int = field(default=4, metadata={"help": "Beam search: number of beams in test and use"})
-    length_penalty: float = field(
-        default=1.0,
-        metadata={"help": "Beam search: exponent of the length"},
-    )
-    early_stopping: bool = field(default=False, metadata={"help": "Beam search: stop when num_beams are complete"})
+    output_dir: str | None = option("runs/translation", "Folder of the run, resumed if unfinished", OUTPUT)
+    metric_for_best_model: str | None = option("bleu", best_checkpoint_help("translation"), EVALUATION)
+    predict_with_generate: bool = option(True, "Translate the validation data to score it", EVALUATION)
+    generation_num_beams: int | None = option(1, "Beam search: number of beams in evaluations")
+    num_beams: int = option(4, "Beam search: number of beams in test and use")
+    length_penalty: float = option(1.0, "Beam search: exponent of the length")
+    early_stopping: bool = option(False, "Beam search: stop when num_beams are complete")
     train_sampling_strategy: str = field(
         default="group_by_length",
         metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},
@@ -250,3 +236,19 @@ def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str
 def vocabulary_size(size: int) -> int:
     """Return the size of the joint vocabulary for `size` bytes in both languages: 3,000 tokens for 1 MB."""
     return max(500, min(8_000, 100 * round(30 * (size / 1e6) ** 0.5)))
+
+
+def attend_eagerly(model: PreTrainedModel) -> None:
+    """Make a model compute its attention probabilities, and report the costs and risks of guided attention."""
+    config: Any = model.config
+    before = config._attn_implementation
+    warn(
+        "--guided_attention expects the target in the order of the source, as in transliteration, pronunciation or "
+        "speech: most pairs of languages order their words differently."
+    )
+    if before != "eager":
+        model.set_attn_implementation("eager")
+        report(
+            f"--guided_attention reads attention probabilities: attention is eager, not {before}, which costs time "
+            "and memory for all probabilities of a batch."
+        )

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, TrainerCallback
 
-from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits
+from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.modeling.dt_fixup import scale_by_inputs
@@ -38,9 +38,9 @@ class AdaptationArguments:
         default_factory=list,
         metadata={"help": "Parameters to freeze, by parts of their names"},
     )
-    lora_rank: int = field(default=0, metadata={"help": "LoRA: rank, merged when saved; 0 for none"})
-    lora_alpha: int = field(default=16, metadata={"help": "LoRA: adapters are scaled by this value / rank"})
-    lora_dropout: float = field(default=0.0, metadata={"help": "LoRA: dropout on the inputs of the adapters"})
+    lora_rank: int = option(0, "LoRA: rank, merged when saved; 0 for none")
+    lora_alpha: int = option(16, "LoRA: adapters are scaled by this value / rank")
+    lora_dropout: float = option(0.0, "LoRA: dropout on the inputs of the adapters")
     lora_targets: list[str] = field(
         default_factory=lambda: ["q_proj", "v_proj"], metadata={"help": "LoRA: names of the layers with adapters"}
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import TrainerCallback
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits
+from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 
 from ..run_folder.checkpoints import checkpoints
@@ -35,9 +35,9 @@ class AveragingArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    average_checkpoints: int = field(default=0, metadata={"help": "Last checkpoints averaged; 0 for none"})
-    ema_decay: float = field(default=0.0, metadata={"help": "Decay of the weights' moving average; 0 for none"})
-    ema_warmup: bool = field(default=True, metadata={"help": "Start with a lower --ema_decay"})
+    average_checkpoints: int = option(0, "Last checkpoints averaged; 0 for none")
+    ema_decay: float = option(0.0, "Decay of the weights' moving average; 0 for none")
+    ema_warmup: bool = option(True, "Start with a lower --ema_decay")
 
     def check(self: Any) -> None:
         """Make the settings that averages need; raise ValueError for those that they cannot work with."""

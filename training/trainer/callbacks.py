@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from vanillaformer.acceleration import chosen
-from vanillaformer.console.limits import NOT_NEGATIVE, check_limits
+from vanillaformer.console.limits import NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 
 from ..hardware import free_core_threads
@@ -156,14 +156,9 @@ class GuardArguments:
 
     HELP_GROUP = "Evaluation and checkpoints"
 
-    nan_loss: Literal["stop", "skip"] = field(
-        default="stop",
-        metadata={"help": "Action on a NaN or infinite loss", "group": "Training"},
-    )
-    early_stopping_patience: int = field(
-        default=0, metadata={"help": "Early stopping: evaluations to wait; 0 for never"}
-    )
-    early_stopping_threshold: float = field(default=0.0, metadata={"help": "Early stopping: minimum improvement"})
+    nan_loss: Literal["stop", "skip"] = option("stop", "Action on a NaN or infinite loss", "Training")
+    early_stopping_patience: int = option(0, "Early stopping: evaluations to wait; 0 for never")
+    early_stopping_threshold: float = option(0.0, "Early stopping: minimum improvement")
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""

@@ -5,17 +5,16 @@ Evaluation always uses the plain cross-entropy, so that losses and perplexities 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import torch
 from accelerate.utils import extract_model_from_parallel
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
-from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits
-from vanillaformer.console.reporting import report, warn
+from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits, option
 from vanillaformer.data.preprocessing.collators import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
@@ -53,7 +52,7 @@ class LossArguments:
     ensemble = 0
     mixup = 0.0
 
-    r_drop: float = field(default=0.0, metadata={"help": "R-Drop (with dropout): weight of the divergence"})
+    r_drop: float = option(0.0, "R-Drop (with dropout): weight of the divergence")
 
     def check(self) -> None:
         """Raise ValueError for a number out of range, or options that do not go together."""
@@ -77,13 +76,9 @@ class ScheduledSamplingArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    scheduled_sampling: Decay = field(
-        default="none", metadata={"help": "Scheduled sampling: decay of the gold inputs"}
-    )
-    scheduled_sampling_k: float = field(default=0.0, metadata={"help": "k: 1 - step/k, k^step or k/(k + exp(step/k))"})
-    scheduled_sampling_floor: float = field(
-        default=0.0, metadata={"help": "Scheduled sampling: minimum share of gold inputs"}
-    )
+    scheduled_sampling: Decay = option("none", "Scheduled sampling: decay of the gold inputs")
+    scheduled_sampling_k: float = option(0.0, "k: 1 - step/k, k^step or k/(k + exp(step/k))")
+    scheduled_sampling_floor: float = option(0.0, "Scheduled sampling: minimum share of gold inputs")
 
 
 @dataclass
@@ -92,8 +87,8 @@ class GuidedAttentionArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    guided_attention: float = field(default=0.0, metadata={"help": "Guided attention: weight of its loss, e.g. 1.0"})
-    guided_attention_sigma: float = field(default=0.2, metadata={"help": "Guided attention: width of the diagonal"})
+    guided_attention: float = option(0.0, "Guided attention: weight of its loss, e.g. 1.0")
+    guided_attention_sigma: float = option(0.2, "Guided attention: width of the diagonal")
 
 
 @dataclass
@@ -102,7 +97,7 @@ class TokenDropoutArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    token_dropout: float = field(default=0.0, metadata={"help": "Probability of hiding a token (word dropout)"})
+    token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)")
 
 
 @dataclass
@@ -111,7 +106,7 @@ class LanguageModelLossArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    lm_loss_weight: float = field(default=0.0, metadata={"help": "Decoders: weight of a language-model loss"})
+    lm_loss_weight: float = option(0.0, "Decoders: weight of a language-model loss")
 
 
 @dataclass
@@ -120,9 +115,7 @@ class EnsembleArguments(LossArguments):
 
     HELP_GROUP = "Loss"
 
-    ensemble: int = field(
-        default=0, metadata={"help": "Ensemble size; the model is distilled from the ensemble's mean; 0 for none"}
-    )
+    ensemble: int = option(0, "Ensemble size; the model is distilled from the ensemble's mean; 0 for none")
 
 
 def check_language_model_loss(weight: float, config: PreTrainedConfig) -> None:
@@ -323,22 +316,6 @@ def guided_attention_loss(
 def relative_positions(mask: torch.Tensor) -> torch.Tensor:
     """Return the position of each real token of a mask (B, T) as a part of its sentence's length, from 0."""
     return (mask.cumsum(dim=1) - 1) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def attend_eagerly(model: PreTrainedModel) -> None:
-    """Make a model compute its attention probabilities, and report the costs and risks of guided attention."""
-    config: Any = model.config
-    before = config._attn_implementation
-    warn(
-        "--guided_attention expects the target in the order of the source, as in transliteration, pronunciation or "
-        "speech: most pairs of languages order their words differently."
-    )
-    if before != "eager":
-        model.set_attn_implementation("eager")
-        report(
-            f"--guided_attention reads attention probabilities: attention is eager, not {before}, which costs time "
-            "and memory for all probabilities of a batch."
-        )
 
 
 # ------------------------------------------------------------------------------------------------ changes to a batch

@@ -6,7 +6,7 @@ All are torch's. `muon` is two of them: Muon for the matrices of the layers, Ada
 import json
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from transformers import Trainer, get_scheduler
 from transformers.training_args import OptimizerNames
 
-from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits
+from vanillaformer.console.limits import BELOW_ONE, POSITIVE, check_limits, option
 
 from ..hardware import emulates_bfloat16
 
@@ -33,9 +33,9 @@ class OptimizerArguments:
 
     HELP_GROUP = "Optimizer"
 
-    optim: str = field(default="adamw_torch", metadata={"help": "Optimizer: muon, radam or one of transformers"})
-    muon_momentum: float = field(default=0.95, metadata={"help": "Muon: momentum of the matrices"})
-    muon_lr_factor: float = field(default=1.0, metadata={"help": "Muon: learning rate relative to --learning_rate"})
+    optim: str = option("adamw_torch", "Optimizer: muon, radam or one of transformers")
+    muon_momentum: float = option(0.95, "Muon: momentum of the matrices")
+    muon_lr_factor: float = option(1.0, "Muon: learning rate relative to --learning_rate")
 
     def check(self) -> None:
         """Raise ValueError for an unknown optimizer, or a number out of range."""

@@ -4,12 +4,12 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from vanillaformer.console.limits import BUDGETS, POSITIVE, check_limits
+from vanillaformer.console.limits import BUDGETS, POSITIVE, check_limits, option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import report
 
@@ -36,13 +36,10 @@ class TimeBudgetArguments:
 
     HELP_GROUP = "Training"
 
-    max_time: str | None = field(
-        default=None,
-        metadata={"help": "Time to train, as 90s or 1h30m (default: 10m)"},
-    )
-    max_tokens: float | None = field(default=None, metadata={"help": "Tokens to read in training: 5e6"})
-    max_flops: float | None = field(default=None, metadata={"help": "FLOPs of the training: 2e15"})
-    max_epochs: float | None = field(default=None, metadata={"help": "Maximum number of passes within the budget"})
+    max_time: str | None = option(None, "Time to train, as 90s or 1h30m (default: 10m)")
+    max_tokens: float | None = option(None, "Tokens to read in training: 5e6")
+    max_flops: float | None = option(None, "FLOPs of the training: 2e15")
+    max_epochs: float | None = option(None, "Maximum number of passes within the budget")
 
     def check(self: Any) -> None:
         """Note when the program starts, and set `max_time` to seconds; raise ValueError if it is not a time."""

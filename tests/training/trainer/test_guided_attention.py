@@ -9,13 +9,12 @@ from modeling.toys import toy
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
 from vanillaformer.training.report.card.citations import techniques
-from vanillaformer.training.tasks.translation import TranslationTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTrainingArguments, attend_eagerly
 from vanillaformer.training.trainer.losses import (
     CrossEntropy,
     GuidedAttention,
     GuidedAttentionArguments,
     RDrop,
-    attend_eagerly,
     guided_attention_loss,
     loss_terms,
     training_loss,
