@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
-from vanillaformer.data.preprocessing.collators import count_targets, targets_name
+from vanillaformer.data.targets import count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .examples import Example

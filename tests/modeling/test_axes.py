@@ -69,7 +69,7 @@ def test_every_value_is_accepted_beside_the_toys_other_ones(kind):
 
 
 # They have tests of their own: classifiers, ways of decoding, recurrent models
-OF_OTHERS = ("Pooling", "Decoding", "Cell", "CrossAttention", "RecurrentInitialization")
+OF_OTHERS = ("Pooling", "Decoding", "Cell", "CrossAttentionScore", "RecurrentInitialization")
 
 
 def test_every_name_of_an_option_is_a_value_of_an_axis():

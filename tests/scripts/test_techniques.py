@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from script_runs import adding, arguments, assert_equal_weights, kill_in_step, train, weights
 from transformers import AutoModelForSeq2SeqLM, TrainerCallback
 
-from vanillaformer.scripts import train_language_model
+from vanillaformer.training import run
 from vanillaformer.training import run as runs
 from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer import distillation
@@ -253,7 +253,7 @@ def test_unwritable_folder(reason: str, tmp_path: Path, monkeypatch) -> None:
     folder = tmp_path / "file" / "run" if reason == "no folder" else tmp_path / "run"
     if reason == "read-only":  # simulated: root may write everywhere
         monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(PermissionError("read-only")))
-    monkeypatch.setattr(train_language_model, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
+    monkeypatch.setattr(run, "prepare_tokenizers", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(ValueError, match=r"--output_dir .*run cannot be written to \("):
         train("causal", folder)
 

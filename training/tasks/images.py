@@ -21,7 +21,6 @@ from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.image_rows import usual_patch
 from vanillaformer.data.images import CHANNELS, pillow
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.collators import PATCHES
 from vanillaformer.data.preprocessing.images import (
     AugmentationArguments,
     ImageCollator,
@@ -33,6 +32,7 @@ from vanillaformer.data.preprocessing.images import (
     new_processor,
 )
 from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.targets import PATCHES
 from vanillaformer.data.tasks import ImageObjective
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.image_processors import open_image_processor

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-from vanillaformer.data.preprocessing.collators import targets_of
+from vanillaformer.data.targets import targets_of
 from vanillaformer.modeling.counts import TextFlops, patch_grid, polynomial_terms, text_flops
 from vanillaformer.modeling.heads import IGNORE_INDEX
 

@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.preprocessing.batching import evaluation_order
-from vanillaformer.data.preprocessing.collators import PAIRS, EpochCollator, count_targets, targets_name
+from vanillaformer.data.preprocessing.collators import EpochCollator
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.targets import PAIRS, count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .saving import SavingTrainer

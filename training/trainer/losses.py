@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaConfig, VanillaDecoderConfig
 from vanillaformer.console.limits import BELOW_ONE, FINITE, NOT_NEGATIVE, POSITIVE, Limit, check_limits, option
-from vanillaformer.data.preprocessing.collators import PAIRS, targets_of
+from vanillaformer.data.targets import PAIRS, targets_of
 from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 
 Inputs = dict[str, Any]

@@ -29,9 +29,10 @@ from vanillaformer.data.preprocessing.batching import (
     row_order,
     token_batches,
 )
-from vanillaformer.data.preprocessing.collators import PAIRS, PATCHES, EpochCollator, targets_name
+from vanillaformer.data.preprocessing.collators import EpochCollator
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
+from vanillaformer.data.targets import PAIRS, PATCHES, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .account import Account, from_all

@@ -234,7 +234,7 @@ def test_rounded_weights_are_those_rounded_by_hand(kind, quantization, tmp_path)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert ("relative error" if kind == "encoder" else "greedy tokens equal") in report
     engine, rows = load_engine(tmp_path / "export"), rows_of()
-    engine.place["compute_type"] = "float32"
+    engine.model_options["compute_type"] = "float32"
     engine.close()
     more = [[5, 9, 7]] * len(rows)
     if kind == "encoder":
