@@ -23,7 +23,7 @@ BUDGETS = {
     "tokenization": (740, 10),
     "training": (7_800, 56),
 }
-OTHERS = {"tests": (30_000, None), "tools": (2_700, None), "benchmarks": (2_100, None)}
+OTHERS = {"tests": (30_000, None), "tools": (2_700, None), "benchmarks": (2_200, None)}
 PRODUCT = (36_500, 280)
 
 
