@@ -110,7 +110,7 @@ def check_transformers_options(arguments: Any) -> None:
         value = getattr(arguments, f"torch_compile_{name}")
         if value is not None and value.lower() not in known:
             raise ValueError(f"--torch_compile_{name} {value}: choose from {', '.join(known)}")
-    if arguments.hub_strategy not in ("end", "every_save"):  # the latter is transformers' default
+    if arguments.hub_strategy != "end":
         raise ValueError(f"--hub_strategy {arguments.hub_strategy} is not supported: the model is pushed at the end")
     if "tpu_metrics_debug" in str(arguments.debug):
         raise ValueError(f"--debug {arguments.debug} is not supported: choose underflow_overflow")

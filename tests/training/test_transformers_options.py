@@ -67,6 +67,7 @@ def test_refused_options(name: str, capsys) -> None:
             "--dataloader_multiprocessing_context spawn needs --dataloader",
         ),
         ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported: the model is pushed at"),
+        ("--hub_strategy every_save", "--hub_strategy every_save is not supported: the model is pushed at"),
         ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
         ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
         ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),
