@@ -27,6 +27,7 @@ KEPT: dict[str, bool] = {}
 
 def keep(choices: Mapping[str, bool]) -> None:
     """Decide as an earlier process of the run did, so that it continues bit for bit; the environment goes first."""
+    KEPT.clear()
     KEPT.update(choices)
 
 

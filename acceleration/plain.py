@@ -22,6 +22,10 @@ def is_marked(module: nn.Module) -> bool:
     return MARK in vars(module)
 
 
+FOUND_TORCHS = getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in FORWARDS
+"""Whether the `forward` that `linear.py` found, and calls, is torch's and not another program's."""
+
+
 def is_computed_now() -> bool:
     """Tell whether numbers are computed, and derived backward at most: not recorded by a compiler or `torch.func`."""
     recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
@@ -39,6 +43,7 @@ def is_plain(layer: nn.Module, x: Any) -> bool:
         and type(x) is torch.Tensor
         and type(weight := layer.weight) in (nn.Parameter, torch.Tensor)
         and weight.device == x.device
+        and FOUND_TORCHS
         and getattr(nn.Linear.forward, "__globals__", {}).get("__name__") in FORWARDS
         and nn.functional.linear is torch._C._nn.linear
     )

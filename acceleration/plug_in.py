@@ -3,7 +3,7 @@
 | what | when | why |
 |---|---|---|
 | `linear.py` | large float32 products on a CPU, if measured to be faster | oneDNN has up to twice MKL's speed |
-| `gemv.py` | `generate`, up to 8 rows, float32 on a CPU, if measured to be faster | weights are read faster |
+| `gemv.py` | search loops, up to 8 rows, float32 on a CPU, if measured to be faster | weights are read faster |
 | `unfinished_rows.py` | sampling or greedy search of rows on a CPU | what follows an end is not computed |
 | `shared_sources.py` | our translators: beams, samples, sources of unequal length | a source is computed once |
 | `length_buckets.py` | our encoders: packed texts on a CPU, by SDPA | no scores between texts |

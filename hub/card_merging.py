@@ -110,14 +110,18 @@ def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None =
     if remote.is_part_edited:
         report("The generated part of the card on the Hub was edited: the edit is only in the repository's history.")
     if remote_text and card.record.get("pushed") != remote.hash_around:  # somebody wrote there since
-        card = _merged(card, remote)
+        merged = _merged(card, remote)
+        if card.words - merged.words:
+            report("The text of the card on the Hub stays; that of the folder's card, which differs, is not uploaded.")
+        card = merged
     return render_card(card._replace(record=card.record | {"pushed": card.hash_around}))
 
 
 def is_edited(text: str) -> bool:
     """Tell whether a person has edited the text of a card."""
     card = parse_card(text)
-    return not card.part or card.is_part_edited or bool(card.words)
+    unmarked = not card.part and not OLD_RECORD.search(text)
+    return unmarked or card.is_part_edited or bool(card.words)
 
 
 def _merged(new: Card, old: Card) -> Card:

@@ -50,10 +50,10 @@ def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
     if os.environ.get(SWITCH, "").lower() in OFF:
         return {}
     classes = auto_classes(config)
+    files, auto_map = files_of(config, classes)
     folder.mkdir(parents=True, exist_ok=True)
     for path in saved_code(folder):  # of an earlier version, which wrote a file for each module
         path.unlink()
-    files, auto_map = files_of(config, classes)
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
     return auto_map

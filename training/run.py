@@ -131,6 +131,7 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     with run.stopping.handling(), locked(run.folder) if first else nullcontext():
         try:
             _open(run, task)
+            keep(run.details.get("acceleration", {}) if run.checkpoint else {})
             yield run
         except BaseException as error:
             if first and run.folder.is_dir():
@@ -272,8 +273,6 @@ def add_callbacks(run: Run, trainer: RunTrainer) -> None:
 
 def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
-    if run.checkpoint:
-        keep(run.details.get("acceleration", {}))
     measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
         if run.overwrites:
@@ -304,7 +303,7 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         found = {name: run.metrics.get(name, value) for name, value in found.items()}
     run.metrics = found
     run.details["consumed"] = trainer.account.record()
-    run.details["acceleration"] = chosen()
+    run.details["acceleration"] = run.details.get("acceleration", {}) | chosen()
     run.details |= {"steps": trainer.state.global_step, "training": training_facts(run, trainer)}
 
 

@@ -126,7 +126,7 @@ def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = 
 
 def recover(folder: Path) -> None:
     """Put back the run that a new one was to replace, if that has no checkpoint; or else delete it."""
-    for name in (SAVING, DISCARDED):
+    for name in (SAVING, ".pushing", DISCARDED):  # the second of an earlier version
         shutil.rmtree(folder / name, ignore_errors=True)
     moved = (folder / PREVIOUS / RECORD).is_file()  # or else only some of its files were
     if moved and (last_checkpoint(folder) or (_read_record(folder) or {}).get("finished")):
@@ -190,7 +190,8 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         report(f"Resuming with changed settings: {listed(training)}.")
     run.finished, run.data = finished and not changes and not failed, earlier.get("data", {})
     kept = finished and not failed
-    run.details = {name: value for name, value in earlier.get("details", {}).items() if kept or name == "defaults"}
+    always = ("defaults", "acceleration")
+    run.details = {name: value for name, value in earlier.get("details", {}).items() if kept or name in always}
     if finished:
         run.metrics = earlier["metrics"]
     if run.finished:

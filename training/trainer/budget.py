@@ -11,6 +11,8 @@ from .account import Account, StatefulCallback
 
 UNLIMITED = 10**9
 """More steps than any run has."""
+PLANNED = ("eval", "save", "logging")
+"""What is made at equal parts of a run."""
 UNCOUNTED_STEPS = 3
 """First steps of a process, in which caches are filled and models compiled: they count as much as the next one."""
 SCHEDULE_STEPS = 1_000
@@ -46,7 +48,7 @@ class Budget(StatefulCallback):
         self.progress = self.position = 0.0  # the latter in the schedule, where warm-up steps are not progress
         self.over = self.training = False
         self.evaluations = 0  # those planned here
-        self.passed = {"eval": 0.0, "save": 0.0, "logging": 0.0}  # the progress when each was made last
+        self.passed = dict.fromkeys(PLANNED, 0.0)  # the progress when each was made last
         self.growth = 1.0  # how many times as long the next evaluation may take as the last one
         self.tokens: Any = 0  # of this process since the last report
         self.unit = "tokens"
@@ -113,7 +115,8 @@ class Budget(StatefulCallback):
         self.begin(args.device)
         if state.global_step:
             self.advance(state.global_step, args.warmup_steps)
-            self.passed = {name: min(progress, self.progress) for name, progress in self.passed.items()}
+            known = {name: max(0.0, progress) for name, progress in self.passed.items()}  # other versions had fewer
+            self.passed = {name: min(known.get(name, self.progress), self.progress) for name in PLANNED}
         state.max_steps = self.total_steps(state.global_step)
         self.over = self.over or self.ended >= self.amount
         if self.over:

@@ -133,9 +133,13 @@ class RecordProgress(TrainerCallback):
         self.run, self.written = run, False
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.is_world_process_zero and not self.written:
-            self.run.details["acceleration"] = chosen()  # which a resumed run keeps
+        if not state.is_world_process_zero:
+            return
+        choices = self.run.details.get("acceleration", {}) | chosen()  # which a resumed run keeps
+        if not self.written or choices != self.run.details.get("acceleration"):
+            self.run.details["acceleration"] = choices
             self.run.write()
+        if not self.written:
             discard(self.run.folder)
             self.written = True
 

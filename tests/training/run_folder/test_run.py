@@ -77,10 +77,14 @@ def test_folder_that_is_a_file(tmp_path: Path) -> None:
         open_folder(run(tmp_path / "file"))
 
 
-def test_unfinished_run_is_continued(tmp_path: Path) -> None:
-    run(tmp_path).write()
+def test_unfinished_run_is_continued_as_it_was_computed(tmp_path: Path) -> None:
+    begun = run(tmp_path)
+    begun.details = {"acceleration": {"oneDNN": True}, "defaults": [], "steps": 5}
+    begun.write()
     saved = checkpoint(tmp_path, 5)
-    assert open_folder(run(tmp_path)).checkpoint == saved
+    resumed = open_folder(run(tmp_path))
+    assert resumed.checkpoint == saved
+    assert resumed.details == {"acceleration": {"oneDNN": True}, "defaults": []}
 
 
 def test_unfinished_run_with_other_training_settings_says_so(tmp_path: Path, capsys) -> None:
