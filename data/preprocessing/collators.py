@@ -1,4 +1,4 @@
-"""Collators: from rows to the tensors of a batch, masked tokens among them, and the targets of its loss."""
+"""Collators: from rows to the tensors of a batch, masked tokens among them."""
 
 import contextlib
 from collections.abc import Iterator
