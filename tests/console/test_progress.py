@@ -21,7 +21,7 @@ def lines(monkeypatch):
 
     def report(line):
         printed.append(line)
-        if len(printed) == 3:
+        if len(printed) >= 3:
             third.set()
 
     monkeypatch.setattr(progress, "EVERY", 0.001)
@@ -33,7 +33,9 @@ def test_lines_say_stage_count_and_speed(lines):
     printed, third = lines
     with stage("Tokenizing train data", 1_234_567) as advance:
         advance(1_000)
-        assert third.wait(60)
+        for _ in range(2):  # the next line may have been begun before
+            third.clear()
+            assert third.wait(60)
     pattern = r"Tokenizing train data: 1,000 of 1,234,567 texts in \d+ s, [\d,.]+ a second, [\d,]+ s left"
     assert re.fullmatch(pattern, printed[-1])
     count = len(printed)
