@@ -1,6 +1,6 @@
 """Lossless conversion to and from the architectures of transformers.
 
-`architectures/` has a file for each of them: a table of fields and a table of tensors, read in both directions. In
+`architectures/` has a file for each family: tables of fields and tables of tensors, read in both directions. In
 `mapping/`, `fields.py` and `tensors.py` have the kinds of entries, and `architecture.py` the tables; `canonical.py`
 says when two configs compute the same, `fitting.py` which config an architecture can hold, and `weights.py` moves the
 weights. `convert.py` puts them together, `folders.py` converts saved models, `exports/` writes models for other

@@ -1,47 +1,27 @@
-"""The native architectures by name, one file each."""
+"""The native architectures by name; those of one family share a file."""
 
 from ..mapping.architecture import Architecture
-from . import (
-    bart,
-    beit,
-    bert,
-    bloom,
-    cohere,
-    deit,
-    dinov2,
-    dinov2_with_registers,
-    distilbert,
-    gemma,
-    gemma2,
-    gpt2,
-    gpt_neox,
-    gptj,
-    ijepa,
-    llama,
-    m2m_100,
-    marian,
-    mbart,
-    mistral,
-    modernbert,
-    olmo2,
-    openai_gpt,
-    opt,
-    pegasus,
-    phi,
-    qwen2,
-    qwen3,
-    roberta,
-    stablelm,
-    starcoder2,
-    swin,
-    t5,
-    vit,
-    vit_msn,
-)
+from .bart import BART, M2M_100, MARIAN, MBART, PEGASUS
+from .beit import BEIT
+from .bert import BERT, DISTILBERT, ROBERTA
+from .cohere import COHERE
+from .dinov2 import DINOV2, DINOV2_WITH_REGISTERS
+from .gemma import GEMMA, GEMMA2
+from .gpt import GPT2, GPTJ, OPENAI_GPT
+from .gpt_neox import BLOOM, GPT_NEOX
+from .llama import LLAMA, MISTRAL, OLMO2, QWEN2, QWEN3
+from .modernbert import MODERNBERT
+from .opt import OPT
+from .phi import PHI
+from .stablelm import STABLELM
+from .starcoder2 import STARCODER2
+from .swin import SWIN
+from .t5 import T5
+from .vit import DEIT, IJEPA, VIT, VIT_MSN
 
-MODULES = (
-    gpt2, openai_gpt, opt, gpt_neox, gptj, bloom, llama, mistral, qwen2, qwen3, gemma, gemma2, olmo2, starcoder2,
-    stablelm, phi, cohere, bert, roberta, distilbert, modernbert, marian, bart, mbart, pegasus, m2m_100, t5,
-    vit, deit, vit_msn, ijepa, dinov2, dinov2_with_registers, beit, swin,
+ALL = (
+    GPT2, OPENAI_GPT, OPT, GPT_NEOX, GPTJ, BLOOM, LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA, GEMMA2, OLMO2, STARCODER2,
+    STABLELM, PHI, COHERE, BERT, ROBERTA, DISTILBERT, MODERNBERT, MARIAN, BART, MBART, PEGASUS, M2M_100, T5,
+    VIT, DEIT, VIT_MSN, IJEPA, DINOV2, DINOV2_WITH_REGISTERS, BEIT, SWIN,
 )  # fmt: skip
-ARCHITECTURES: dict[str, Architecture] = {module.ARCHITECTURE.name: module.ARCHITECTURE for module in MODULES}
+ARCHITECTURES: dict[str, Architecture] = {architecture.name: architecture for architecture in ALL}

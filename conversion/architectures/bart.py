@@ -1,22 +1,11 @@
-"""BART (Lewis et al. 2020), and what the encoder-decoders that follow it share."""
+"""BART (Lewis et al. 2020) and the encoder-decoders that follow it: mBART, Pegasus, Marian and M2M-100."""
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import (
-    ALL_KEY_VALUE_HEADS,
-    DERIVED_HEAD_DIM,
-    TEXT,
-    Field,
-    Values,
-    constant,
-    native_constant,
-    optional,
-    renamed,
-    same,
-)
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
 from ..mapping.tensors import BufferRow, Table
 
 
@@ -29,17 +18,24 @@ def attention(ours: str, native: str) -> Table:
     }
 
 
-ENCODER: Table = attention("self_attn", "self_attn") | {
-    "embed_tokens": "embed_tokens",
-    "embeddings.norm": "layernorm_embedding",
-    "norm": "layer_norm",
+FEED_FORWARD: Table = {
     "layers.{layer}.mlp.up_proj": "layers.{layer}.fc1",
     "layers.{layer}.mlp.down_proj": "layers.{layer}.fc2",
     "layers.{layer}.mlp_residual.norm": "layers.{layer}.final_layer_norm",
 }
+BLOCK: Table = attention("self_attn", "self_attn") | FEED_FORWARD
+ENCODER: Table = BLOCK | {
+    "embed_tokens": "embed_tokens",
+    "embeddings.norm": "layernorm_embedding",
+    "norm": "layer_norm",
+}
 DECODER: Table = ENCODER | attention("cross_attn", "encoder_attn")
 LEARNED: Table = {"embeddings.positions.embed_positions": "embed_positions"}
-HEAD: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BufferRow())}
+# Fixed sines and cosines that checkpoints of Pegasus and Marian hold all the same
+POSITION_TABLES = {
+    f"model.{side}.embed_positions.weight": f"model.{side}.embeddings.positions.table"
+    for side in ("encoder", "decoder")
+}
 
 
 def both_sides(positions: Table) -> tuple[Part, Part]:
@@ -50,33 +46,19 @@ def both_sides(positions: Table) -> tuple[Part, Part]:
     )
 
 
-def seq2seq_heads(name: str, head_class: str, head: Table) -> dict[str, Head]:
-    """Return the heads of the encoder-decoders whose classes are called `name`."""
-    return {"base": Head(f"{name}Model"), "lm": Head(head_class, head)}
-
-
-def read_logits_bias(model: PreTrainedModel) -> Values:
-    """Return whether there is a bias: a buffer of zeros is none, since the native model does not train it."""
-    bias = getattr(model, "final_logits_bias", None)
-    return {} if bias is None else {"lm_head_bias": bool(bias.any())}
-
-
-TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
-LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
-
-
 def layer_drop_to_ours(config: PreTrainedConfig) -> Values:
     # ours is the same on both sides; different native rates only concern training
     rates = {getattr(config, name) or 0.0 for name in LAYER_DROPS}
     return {"layer_drop": rates.pop()} if len(rates) == 1 else {}
 
 
+LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
+TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 # One switch for the tables of source and target and the output layer
 ONE_TIE = Field(
     to_ours=lambda config: dict.fromkeys(TIES, config.tie_word_embeddings),
     to_native=lambda config: {"tie_word_embeddings": config.tie_word_embeddings},
 )
-
 SEQ2SEQ: tuple[Field, ...] = (
     TEXT,
     optional("decoder_start_token_id"),
@@ -95,28 +77,102 @@ SEQ2SEQ: tuple[Field, ...] = (
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),
     Field(layer_drop_to_ours, lambda config: dict.fromkeys(LAYER_DROPS, config.layer_drop)),
-    ALL_KEY_VALUE_HEADS,
-    DERIVED_HEAD_DIM,
+    *PLAIN_HEADS,
     constant(norm_eps=1e-5, attention_bias=True, initialization="normal"),
 )
-# The generation config has it, and is copied
-NO_FORCED_END = native_constant(forced_eos_token_id=None)
 SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
 
-ARCHITECTURE = Architecture(
-    name="bart",
+
+def read_logits_bias(model: PreTrainedModel) -> Values:
+    """Return whether there is a bias: a buffer of zeros is none, since the native model does not train it."""
+    bias = getattr(model, "final_logits_bias", None)
+    return {} if bias is None else {"lm_head_bias": bool(bias.any())}
+
+
+def with_logits_bias(name: str, native: str, language_model: str, positions: Table, *fields: Field) -> Architecture:
+    """Return an architecture with a bias of the logits that is not trained, whose classes are called `native`."""
+    head: Table = {"lm_head.weight": "lm_head.weight", "lm_head.bias": ("final_logits_bias", BufferRow())}
+    no_forced_end = Field(to_native=lambda config: {"forced_eos_token_id": None})  # the generation config has it
+    return Architecture(
+        name,
+        VanillaEncoderDecoderConfig,
+        fields=(*SEQ2SEQ, *fields, no_forced_end),
+        parts=both_sides(positions),
+        heads={"base": Head(f"{native}Model"), "lm": Head(language_model, head)},
+        unconstrained=("lm_head_bias",),
+        unused=SHARED,
+        fixed_tables={} if positions else POSITION_TABLES,
+        read=read_logits_bias,
+    )
+
+
+BART = with_logits_bias(
+    "bart",
+    "Bart",
+    "BartForConditionalGeneration",
+    LEARNED,
+    ONE_TIE,
+    constant(norm_placement="post", embedding_norm=True, position_embedding_type="learned", position_offset=2),
+)
+
+# mBART (Liu et al. 2020): its norms are in front of the sublayers
+MBART = with_logits_bias(
+    "mbart",
+    "MBart",
+    "MBartForConditionalGeneration",
+    LEARNED,
+    ONE_TIE,
+    constant(norm_placement="pre", embedding_norm=True, position_embedding_type="learned", position_offset=2),
+)
+
+# Pegasus (Zhang et al. 2020): pre-LN and sinusoidal positions
+PEGASUS = with_logits_bias(
+    "pegasus",
+    "Pegasus",
+    "PegasusForConditionalGeneration",
+    {},
+    ONE_TIE,
+    constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
+)
+
+
+# Marian (Junczys-Dowmunt et al. 2018): the model of the paper, with one vocabulary or two
+def vocabularies_to_ours(config: PreTrainedConfig) -> Values:
+    # without tied weights nothing is shared, whatever the other switch is
+    shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
+    vocabulary = None if shared else config.decoder_vocab_size
+    return {"share_encoder_decoder_embeddings": shared, "decoder_vocab_size": vocabulary}
+
+
+VOCABULARIES = Field(
+    to_ours=vocabularies_to_ours,
+    to_native=lambda config: {
+        "share_encoder_decoder_embeddings": config.share_encoder_decoder_embeddings,
+        "decoder_vocab_size": config.target_vocab_size,
+    },
+)
+MARIAN = with_logits_bias(
+    "marian",
+    "Marian",
+    "MarianMTModel",
+    {},
+    same("tie_word_embeddings"),
+    VOCABULARIES,
+    constant(norm_placement="post", position_embedding_type="sinusoidal", sinusoidal_layout="halves"),
+)
+
+# M2M-100 (Fan et al. 2021): fairseq's pre-LN Transformer, whose positions are numbered after the padding's
+M2M_100 = Architecture(
+    name="m2m_100",
     config_class=VanillaEncoderDecoderConfig,
-    native_config="BartConfig",
-    prefix="model.",
     fields=(
         *SEQ2SEQ,
         ONE_TIE,
-        NO_FORCED_END,
-        constant(norm_placement="post", embedding_norm=True, position_embedding_type="learned", position_offset=2),
+        Field(lambda config: {"position_offset": config.pad_token_id + 1}),
+        constant(norm_placement="pre", position_embedding_type="sinusoidal", sinusoidal_layout="tensor2tensor"),
     ),
-    parts=both_sides(LEARNED),
-    heads=seq2seq_heads("Bart", "BartForConditionalGeneration", HEAD),
-    unconstrained=("lm_head_bias",),
+    parts=both_sides({}),
+    heads={"base": Head("M2M100Model"), "lm": Head("M2M100ForConditionalGeneration", {"lm_head": "lm_head"})},
     unused=SHARED,
-    read=read_logits_bias,
+    distinct_tokens=(("decoder_start_token_id", "pad_token_id"),),  # padding has no position, wherever it stands
 )

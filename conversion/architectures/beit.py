@@ -5,7 +5,7 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same, switch
 from ..mapping.tensors import Table
 from .dinov2 import BACKBONE_FIELDS
 from .vit import BLOCK, IMAGES, PATCHES, POSITIONS, SQUARE, TOKENS
@@ -43,11 +43,6 @@ def positions_to_native(config: BlockConfig) -> Values:
     }
 
 
-def pooling_to_ours(config: PreTrainedConfig) -> Values:
-    mean = config.use_mean_pooling
-    return {"image_pooling": "mean" if mean else "first", "pooler_norm": mean, "final_norm": not mean}
-
-
 LAYER_SCALE = Field(
     to_ours=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or None},
     to_native=lambda config: {"layer_scale_init_value": config.layer_scale_init_value or 0.0},
@@ -58,10 +53,9 @@ SEGMENTATION_FIELDS = (
 )
 IGNORED = (*BACKBONE_FIELDS, *SEGMENTATION_FIELDS)
 
-ARCHITECTURE = Architecture(
+BEIT = Architecture(
     name="beit",
     config_class=VanillaImageEncoderConfig,
-    native_config="BeitConfig",
     prefix="beit.",
     fields=(
         *IMAGES,
@@ -73,7 +67,8 @@ ARCHITECTURE = Architecture(
         LAYER_SCALE,
         constant(attention_bias=["q_proj", "v_proj", "o_proj"], use_cls_token=True, pooler_act=None),
         Field(positions_to_ours, positions_to_native),
-        Field(pooling_to_ours, lambda config: {"use_mean_pooling": config.image_pooling == "mean"}),
+        switch("use_mean_pooling", "image_pooling", on="mean", off="first"),
+        Field(lambda config: {"pooler_norm": config.use_mean_pooling, "final_norm": not config.use_mean_pooling}),
     ),
     parts=(
         Part(STACK),

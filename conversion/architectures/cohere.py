@@ -3,24 +3,28 @@
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import HEAD_DIM, Field, constant, rotary
-from .llama import ATTENTION, ATTENTION_BIAS, DECODER, ENDS, GATED, GATED_FEED_FORWARD, GROUPED, LAYER_NORM
-from .qwen3 import QUERY_KEY_NORMS
-
-QUERY_KEY_NORM = Field(
-    to_ours=lambda config: {"qk_norm": "each_head" if config.use_qk_norm else "none"},
-    to_native=lambda config: {"use_qk_norm": config.qk_norm == "each_head"},
+from ..mapping.fields import HEAD_DIM, Field, constant, rotary, switch
+from .llama import (
+    ATTENTION,
+    ATTENTION_BIAS,
+    DECODER,
+    ENDS,
+    GATED,
+    GATED_FEED_FORWARD,
+    GROUPED,
+    LAYER_NORM,
+    QUERY_KEY_NORMS,
+    SHARED_NORM,
 )
+
 LOGIT_SCALE = Field(
     to_ours=lambda config: {"logit_scale": config.logit_scale},
     to_native=lambda config: {"logit_scale": 1.0 if config.logit_scale is None else config.logit_scale},
 )
 
-ARCHITECTURE = Architecture(
+COHERE = Architecture(
     name="cohere",
     config_class=VanillaDecoderConfig,
-    native_config="CohereConfig",
-    prefix="model.",
     fields=(
         *DECODER,
         *GATED_FEED_FORWARD,
@@ -28,13 +32,11 @@ ARCHITECTURE = Architecture(
         GROUPED,
         HEAD_DIM,
         ATTENTION_BIAS,
-        QUERY_KEY_NORM,
+        switch("use_qk_norm", "qk_norm", on="each_head", off="none"),
         constant(block_layout="parallel_shared_norm", norm_bias=False, mlp_bias=False, rope_interleaved=True),
         rotary(),
     ),
-    parts=(
-        Part(ATTENTION | QUERY_KEY_NORMS | GATED | ENDS | {"layers.{layer}.norm": "layers.{layer}.input_layernorm"}),
-    ),
+    parts=(Part(ATTENTION | QUERY_KEY_NORMS | GATED | SHARED_NORM | ENDS),),
     heads={
         "base": Head("CohereModel", ignored=("logit_scale",)),
         "lm": Head("CohereForCausalLM", {"lm_head": "lm_head"}, (LOGIT_SCALE,)),

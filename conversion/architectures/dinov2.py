@@ -1,4 +1,7 @@
-"""DINOv2 (Oquab et al. 2023): ViT with layer scale, and a classifier that reads class token and patches."""
+"""DINOv2 (Oquab et al. 2023): ViT with layer scale, and a classifier that reads class token and patches.
+
+With registers (Darcet et al. 2024) it has tokens without a position between class token and patches.
+"""
 
 from transformers import PreTrainedConfig
 
@@ -83,12 +86,20 @@ def classifying_heads(name: str) -> dict[str, Head]:
     }
 
 
-ARCHITECTURE = Architecture(
+DINOV2 = Architecture(
     name="dinov2",
     config_class=VanillaImageEncoderConfig,
-    native_config="Dinov2Config",
     prefix="dinov2.",
     fields=(*FIELDS, same("use_mask_token")),
     parts=PARTS,
     heads=classifying_heads("Dinov2"),
+)
+
+DINOV2_WITH_REGISTERS = Architecture(
+    name="dinov2_with_registers",
+    config_class=VanillaImageEncoderConfig,
+    prefix="dinov2_with_registers.",
+    fields=(*FIELDS, same("num_register_tokens"), constant(use_mask_token=True)),
+    parts=PARTS,
+    heads=classifying_heads("Dinov2WithRegisters"),
 )

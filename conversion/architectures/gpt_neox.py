@@ -1,41 +1,70 @@
-"""GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward in parallel, each after its norm."""
+"""GPT-NeoX (Black et al. 2022) with Pythia, and BLOOM (BigScience 2022): queries, keys and values head by head."""
 
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, Field, renamed, rotary, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, renamed, rotary, same, switch
 from ..mapping.tensors import HeadRows, Table
 from .llama import ATTENTION_BIAS, DECODER, LAYER_NORM, PRE_NORMS, decoder_heads
 
 QUERY_KEY_VALUE = tuple(f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv")
-STACK: Table = PRE_NORMS | {
-    "embed_tokens": "embed_in",
-    "norm": "final_layer_norm",
-    QUERY_KEY_VALUE: ("layers.{layer}.attention.query_key_value", HeadRows()),
-    "layers.{layer}.self_attn.o_proj": "layers.{layer}.attention.dense",
-    "layers.{layer}.mlp.up_proj": "layers.{layer}.mlp.dense_h_to_4h",
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.dense_4h_to_h",
-}
 
-ARCHITECTURE = Architecture(
+
+def block(layer: str, attention: str) -> Table:
+    """Return the linear layers of a block."""
+    return {
+        QUERY_KEY_VALUE: (f"{layer}.{attention}.query_key_value", HeadRows()),
+        "layers.{layer}.self_attn.o_proj": f"{layer}.{attention}.dense",
+        "layers.{layer}.mlp.up_proj": f"{layer}.mlp.dense_h_to_4h",
+        "layers.{layer}.mlp.down_proj": f"{layer}.mlp.dense_4h_to_h",
+    }
+
+
+# Attention and feed-forward in parallel, each after its norm
+NEOX_ENDS: Table = {"embed_tokens": "embed_in", "norm": "final_layer_norm"}
+GPT_NEOX = Architecture(
     name="gpt_neox",
     config_class=VanillaDecoderConfig,
-    native_config="GPTNeoXConfig",
     prefix="gpt_neox.",
     fields=(
         *DECODER,
         LAYER_NORM,
-        ALL_KEY_VALUE_HEADS,
-        DERIVED_HEAD_DIM,
+        *PLAIN_HEADS,
         ATTENTION_BIAS,
         same("hidden_act"),
         renamed(dropout="hidden_dropout"),
-        Field(
-            to_ours=lambda config: {"block_layout": "parallel" if config.use_parallel_residual else "sequential"},
-            to_native=lambda config: {"use_parallel_residual": config.block_layout == "parallel"},
-        ),
+        switch("use_parallel_residual", "block_layout", on="parallel", off="sequential"),
         rotary(partial=True),
     ),
-    parts=(Part(STACK),),
+    parts=(Part(block("layers.{layer}", "attention") | PRE_NORMS | NEOX_ENDS),),
     heads=decoder_heads("GPTNeoX"),
+)
+
+# ALiBi and a norm after the embeddings
+BLOOM_ENDS: Table = {
+    "embed_tokens": "word_embeddings",
+    "embeddings.norm": "word_embeddings_layernorm",
+    "norm": "ln_f",
+}
+BLOOM_NORMS: Table = {
+    "layers.{layer}.self_attn_residual.norm": "h.{layer}.input_layernorm",
+    "layers.{layer}.mlp_residual.norm": "h.{layer}.post_attention_layernorm",
+}
+BLOOM = Architecture(
+    name="bloom",
+    config_class=VanillaDecoderConfig,
+    prefix="transformer.",
+    fields=(
+        TEXT,
+        *PLAIN_HEADS,
+        same("vocab_size", "hidden_size", "attention_dropout", "initializer_range", "use_cache"),
+        same("tie_word_embeddings"),
+        renamed(num_hidden_layers="n_layer", num_attention_heads="n_head", norm_eps="layer_norm_epsilon"),
+        renamed(dropout="hidden_dropout"),
+        Field(lambda config: {"intermediate_size": 4 * config.hidden_size}),
+        constant(position_embedding_type="alibi", embedding_norm=True, hidden_act="gelu_pytorch_tanh"),
+        constant(initialization="normal"),
+    ),
+    parts=(Part(block("h.{layer}", "self_attention") | BLOOM_NORMS | BLOOM_ENDS),),
+    heads=decoder_heads("Bloom"),
 )

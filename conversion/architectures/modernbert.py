@@ -2,22 +2,10 @@
 
 import copy
 
-from transformers import PreTrainedConfig
-
 from vanillaformer.configuration import BlockConfig, VanillaEncoderConfig, layer_types
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import (
-    ALL_KEY_VALUE_HEADS,
-    DERIVED_HEAD_DIM,
-    TEXT,
-    Field,
-    Values,
-    constant,
-    optional,
-    renamed,
-    same,
-)
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
 from ..mapping.tensors import Rows, Table
 from .llama import ATTENTION_BIAS
 
@@ -35,13 +23,6 @@ STACK: Table = {
 }
 HEAD: Table = {"transform.dense": "head.dense", "transform.norm": "head.norm"}
 POOLER: Table = {"pooler.dense": "head.dense", "pooler.norm": "head.norm"}
-POOLINGS = {"cls": "first", "mean": "mean"}
-
-
-def layers_to_ours(config: PreTrainedConfig) -> Values:
-    types = list(config.layer_types)
-    ropes = {name: copy.deepcopy(config.rope_parameters[name]) for name in sorted(set(types))}
-    return {"sliding_window": config.sliding_window, "layer_types": types, "rope_parameters": ropes}
 
 
 def layers_to_native(config: BlockConfig) -> Values:
@@ -56,10 +37,6 @@ def layers_to_native(config: BlockConfig) -> Values:
     return window | {"layer_types": types, "rope_parameters": ropes}
 
 
-def pooling_to_ours(config: PreTrainedConfig) -> Values:
-    return {"classifier_pooling": POOLINGS[config.classifier_pooling], "classifier_norm": True}
-
-
 # The layer in front of the output layer is named for the one in front of the classifier
 LM_FIELDS = (
     renamed(lm_head_bias="decoder_bias", head_bias="classifier_bias"),
@@ -71,22 +48,20 @@ LM_FIELDS = (
 CLASSIFIER_FIELDS = (
     renamed(head_bias="classifier_bias", classifier_act="classifier_activation"),
     Field(
-        pooling_to_ours,
-        lambda config: {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"},
+        to_ours=lambda config: {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "first"},
+        to_native=lambda config: {"classifier_pooling": "mean" if config.classifier_pooling == "mean" else "cls"},
     ),
+    constant(classifier_norm=True),
 )
 CLASSIFIER_ONLY = ("classifier_activation", "classifier_bias", "classifier_pooling")
 
-ARCHITECTURE = Architecture(
+MODERNBERT = Architecture(
     name="modernbert",
     config_class=VanillaEncoderConfig,
-    native_config="ModernBertConfig",
-    prefix="model.",
     fields=(
         TEXT,
         optional("cls_token_id", "sep_token_id"),
-        ALL_KEY_VALUE_HEADS,
-        DERIVED_HEAD_DIM,
+        *PLAIN_HEADS,
         ATTENTION_BIAS,
         same("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"),
         same("max_position_embeddings", "initializer_range", "norm_eps", "norm_bias", "mlp_bias"),
@@ -94,7 +69,14 @@ ARCHITECTURE = Architecture(
         renamed(hidden_act="hidden_activation", dropout="embedding_dropout", activation_dropout="mlp_dropout"),
         constant(feed_forward="gated", norm_placement="pre", skip_first_norm=True, type_vocab_size=0),
         constant(position_embedding_type="rotary", initialization="gpt2"),
-        Field(layers_to_ours, layers_to_native),
+        Field(
+            to_ours=lambda config: {
+                "sliding_window": config.sliding_window,
+                "layer_types": list(config.layer_types),
+                "rope_parameters": {name: config.rope_parameters[name] for name in sorted(set(config.layer_types))},
+            },
+            to_native=layers_to_native,
+        ),
     ),
     parts=(Part(STACK),),
     heads={

@@ -5,17 +5,14 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM, TEXT, Field, Values, constant, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, all_biases, constant, renamed, same
 from ..mapping.tensors import Table
-from .bart import attention
+from .bart import BLOCK
 
-STACK: Table = attention("self_attn", "self_attn") | {
+STACK: Table = BLOCK | {
     "embed_tokens": "embed_tokens",
     "embeddings.positions.embed_positions": "embed_positions",
     "norm": "final_layer_norm",
-    "layers.{layer}.mlp.up_proj": "layers.{layer}.fc1",
-    "layers.{layer}.mlp.down_proj": "layers.{layer}.fc2",
-    "layers.{layer}.mlp_residual.norm": "layers.{layer}.final_layer_norm",
 }
 
 
@@ -38,24 +35,18 @@ def norms_to_native(config: BlockConfig) -> Values:
     }
 
 
-ARCHITECTURE = Architecture(
+OPT = Architecture(
     name="opt",
     config_class=VanillaDecoderConfig,
-    native_config="OPTConfig",
-    prefix="model.",
     fields=(
         TEXT,
-        ALL_KEY_VALUE_HEADS,
-        DERIVED_HEAD_DIM,
+        *PLAIN_HEADS,
         same("vocab_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"),
         same("dropout", "attention_dropout", "use_cache", "tie_word_embeddings"),
         renamed(layer_drop="layerdrop"),
         renamed(hidden_size=("hidden_size", "word_embed_proj_dim"), intermediate_size="ffn_dim"),
         renamed(hidden_act="activation_function", initializer_range="init_std"),
-        Field(
-            to_ours=lambda config: {"attention_bias": config.enable_bias, "mlp_bias": config.enable_bias},
-            to_native=lambda config: {"enable_bias": config.mlp_bias or bool(config.attention_bias)},
-        ),
+        all_biases("enable_bias"),
         Field(norms_to_ours, norms_to_native),
         constant(position_embedding_type="learned", position_offset=2, norm_eps=1e-5, initialization="normal"),
     ),

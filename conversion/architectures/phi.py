@@ -3,17 +3,14 @@
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Part
-from ..mapping.fields import HEAD_DIM, Field, constant, renamed, rotary, same
+from ..mapping.fields import HEAD_DIM, constant, renamed, rotary, same, switch
 from ..mapping.tensors import Table
-from .llama import DECODER, GROUPED, LAYER_NORM, decoder_heads
+from .llama import DECODER, GROUPED, LAYER_NORM, SHARED_NORM, decoder_heads
 
-STACK: Table = {
+STACK: Table = SHARED_NORM | {
     "embed_tokens": "embed_tokens",
     "norm": "final_layernorm",
-    "layers.{layer}.norm": "layers.{layer}.input_layernorm",
-    "layers.{layer}.self_attn.q_proj": "layers.{layer}.self_attn.q_proj",
-    "layers.{layer}.self_attn.k_proj": "layers.{layer}.self_attn.k_proj",
-    "layers.{layer}.self_attn.v_proj": "layers.{layer}.self_attn.v_proj",
+    **{f"layers.{{layer}}.self_attn.{name}_proj": f"layers.{{layer}}.self_attn.{name}_proj" for name in "qkv"},
     "layers.{layer}.self_attn.o_proj": "layers.{layer}.self_attn.dense",
     "layers.{layer}.self_attn.q_norm": "layers.{layer}.self_attn.q_layernorm",
     "layers.{layer}.self_attn.k_norm": "layers.{layer}.self_attn.k_layernorm",
@@ -21,11 +18,9 @@ STACK: Table = {
     "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.fc2",
 }
 
-ARCHITECTURE = Architecture(
+PHI = Architecture(
     name="phi",
     config_class=VanillaDecoderConfig,
-    native_config="PhiConfig",
-    prefix="model.",
     fields=(
         *DECODER,
         LAYER_NORM,
@@ -33,10 +28,7 @@ ARCHITECTURE = Architecture(
         HEAD_DIM,
         same("hidden_act"),
         renamed(dropout=("resid_pdrop", "embd_pdrop")),
-        Field(
-            to_ours=lambda config: {"qk_norm": "head" if config.qk_layernorm else "none"},
-            to_native=lambda config: {"qk_layernorm": config.qk_norm == "head"},
-        ),
+        switch("qk_layernorm", "qk_norm", on="head", off="none"),
         constant(block_layout="parallel_shared_norm"),
         rotary(partial=True),
     ),

@@ -3,7 +3,7 @@
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Part
-from ..mapping.fields import HEAD_DIM, Field, constant, renamed, rotary, same, window_of_all_layers
+from ..mapping.fields import HEAD_DIM, all_biases, constant, renamed, rotary, same, window_of_all_layers
 from ..mapping.tensors import Table
 from .llama import ATTENTION, DECODER, ENDS, GROUPED, PRE_NORMS, decoder_heads
 
@@ -12,11 +12,9 @@ FEED_FORWARD: Table = {
     "layers.{layer}.mlp.down_proj": "layers.{layer}.mlp.c_proj",
 }
 
-ARCHITECTURE = Architecture(
+STARCODER2 = Architecture(
     name="starcoder2",
     config_class=VanillaDecoderConfig,
-    native_config="Starcoder2Config",
-    prefix="model.",
     fields=(
         *DECODER,
         GROUPED,
@@ -24,10 +22,7 @@ ARCHITECTURE = Architecture(
         same("hidden_act"),
         window_of_all_layers(),
         renamed(norm_eps="norm_epsilon", dropout=("residual_dropout", "embedding_dropout")),
-        Field(
-            to_ours=lambda config: {"attention_bias": config.use_bias, "mlp_bias": config.use_bias},
-            to_native=lambda config: {"use_bias": config.mlp_bias or bool(config.attention_bias)},
-        ),
+        all_biases("use_bias"),
         constant(feed_forward="plain"),
         rotary(),
     ),

@@ -8,7 +8,7 @@ from vanillaformer.configuration.image_encoder import image_sides
 from ..mapping.architecture import Architecture, Head, Part
 from ..mapping.fields import Field, Values, constant, renamed, same
 from ..mapping.tensors import PointConvolution, Table
-from .vit import BATCHED, IMAGES, PATCHES, QUERY_KEY_VALUE_BIAS, SQUARE, mask_argument, read_mask_token
+from .vit import BATCHED, CLASSIFIER, IMAGES, PATCHES, QUERY_KEY_VALUE_BIAS, SQUARE, mask_argument, read_mask_token
 
 LAYER = "encoder.layers.{stage}.blocks.{block}."
 STACK: Table = PATCHES | {
@@ -68,11 +68,11 @@ def stages_to_native(config: BlockConfig) -> Values:
 
 
 IGNORED = ("_out_features", "_out_indices")
+STRIDE = ("encoder_stride",)  # which only reconstruction reads
 
-ARCHITECTURE = Architecture(
+SWIN = Architecture(
     name="swin",
     config_class=VanillaImageEncoderConfig,
-    native_config="SwinConfig",
     prefix="swin.",
     fields=(
         *IMAGES,
@@ -82,8 +82,8 @@ ARCHITECTURE = Architecture(
         same("hidden_act", "initializer_range", "drop_path_rate"),
         Field(stages_to_ours, stages_to_native),
         # the native norms of patches have the usual number whatever the config says
-        Field(to_ours=lambda config: {"norm_eps": 1e-5}, to_native=lambda config: {"layer_norm_eps": 1e-5}),
-        Field(to_ours=lambda config: {}, to_native=lambda config: {"encoder_stride": config.output_stride}),
+        Field(lambda config: {"norm_eps": 1e-5}, lambda config: {"layer_norm_eps": 1e-5}),
+        Field(to_native=lambda config: {"encoder_stride": config.output_stride}),
         constant(position_embedding_type="window_relative", patch_norm=True, use_cls_token=False),
         constant(image_pooling="mean", pooler_act=None),
     ),
@@ -91,13 +91,11 @@ ARCHITECTURE = Architecture(
     heads={
         "base": Head(
             "SwinModel",
-            ignored=(*IGNORED, "encoder_stride"),
+            ignored=IGNORED + STRIDE,
             unconstrained=("use_mask_token",),
             arguments=mask_argument,
         ),
-        "image": Head(
-            "SwinForImageClassification", {"classifier": "classifier"}, ignored=(*IGNORED, "encoder_stride")
-        ),
+        "image": Head("SwinForImageClassification", CLASSIFIER, ignored=IGNORED + STRIDE),
         "masked_image": Head(
             "SwinForMaskedImageModeling", {"decoder": ("decoder.0", PointConvolution())}, ignored=IGNORED
         ),

@@ -1,7 +1,7 @@
 """T5 (Raffel et al. 2020) and T5 v1.1 (Shazeer 2020): one architecture with a few switches."""
 
 from torch import nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from vanillaformer.configuration import BlockConfig, VanillaEncoderDecoderConfig
 
@@ -50,10 +50,6 @@ DECODER: Table = (
 )
 
 
-def feed_forward_to_ours(config: PreTrainedConfig) -> Values:
-    return {"feed_forward": "gated" if config.is_gated_act else "plain", "hidden_act": config.dense_act_fn}
-
-
 def feed_forward_to_native(config: BlockConfig) -> Values:
     if config.feed_forward == "plain":
         return {"feed_forward_proj": config.hidden_act}
@@ -68,10 +64,9 @@ def separate_head(model: PreTrainedModel, config: BlockConfig) -> None:
         model.all_tied_weights_keys.pop("lm_head.weight", None)
 
 
-ARCHITECTURE = Architecture(
+T5 = Architecture(
     name="t5",
     config_class=VanillaEncoderDecoderConfig,
-    native_config="T5Config",
     prefix="",
     fields=(
         TEXT,
@@ -88,7 +83,13 @@ ARCHITECTURE = Architecture(
         same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
         same("scale_decoder_outputs"),
         ALL_KEY_VALUE_HEADS,
-        Field(feed_forward_to_ours, feed_forward_to_native),
+        Field(
+            to_ours=lambda config: {
+                "feed_forward": "gated" if config.is_gated_act else "plain",
+                "hidden_act": config.dense_act_fn,
+            },
+            to_native=feed_forward_to_native,
+        ),
         Field(
             to_ours=lambda config: dict.fromkeys(
                 ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate

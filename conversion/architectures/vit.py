@@ -1,4 +1,4 @@
-"""ViT (Dosovitskiy et al. 2021), and what the image encoders that follow it share."""
+"""ViT (Dosovitskiy et al. 2021), its nearest kin, and what the other image encoders that follow it share."""
 
 from typing import Any
 
@@ -54,6 +54,7 @@ ENCODER: tuple[Field, ...] = (
     ),
     constant(position_embedding_type="learned"),
 )  # fmt: skip
+CLASSIFIER: Table = {"classifier": "classifier"}
 CLASS_TOKEN = constant(use_cls_token=True, image_pooling="first")
 
 # The tanh layer after pooling only belongs to bare models; the config names its activation even without it
@@ -63,7 +64,7 @@ POOLER = Field(
 )
 POOLER_FIELDS = ("pooler_act", "pooler_output_size")
 # In pixels, so that the reconstruction has the size of the image
-STRIDE = Field(to_ours=lambda config: {}, to_native=lambda config: {"encoder_stride": config.patch_size})
+STRIDE = Field(to_native=lambda config: {"encoder_stride": config.patch_size})
 
 
 def read_mask_token(model: Any) -> Values:
@@ -83,7 +84,7 @@ def read_bare_options(model: Any) -> Values:
 
 
 # A square image, which some native models need
-SQUARE = Field(to_ours=lambda config: {}, to_native=lambda config: {"image_size": image_sides(config.image_size)[0]})
+SQUARE = Field(to_native=lambda config: {"image_size": image_sides(config.image_size)[0]})
 
 
 def image_heads(name: str) -> dict[str, Head]:
@@ -99,7 +100,7 @@ def image_heads(name: str) -> dict[str, Head]:
         ),
         "image": Head(
             f"{name}ForImageClassification",
-            {"classifier": "classifier"},
+            CLASSIFIER,
             (constant(pooler_act=None),),
             ignored=(*POOLER_FIELDS, "encoder_stride"),
         ),
@@ -112,13 +113,52 @@ def image_heads(name: str) -> dict[str, Head]:
     }
 
 
-ARCHITECTURE = Architecture(
+VIT = Architecture(
     name="vit",
     config_class=VanillaImageEncoderConfig,
-    native_config="ViTConfig",
     prefix="vit.",
     fields=(*ENCODER, CLASS_TOKEN, STRIDE),
     parts=(Part(STACK),),
     heads=image_heads("ViT"),
     read=read_bare_options,
+)
+
+# DeiT (Touvron et al. 2021) has a second token, which follows a teacher
+DEIT = Architecture(
+    name="deit",
+    config_class=VanillaImageEncoderConfig,
+    prefix="deit.",
+    fields=(*ENCODER, CLASS_TOKEN, STRIDE, constant(use_distillation_token=True)),
+    parts=(Part(STACK),),
+    heads=image_heads("DeiT"),
+    read=read_bare_options,
+)
+
+# ViT-MSN (Assran et al. 2022) was trained without labels on masked views
+VIT_MSN = Architecture(
+    name="vit_msn",
+    config_class=VanillaImageEncoderConfig,
+    prefix="vit.",
+    fields=(*ENCODER, CLASS_TOKEN, constant(pooler_act=None)),
+    parts=(Part(STACK),),
+    heads={
+        "base": Head("ViTMSNModel", unconstrained=("use_mask_token",), arguments=mask_argument),
+        "image": Head("ViTMSNForImageClassification", CLASSIFIER),
+    },
+    read=read_mask_token,
+)
+
+# I-JEPA (Assran et al. 2023) has no class token: patches are averaged
+IJEPA = Architecture(
+    name="ijepa",
+    config_class=VanillaImageEncoderConfig,
+    prefix="ijepa.",
+    fields=(*ENCODER, constant(use_cls_token=False, image_pooling="mean", pooler_act=None)),
+    parts=(Part(STACK),),
+    heads={
+        # its optional pooling layer reads the first patch
+        "base": Head("IJepaModel", ignored=POOLER_FIELDS, unconstrained=("use_mask_token",), arguments=mask_argument),
+        "image": Head("IJepaForImageClassification", CLASSIFIER, ignored=POOLER_FIELDS),
+    },
+    read=read_mask_token,
 )

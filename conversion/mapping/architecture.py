@@ -90,13 +90,12 @@ class Architecture:
 
     name: str  # its `model_type`
     config_class: type[BlockConfig]  # our config class
-    native_config: str  # name of transformers' config class
-    prefix: str  # prefix of the native stack's tensors in a model with a head
     fields: tuple[Field, ...]
     parts: tuple[Part, ...]  # the tables of the stack's tensors
     # The heads by name: `base` (none), `lm`, `pretraining`, `sequence` and `token`, or `base`, `image` and
     # `masked_image`
     heads: dict[str, Head]
+    prefix: str = "model."  # prefix of the native stack's tensors in a model with a head
     unconstrained: tuple[str, ...] = ()  # our fields that can have any value, since the weights decide
     # Native tensors that nothing reads when they are not tied, each with our tensor to copy
     unused: dict[str, str] = field(default_factory=dict)
@@ -130,7 +129,7 @@ class Architecture:
     def to_native_config(self, config: BlockConfig, head: str) -> PreTrainedConfig:
         """Return the native config for ours as far as it can express it."""
         fields = {name: value for field in self.all_fields(head) for name, value in field.to_native(config).items()}
-        return getattr(transformers, self.native_config)(**arguments_of(fields))
+        return transformers.CONFIG_MAPPING[self.name](**arguments_of(fields))
 
     def native_model(self, config: BlockConfig, head: str, dtype: torch.dtype) -> PreTrainedModel:
         """Return a new native model for our config."""

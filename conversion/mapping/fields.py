@@ -12,10 +12,13 @@ Values = dict[str, Any]
 
 
 class Field(NamedTuple):
-    """One or more fields: `to_ours` makes ours of a native config, `to_native` native ones of our config."""
+    """One or more fields: `to_ours` makes ours of a native config, `to_native` native ones of our config.
 
-    to_ours: Callable[[PreTrainedConfig], Values]
-    to_native: Callable[[BlockConfig], Values]
+    The values may be a config's own: they are copied into the new one.
+    """
+
+    to_ours: Callable[[PreTrainedConfig], Values] = lambda config: {}
+    to_native: Callable[[BlockConfig], Values] = lambda config: {}
 
 
 def renamed(**names: str | tuple[str, ...]) -> Field:
@@ -34,19 +37,22 @@ def same(*names: str) -> Field:
 
 def constant(**values: Any) -> Field:
     """Our fields that have one value in every model of the architecture."""
-    return Field(to_ours=lambda config: copy.deepcopy(values), to_native=lambda config: {})
+    return Field(to_ours=lambda config: values)
 
 
-def native_constant(**values: Any) -> Field:
-    """Native fields that have one value in every model that is converted."""
-    return Field(to_ours=lambda config: {}, to_native=lambda config: copy.deepcopy(values))
+def switch(native: str, ours: str, on: Any, off: Any) -> Field:
+    """Our field with one of two values, by a native field that is true or false."""
+    return Field(
+        to_ours=lambda config: {ours: on if getattr(config, native) else off},
+        to_native=lambda config: {native: getattr(config, ours) == on},
+    )
 
 
 def optional(*names: str) -> Field:
     """Attributes that either config may lack, such as the ids of special tokens."""
 
     def read(config: PreTrainedConfig) -> Values:
-        return {name: copy.copy(getattr(config, name, None)) for name in names}
+        return {name: getattr(config, name, None) for name in names}
 
     return Field(to_ours=read, to_native=read)
 
@@ -66,13 +72,10 @@ HEAD_DIM = Field(
     ),
 )
 # The width of a head follows from the others: ours must be that one
-DERIVED_HEAD_DIM = Field(
-    to_ours=lambda config: {"head_dim": config.hidden_size // config.num_attention_heads}, to_native=lambda config: {}
-)
+DERIVED_HEAD_DIM = Field(lambda config: {"head_dim": config.hidden_size // config.num_attention_heads})
 # As many key and value heads as query heads
-ALL_KEY_VALUE_HEADS = Field(
-    to_ours=lambda config: {"num_key_value_heads": config.num_attention_heads}, to_native=lambda config: {}
-)
+ALL_KEY_VALUE_HEADS = Field(lambda config: {"num_key_value_heads": config.num_attention_heads})
+PLAIN_HEADS: tuple[Field, ...] = (ALL_KEY_VALUE_HEADS, DERIVED_HEAD_DIM)
 
 
 def rotary(partial: bool = False) -> Field:
@@ -130,4 +133,12 @@ def attention_biases(native: str, *projections: str) -> Field:
     return Field(
         to_ours=lambda config: {"attention_bias": list(projections) if getattr(config, native) else False},
         to_native=lambda config: {native: any(config.has_attention_bias(name) for name in projections)},
+    )
+
+
+def all_biases(native: str) -> Field:
+    """Biases in all linear layers of the blocks, or in none, by a native switch."""
+    return Field(
+        to_ours=lambda config: dict.fromkeys(("attention_bias", "mlp_bias"), getattr(config, native)),
+        to_native=lambda config: {native: config.mlp_bias or bool(config.attention_bias)},
     )

@@ -18,7 +18,7 @@ from vanillaformer.modeling import (
 )
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
-from ..architectures import gpt2
+from ..architectures import gpt
 from ..mapping.fields import Values
 from ..mapping.tensors import SAME, Rows, Table, Tensors
 from ..mapping.weights import Link, expand_table
@@ -58,7 +58,7 @@ def shape_of(state: Tensors, name: str) -> torch.Size:
 # GPT-2's tensors where linear layers are not transposed
 GPT: Table = {
     ours: (native[0], Rows(3) if isinstance(ours, tuple) else SAME) if isinstance(native, tuple) else native
-    for ours, native in gpt2.STACK.items()
+    for ours, native in gpt.GPT2_STACK.items()
 }
 
 

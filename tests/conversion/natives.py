@@ -228,7 +228,7 @@ def native_model(case: Case) -> PreTrainedModel:
     architecture = ARCHITECTURES[case.architecture]
     head = architecture.heads[case.head]
     model = transformers_class(head.native_class)(
-        transformers_class(architecture.native_config)(**case.config), **arguments(case)
+        transformers.CONFIG_MAPPING[case.architecture](**case.config), **arguments(case)
     )
     if case.architecture == "t5" and case.config.get("tie_word_embeddings") is False and case.head == "lm":
         model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from modeling.toys import relative_error
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from vanillaformer import (
     BlockConfig,
@@ -301,7 +301,7 @@ def test_the_presets_are_what_they_are_called(name, expected):
     ],
 )  # fmt: skip
 def test_an_image_model_that_ours_cannot_say_is_refused(name, native_class, fields, arguments, message):
-    config = transformers_class(ARCHITECTURES[name].native_config)(**(SWIN if name == "swin" else IMAGE) | fields)
+    config = CONFIG_MAPPING[name](**(SWIN if name == "swin" else IMAGE) | fields)
     with pytest.raises(ValueError, match=message):
         from_native(transformers_class(native_class)(config, **arguments))
 

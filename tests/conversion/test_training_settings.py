@@ -6,7 +6,8 @@ from transformers import BartConfig, GPT2Config, GPT2LMHeadModel, OPTConfig
 from vanillaformer import VanillaDecoderForCausalLM, VanillaEncoderDecoderForConditionalGeneration, preset
 from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDecoderConfig
 from vanillaformer.conversion import from_native, to_native
-from vanillaformer.conversion.architectures import bart, opt
+from vanillaformer.conversion.architectures.bart import BART
+from vanillaformer.conversion.architectures.opt import OPT
 from vanillaformer.conversion.training_settings import lost_settings
 from vanillaformer.scripts import convert
 
@@ -50,12 +51,12 @@ def test_the_program_says_what_is_lost(tmp_path, capsys):
 @pytest.mark.parametrize(("encoder", "decoder", "rate"), [(0.1, 0.1, 0.1), (None, 0.0, 0.0), (0.1, 0.2, None)])
 def test_layer_drop_of_both_sides(encoder: float | None, decoder: float, rate: float | None) -> None:
     native = BartConfig(encoder_layerdrop=encoder, decoder_layerdrop=decoder)
-    ours = bart.ARCHITECTURE.to_our_config(native, "lm")
+    ours = BART.to_our_config(native, "lm")
     assert ours.layer_drop == (0.0 if rate is None else rate)
 
 
 def test_layer_drop_of_ours() -> None:
-    native = bart.ARCHITECTURE.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
+    native = BART.to_native_config(VanillaEncoderDecoderConfig(layer_drop=0.2), "lm")
     assert (native.encoder_layerdrop, native.decoder_layerdrop) == (0.2, 0.2)
-    assert opt.ARCHITECTURE.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
-    assert opt.ARCHITECTURE.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3
+    assert OPT.to_native_config(VanillaDecoderConfig(layer_drop=0.2), "lm").layerdrop == 0.2
+    assert OPT.to_our_config(OPTConfig(layerdrop=0.3), "lm").layer_drop == 0.3
