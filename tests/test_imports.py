@@ -79,13 +79,13 @@ COMPOSED = {
 }
 # The rooms of `training`, lowest first; one imports from lower rows only, and none from its own row.
 TRAINING = [
-    {"hardware", "transformers_options", "class_heads"},
+    {"hardware"},
     {"arguments", "run_folder"},
     {"models", "metrics"},
     {"trainer"},
     {"training_arguments", "report"},
     {"tasks"},
-    {"programs", "auto_defaults", "finishing"},
+    {"auto_defaults", "finishing"},
     {"tokenizers"},
     {"run"},
 ]

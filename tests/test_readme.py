@@ -20,7 +20,7 @@ from vanillaformer.training.trainer.losses import (
     ScheduledSamplingArguments,
     TokenDropoutArguments,
 )
-from vanillaformer.training.training_arguments import ARGUMENT_GROUPS
+from vanillaformer.training.training_arguments import RunDefaults
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def test_every_value_of_an_option_is_in_the_list_of_parts(literal):
 
 
 TECHNIQUES = (
-    *filter(dataclasses.is_dataclass, ARGUMENT_GROUPS),
+    *filter(dataclasses.is_dataclass, RunDefaults.__bases__),
     *(ScheduledSamplingArguments, TokenDropoutArguments, LanguageModelLossArguments),
 )
 

@@ -20,8 +20,7 @@ from .report.card.facts import card_options, run_facts
 from .report.card.writing import update_card
 from .report.classes import PREFIXES, report_classes
 from .report.predictions import print_samples
-from .run_folder.checkpoints import extra_checkpoints
-from .run_folder.files import CARD, written_aside
+from .run_folder.files import CARD, extra_checkpoints, written_aside
 from .run_folder.run import Run, discard
 from .tasks.base import TrainingTask
 from .trainer.callbacks import scores_text

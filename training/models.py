@@ -1,5 +1,6 @@
 """Models for a task: new from a preset, or from saved weights."""
 
+import copy
 import dataclasses
 import difflib
 from pathlib import Path
@@ -18,12 +19,12 @@ from transformers import (
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.parsing import was_given
-from vanillaformer.data.tasks import KINDS, TASKS, TaskName
+from vanillaformer.console.reporting import report
+from vanillaformer.data.tasks import KINDS, TASKS, Task, TaskName
 from vanillaformer.hub.loading import one_line, open_config, open_model
 from vanillaformer.hub.tokenizers import readable_length
 
 from .arguments import ModelArguments
-from .class_heads import open_classifier, saved_classes
 from .hardware import warn_of_emulation
 
 Fields = dict[str, Any]
@@ -58,23 +59,40 @@ def check_preset(task: TaskName, arguments: ModelArguments) -> str:
 def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> None:
     """Check the config of a model before anything is loaded, except for what depends on the tokenizers.
 
-    Args:
-        task: The task of the model.
-        arguments: Preset or saved model, and the fields to change.
-        length: Length of the longest row in tokens.
-
     Raises:
-        ValueError: A field does not exist or cannot have its value, or the model has too few positions or token types.
+        ValueError: A field does not exist (it would be stored and never read) or cannot have its value, or the model
+            has too few positions for rows of `length` tokens, or no token types for the segments of a pair.
     """
     changes, path = arguments.config_overrides(), arguments.saved
     name = arguments.preset or TASKS[task].preset
-    _check_fields(preset(name) if path is None else open_config(path), changes)
+    start = preset(name) if path is None else open_config(path)
+    if isinstance(start, VanillaConfig):
+        start.refuse_unknown(changes)
+        known = start.keywords()
+    else:
+        known = {field.name for field in dataclasses.fields(start)} | set(start.attribute_map)  # type: ignore[arg-type]
+    for field in changes:
+        if field not in known:
+            close = difflib.get_close_matches(field, sorted(known), n=1, cutoff=0.5)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise ValueError(f"--set {field}={changes[field]}: {type(start).__name__} has no field {field!r}{hint}")
     try:
         config = preset(name, **changes) if path is None else AutoConfig.from_pretrained(path, **changes)
     except (StrictDataclassError, TypeError, ValueError) as error:
         raise ValueError(f"--set {' '.join(arguments.overrides)}: {one_line(error)}") from error
-    _check_length(config, length)
-    _check_segments(config, task)
+    limit = readable_length(config)
+    if limit is not None and length > limit:
+        raise ValueError(
+            f"rows of up to {length} tokens do not fit max_position_embeddings={config.max_position_embeddings} of "
+            f"the model, which reads {limit}: make the rows shorter (--block_size, --max_..._length) or a new model "
+            f"longer (--set max_position_embeddings={length})"
+        )
+    types = getattr(config, "type_vocab_size", 0)
+    if "sentence_pairs" in TASKS[task].predicts and types < 2:
+        raise ValueError(
+            f"--objective mlm+nsp marks two segments by token types, of which the model has type_vocab_size={types}: "
+            "--set type_vocab_size=2"
+        )
 
 
 def build_model(
@@ -99,8 +117,7 @@ def build_model(
         fields: Fields of a new model that follow the data, where they are not set.
         trained: Folder of a finished run, whose model is loaded.
 
-    Raises:
-        ValueError: As from `check_model`, or the vocabulary of the model is too small.
+    Raises ValueError as `check_model` does, or if the vocabulary of the model is too small.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
@@ -116,23 +133,19 @@ def build_model(
         if tokenizers and getattr(config, "pad_token_id", None) is None:
             config.pad_token_id = tokenizers[0].pad_token_id
         _check_sizes(config, *tokenizers)
-        source_name = str(trained) if trained is not None else f"--model_name_or_path {arguments.model_name_or_path}"
-        if trained is None and labels and (saved := saved_classes(description, path)) is not None:
-            return open_classifier(description.auto_class, path, source_name, saved, config=config, **common)
-        return open_model(description.auto_class, path, source_name, config=config, **common)
+        if trained is not None:
+            return open_model(description.auto_class, path, str(trained), config=config, **common)
+        where = f"--model_name_or_path {arguments.model_name_or_path}"
+        if labels:
+            return open_classifier(description, path, where, config=config, **common)
+        return open_model(description.auto_class, path, where, config=config, **common)
     found = dict(fields or {})
     if tokenizers:
-        found |= TOKEN_FIELDS[check_preset(task, arguments)](tokenizers[0], tokenizers[-1])
+        found |= token_fields(check_preset(task, arguments), tokenizers[0], tokenizers[-1])
     config = preset(arguments.preset or description.preset, **(found | changes | extra))
     _check_sizes(config, *tokenizers)
     common["dtype"] = "float32" if arguments.dtype == "auto" else arguments.dtype
     return description.auto_class.from_config(config, **common)
-
-
-def check_attention(arguments: ModelArguments, training_args: Any) -> None:
-    """Raise ValueError for a way to attend that has no backward pass on the device."""
-    if arguments.attn_implementation == "flex_attention" and training_args.device.type == "cpu":
-        raise ValueError("--attn_implementation flex_attention cannot train on a CPU: use sdpa or eager")
 
 
 def fit_attention(model: PreTrainedModel, training_args: Any, length: int) -> None:
@@ -147,11 +160,7 @@ def fit_attention(model: PreTrainedModel, training_args: Any, length: int) -> No
 
 
 def fit_decoding(config: PreTrainedConfig, training_args: Any) -> None:
-    """Switch options off that the way of decoding excludes, where they were not given.
-
-    Raises:
-        ValueError: One of them was given.
-    """
+    """Switch options off that the way of decoding excludes; raise ValueError if one of them was given."""
     decoding = getattr(config, "decoding", "autoregressive")
     for name in DECODING_CHOICES[decoding].excludes:
         value, off = getattr(training_args, name), SWITCHED_OFF.get(name, 0.0)
@@ -166,13 +175,7 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
     """Set the generation config that the model is saved with: translations as long as in training, texts sampled.
 
     The most likely continuation of a small language model repeats itself soon. A saved model that samples keeps its
-    own settings.
-
-    Args:
-        model: The model.
-        task: The task of the model.
-        length: Length of the longest output in training, in tokens.
-        **search: Search options of a translator: `num_beams`, `length_penalty`, `early_stopping`.
+    own settings. `search` are the options of a translator: `num_beams`, `length_penalty`, `early_stopping`.
     """
     if not TASKS[task].generates:
         return
@@ -184,46 +187,22 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
             model.generation_config.update(**SAMPLING)
 
 
-def _encoder_decoder_fields(source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
+def token_fields(kind: str, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase) -> Fields:
+    """Return the fields of a new model's config that its tokenizers decide."""
+    sizes = {"vocab_size": len(source)}
+    if kind == "encoder":
+        return {**sizes, "pad_token_id": source.pad_token_id}
+    ids = {f"{name}_token_id": getattr(target, f"{name}_token_id") for name in ("pad", "bos", "eos")}
+    if kind == "decoder":
+        return {**sizes, **ids}
     if source.pad_token_id != target.pad_token_id:
         raise ValueError(
             f"source and target tokenizer pad with different ids, {source.pad_token_id} and {target.pad_token_id}: "
             "the model has one pad_token_id for both"
         )
     start = target.pad_token_id if target.bos_token_id is None else target.bos_token_id
-    ids = {f"{name}_token_id": getattr(target, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    sizes = {"vocab_size": len(source), "decoder_vocab_size": len(target)}
-    return {**sizes, **ids, "decoder_start_token_id": start, "share_encoder_decoder_embeddings": source is target}
-
-
-def _decoder_fields(tokenizer: PreTrainedTokenizerBase, _: PreTrainedTokenizerBase) -> Fields:
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "bos", "eos")}
-    return {"vocab_size": len(tokenizer), **ids}
-
-
-def _encoder_fields(tokenizer: PreTrainedTokenizerBase, _: PreTrainedTokenizerBase) -> Fields:
-    return {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-
-
-TOKEN_FIELDS: dict[str, Any] = {
-    "encoder_decoder": _encoder_decoder_fields,
-    "decoder": _decoder_fields,
-    "encoder": _encoder_fields,
-}
-
-
-def _check_fields(config: PreTrainedConfig, changes: Fields) -> None:
-    """Raise ValueError for a field that the config does not have: it would be stored and never read."""
-    if isinstance(config, VanillaConfig):
-        config.refuse_unknown(changes)
-        names = config.keywords()
-    else:
-        names = {field.name for field in dataclasses.fields(config)} | set(config.attribute_map)  # type: ignore[arg-type]
-    for name in changes:
-        if name not in names:
-            close = difflib.get_close_matches(name, sorted(names), n=1, cutoff=0.5)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"--set {name}={changes[name]}: {type(config).__name__} has no field {name!r}{hint}")
+    sizes |= {"decoder_vocab_size": len(target), "decoder_start_token_id": start}
+    return {**sizes, **ids, "share_encoder_decoder_embeddings": source is target}
 
 
 def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase) -> None:
@@ -239,22 +218,47 @@ def _check_sizes(config: PreTrainedConfig, *tokenizers: PreTrainedTokenizerBase)
             raise ValueError(f"the model's {name}={size} is smaller than its tokenizer's {len(tokenizer)} tokens")
 
 
-def _check_length(config: PreTrainedConfig, length: int) -> None:
-    """Raise ValueError if rows are longer than the model's table of positions."""
-    limit = readable_length(config)
-    if limit is not None and length > limit:
-        raise ValueError(
-            f"rows of up to {length} tokens do not fit max_position_embeddings={config.max_position_embeddings} of "
-            f"the model, which reads {limit}: make the rows shorter (--block_size, --max_..._length) or a new model "
-            f"longer (--set max_position_embeddings={length})"
-        )
+def open_classifier(task: Task, path: Path, where: str, config: Any, **common: Any) -> PreTrainedModel:
+    """Return the model in `path` with the classes of its new config.
+
+    A classifier that has these classes keeps its output layer, in their order; any other model has a new one.
+    """
+    model_class: Any = task.auto_class
+    saved_config: Any = open_config(path)
+    if not any(name.endswith(task.architectures) for name in saved_config.architectures or ()):
+        return open_model(model_class, path, where, config=config, **common)
+    # A class without a name, such as LABEL_3, has its number
+    names = [str(name) for _, name in sorted(saved_config.id2label.items())]
+    saved, labels = ([name.removeprefix("LABEL_") for name in names] for names in (names, config.id2label.values()))
+    config.problem_type = None  # one class for each row, whatever it was
+    if labels == saved:
+        return open_model(model_class, path, where, config=config, **common)
+    old_config = copy.deepcopy(config)
+    old_config.num_labels = len(saved)
+    old = open_model(model_class, path, where, config=old_config, **common)
+    dimensions, weights = class_dimensions(model_class, config), old.state_dict()
+    if set(labels) == set(saved):
+        report(f"{where} has the same classes in another order: its output layer is reordered by their names.")
+        order = torch.tensor([saved.index(name) for name in labels])
+        weights |= {name: weights[name].index_select(at, order) for name, at in dimensions.items()}
+    else:
+        listed = f"{', '.join(saved[:5])}{', ...' if len(saved) > 5 else ''}"
+        report(f"{where} has other classes ({listed}): the output layer is new, all other weights are loaded.")
+        weights = {name: value for name, value in weights.items() if name not in dimensions}
+    new = model_class.from_config(config, attn_implementation=common["attn_implementation"], dtype=old.dtype)
+    new.load_state_dict(weights, strict=False)
+    return new
 
 
-def _check_segments(config: PreTrainedConfig, task: TaskName) -> None:
-    """Raise ValueError if the model has no token types for the two segments of a pair."""
-    types = getattr(config, "type_vocab_size", 0)
-    if "sentence_pairs" in TASKS[task].predicts and types < 2:
-        raise ValueError(
-            f"--objective mlm+nsp marks two segments by token types, of which the model has type_vocab_size={types}: "
-            "--set type_vocab_size=2"
-        )
+def class_dimensions(model_class: Any, config: Any) -> dict[str, int]:
+    """Return the weights that have a part for each class, and in which of their dimensions."""
+    shapes = []
+    for more in (0, 1):
+        changed = copy.deepcopy(config)
+        changed.num_labels = config.num_labels + more
+        with torch.device("meta"):
+            shapes.append({name: value.shape for name, value in model_class.from_config(changed).state_dict().items()})
+    pairs = {name: list(zip(shape, shapes[1][name])) for name, shape in shapes[0].items()}
+    return {
+        name: [a != b for a, b in sizes].index(True) for name, sizes in pairs.items() if any(a != b for a, b in sizes)
+    }

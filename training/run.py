@@ -1,5 +1,6 @@
 """The steps that the training programs have in common, from an empty folder to a model that says how to load it."""
 
+import dataclasses
 import shlex
 import sys
 import time
@@ -12,10 +13,13 @@ from typing import Any, cast
 
 from datasets import DatasetDict, disable_progress_bars
 from huggingface_hub.utils import disable_progress_bars as disable_hub_progress_bars
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from vanillaformer.acceleration import chosen, keep
+from vanillaformer.configuration import PRESETS
+from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
+from vanillaformer.console.parsing import parse
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.fingerprints import fingerprints
@@ -23,31 +27,32 @@ from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.streaming import check_streaming
+from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length
 
+from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
 from .finishing import data_name, finish, print_summary, report_sizes, searches_otherwise
 from .hardware import configure_cpu
-from .models import build_model, check_attention, check_model, check_preset, fit_attention
-from .programs import parse_arguments
+from .models import build_model, check_model, check_preset, fit_attention
 from .report.calibration import calibrate
 from .report.card.examples import card_example
 from .report.card.facts import training_facts
 from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
 from .report.predictions import score_and_predict
 from .report.summary import add_trained_baselines, summarize_run
-from .run_folder.checkpoints import resume_point, spent_of_budget
-from .run_folder.files import locked
-from .run_folder.run import Run, open_folder, recover, replace
+from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
+from .run_folder.run import Run, open_folder, recover
 from .run_folder.settings import compared_settings, default_settings
+from .tasks import PROGRAMS, task_of
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
 from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
+from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
 from .trainer.distillation import train_teachers
 from .trainer.saving import check_pushing, make_writable
-from .trainer.time_budget import budget_in_words, budget_option, spent_in_words
 from .trainer.trainer import RunTrainer
 
 # Details that stand among the scores in all_results.json
@@ -61,9 +66,11 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
     with start(task, argv) as run:
         task.fit_to_model()
         with first(desc="reading the data"):
-            data = open_data(run, task)
+            data = load_data(task.data_args, task.name, order_seed(task.training_args))
+            run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
+            follow_data(run, task, data)
         example = task.example(run, data)
-        if run.is_scored:
+        if run.finished and not run.needs_test:
             return already_finished(run, task, data=data, example=example)
         columns = task.columns(data)
         tokenizers: Tokenizers = prepare_tokenizers(run, task, *columns) if columns else ()
@@ -97,19 +104,13 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
 def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
     """Open or create the run folder and yield its run; hold its lock.
 
-    After a signal or an error the same command resumes from the folder.
-
-    Args:
-        task: What the model does, with the arguments.
-        argv: The command line of its program.
-
-    Raises:
-        ValueError: The folder holds another run, or is another process's, or an option cannot be what it is.
-        SystemExit: A signal ended it, with the exit status 128 + its number.
+    Raises ValueError where the folder holds another run, or is another process's, or an option cannot be what it is.
+    After a signal, which ends it with the exit status 128 + its number, or an error the same command resumes.
     """
     model_args, data_args, tokenizer_args, training_args = task.args
     check_preset(task.name, model_args)
-    check_attention(model_args, training_args)
+    if model_args.attn_implementation == "flex_attention" and training_args.device.type == "cpu":  # no backward pass
+        raise ValueError("--attn_implementation flex_attention cannot train on a CPU: use sdpa or eager")
     configure_cpu()
     if training_args.disable_tqdm:
         disable_progress_bars()
@@ -147,6 +148,7 @@ def start(task: TrainingTask, argv: Sequence[str] | None) -> Iterator[Run]:
 
 
 def _open(run: Run, task: TrainingTask) -> None:
+    """Look at the folder of a run, check the model, and say where training begins."""
     training_args = task.training_args
     resume = training_args.resume_from_checkpoint
     with training_args.main_process_first(local=False, desc="looking at the run's folder"):
@@ -170,17 +172,9 @@ def _open(run: Run, task: TrainingTask) -> None:
         report(f"Run {run.folder}: {f'resuming from {run.checkpoint}' if run.checkpoint else 'from the beginning'}")
         if option := budget_option(training_args):
             spent = spent_of_budget(run.checkpoint) if run.checkpoint else 0.0
-            resumed = f"; {spent_in_words(option, spent)} of it were spent before" if spent else ""
+            resumed = f"; {budget_in_words(option, spent, rounded=True)} of it were spent before" if spent else ""
             amount = budget_in_words(option, getattr(training_args, option))
             report(f"Training for up to {amount} (--{option}){resumed}")
-
-
-def open_data(run: Run, task: TrainingTask) -> TaskData:
-    """Return the data of a task, which has to be that of the run in the folder if there is one."""
-    data = load_data(task.data_args, task.name, order_seed(task.training_args))
-    run.check_data(fingerprints(data.splits.select_columns(list(COLUMNS[task.name]))))
-    follow_data(run, task, data)
-    return data
 
 
 def new_model(
@@ -190,15 +184,7 @@ def new_model(
     labels: list[str] | None = None,
     seed: int | None = None,
 ) -> PreTrainedModel:
-    """Return the model to train, that of the folder if the run is finished.
-
-    Args:
-        run: The run.
-        task: What it does.
-        *tokenizers: The tokenizers of source and target.
-        labels: Names of the classes.
-        seed: Seed of new weights; by default that of the run.
-    """
+    """Return the model to train, that of the folder if the run is finished; a teacher has another seed."""
     model = build_model(
         task.name,
         task.model_args,
@@ -227,15 +213,6 @@ def train_and_save(
     """Train (or resume), save the best model, score it, and write predictions, pictures, card and record.
 
     A run that is finished is not trained, but its test data scored.
-
-    Args:
-        run: The run.
-        task: What the model does.
-        trainer: The trainer, ready to train.
-        rows: Splits as the model reads them; the test split, if there is one, is scored at the end.
-        tokenizers: The tokenizers of source and target; none of images.
-        data: The data, whose training rows baselines are computed from.
-        example: An input from the data.
     """
     transformers_logging.disable_progress_bar()  # it has one for each file it writes
     if tokenizers and tokenizers[0] is not tokenizers[1]:
@@ -243,7 +220,11 @@ def train_and_save(
     sizes = {split: len(part) for split, part in rows.items()}
     source = data_name(task.data_args, task.name)
     report_sizes(trainer, source, sizes)
-    add_callbacks(run, trainer)
+    replace_callbacks(trainer)
+    if trainer.args.average_checkpoints:
+        trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
+    trainer.add_callback(RecordProgress(run))
+    trainer.add_callback(StopWithCheckpoint(run.stopping, trainer))  # the last: others decide what else is saved
     if run.finished:
         rows = DatasetDict(test=rows["test"])
     else:
@@ -262,21 +243,12 @@ def train_and_save(
     print_summary(run, task.name, task.data_args, example=example)
 
 
-def add_callbacks(run: Run, trainer: RunTrainer) -> None:
-    """Give a trainer the callbacks of a run."""
-    replace_callbacks(trainer)
-    if trainer.args.average_checkpoints:
-        trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
-    trainer.add_callback(RecordProgress(run))
-    trainer.add_callback(StopWithCheckpoint(run.stopping, trainer))  # the last: others decide what else is saved
-
-
 def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
     measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
         if run.overwrites:
-            replace(run.folder)
+            report(f"The earlier run is in {move_aside(run.folder)} until the new one has its first checkpoint.")
         if not run.is_extension:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
@@ -315,6 +287,53 @@ def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: s
         finish(run, task, source=data_name(task.data_args, task.name), example=example, changed=changed)
     print_summary(run, task.name, task.data_args, example=example)
     return run
+
+
+# ------------------------------------------------------------------------------------------------------- command lines
+def parse_arguments(program: str, argv: Sequence[str] | None = None) -> Arguments:
+    """Return the arguments of a training program, a subcommand, from the command line or a settings file."""
+    task = task_of(program)
+    follow = f"Without --preset and --max_steps, {task.follow} follow the data."
+    kinds = tuple(dict.fromkeys(kind for name in task.tasks() for kind in TASKS[name].model_kinds))
+    fields = config_fields(kinds)
+    description = sys.modules[task.__module__].__doc__ or ""
+    found = parse(
+        task.arguments,
+        argv,
+        description=description.replace("\n\nExamples:", f" {follow}\n\nExamples:"),
+        notes={"preset": preset_note(task.tasks(), kinds)},
+        names={"Configuration fields for --set": fields},
+        config_fields=[text.partition(" ")[0] for text in fields],
+        elsewhere=lambda: {f"vanillaformer {name}": task_of(name).arguments for name in PROGRAMS if name != program},
+    )
+    model_args, data_args, *tokenizer_args, training_args = found
+    set_length(training_args)
+    return Arguments(model_args, data_args, next(iter(tokenizer_args), None), training_args)
+
+
+def preset_note(tasks: Sequence[TaskName], kinds: Sequence[str]) -> str:
+    """Return the presets of kinds of models, with those used when none is named."""
+    names = [
+        ", ".join(name for name, entry in PRESETS.items() if KINDS[entry.config_class.model_type] == kind)
+        for kind in kinds
+    ]
+    used = dict.fromkeys(TASKS[task].preset for task in tasks)
+    return f"{'; '.join(names)} (default: {' or '.join(used)})"
+
+
+def config_fields(kinds: Sequence[str]) -> list[str]:
+    """Return the fields that our configurations of kinds of models add to those of transformers, with their values."""
+    classes = {entry.config_class for entry in PRESETS.values()}
+    known = {entry.name for entry in dataclasses.fields(PreTrainedConfig)}  # type: ignore[arg-type]
+    found = {
+        entry.name
+        for config_class in classes
+        if KINDS[config_class.model_type] in kinds
+        for entry in dataclasses.fields(config_class)
+    }
+    names = sorted(name for name in found - known if not name.endswith(("_token_id", "vocab_size")))
+    choices = OPTIONS if "image_encoder" in kinds else OPTIONS | {"position_embedding_type": SEQUENCE_POSITION_CHOICES}
+    return [f"{name} ({', '.join(choices[name])})" if name in choices else name for name in names]
 
 
 def command_line(program: str, argv: Sequence[str] | None) -> str:

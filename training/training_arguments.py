@@ -1,10 +1,15 @@
 """Training arguments of all programs: transformers' own, with defaults for models trained from scratch."""
 
+import dataclasses
+import json
 import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from accelerate.utils import DynamoBackend
+from transformers import TrainingArguments
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK, get_available_reporting_integrations
 
 from vanillaformer.console.help_page import OTHERS
 from vanillaformer.console.limits import (
@@ -35,18 +40,40 @@ from .hardware import warn_of_emulation
 from .metrics.scores import ranking_names, ranking_score
 from .trainer.adaptation import AdaptationArguments
 from .trainer.averaging import AveragingArguments
+from .trainer.budget import TimeBudgetArguments
 from .trainer.callbacks import GuardArguments
 from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.saving import ShardingArguments
-from .trainer.time_budget import TimeBudgetArguments
-from .transformers_options import check_reports, check_transformers_options
 
-ARGUMENT_GROUPS = (
-    *(ShardingArguments, AveragingArguments, BatchArguments, LossArguments, OptimizerArguments, GuardArguments),
-    *(AdaptationArguments, TimeBudgetArguments),
-)
-
+REFUSED = {
+    "do_train": "a run always trains; vanillaformer generate uses a trained model",
+    "do_eval": "--eval_strategy no trains without evaluations",
+    "do_predict": "test data is scored where there is any: leave out --test_file",
+    "prediction_loss_only": "scores and predictions need what the model predicts; --eval_strategy no saves the time",
+    "eval_do_concat_batches": "scores are computed on all rows together",
+    "batch_eval_metrics": "scores are computed on all rows together; --eval_accumulation_steps saves memory",
+    "include_for_metrics": "no score reads inputs or losses of rows",
+    "label_names": "the task says which columns are labels",
+    "length_column_name": "lengths are counted in the tokens of the rows",
+    "bf16_full_eval": "it would convert the model that is saved; --bf16 evaluates in bfloat16",
+    "fp16_full_eval": "it would convert the model that is saved; --fp16 evaluates in float16",
+    "use_liger_kernel": "its kernels replace layers and losses of native models; use --torch_compile",
+    "liger_kernel_config": "its kernels replace layers and losses of native models; use --torch_compile",
+    "auto_find_batch_size": "the batches of a run depend on seed and data, not on free memory; use a smaller "
+    "--per_device_train_batch_size with --gradient_accumulation_steps, which trains the same",
+    "hub_always_push": "the model is pushed once, at the end",
+    "save_only_model": "a run could not resume from its checkpoints; --save_total_limit 1 keeps few of them",
+    "enable_jit_checkpoint": "SIGTERM and SIGINT always save a checkpoint",
+    "ignore_data_skip": "a resumed run would see rows again, and end at other weights",
+    "restore_callback_states_from_checkpoint": "a run's state is restored in any case; its options are those given",
+    "accelerator_config": "the programs divide batches among processes themselves",
+    "parallelism_config": "it cannot be given in words; use --fsdp",
+    "dataloader_in_order": "batches would come in another order each time",
+    "sortish_sampler": "transformers no longer reads it; use --train_sampling_strategy group_by_length",
+    "generation_config": "use --num_beams, --length_penalty, --early_stopping and --generation_max_length",
+}
+"""Options of transformers that are refused with any value but their default, and what to use instead."""
 # What each number has to be, checked before anything is loaded.
 LIMITS: dict[str, Limit] = {
     **dict.fromkeys(
@@ -70,7 +97,7 @@ EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"
 SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
-"""Schedules that follow the score of --metric_for_best_model."""
+"""Schedules that follow the score of --metric_for_best_model: they are told in which direction it is better."""
 
 
 def best_checkpoint_help(*tasks: TaskName) -> str:
@@ -137,33 +164,35 @@ class RunDefaults(
         check_limits(self, LIMITS)
         if self.disable_tqdm is None:
             self.disable_tqdm = not sys.stderr.isatty()
-        for group in ARGUMENT_GROUPS:
-            group.check(self)
+        for group in RunDefaults.__bases__:
+            group.check(self)  # type: ignore[attr-defined]
         if not torch.accelerator.is_available():
             self.use_cpu = True  # else transformers refuses --bf16, and processes of torchrun do not find each other
         optimizer = self.optim
         if optimizer in OPTIMIZERS:
             self.optim = "adamw_torch"  # transformers accepts only its own
         super().__post_init__()  # type: ignore[misc]  # of TrainingArguments, the next base
-        self.follow_score()
+        fields: Any = self  # with those of TrainingArguments
+        if fields.greater_is_better and fields.lr_scheduler_type in FOLLOWING:
+            fields.lr_scheduler_kwargs = {"mode": "max", **(fields.lr_scheduler_kwargs or {})}
         check_optimizer(self, optimizer)
         self.optim = optimizer if optimizer in OPTIMIZERS else self.optim
-        check_reports(self.report_to)  # type: ignore[attr-defined]
+        for name in fields.report_to:
+            if name not in INTEGRATION_TO_CALLBACK:
+                raise ValueError(f"--report_to {name}: choose from none, all, {', '.join(INTEGRATION_TO_CALLBACK)}")
+            if name not in (*get_available_reporting_integrations(), "azure_ml", "flyte"):  # two it does not look for
+                raise ValueError(f"--report_to {name}: it is not installed (pip install {name})")
         check_schedule(self)
         self.check_processes()
-        if self.device.type == "cpu":  # type: ignore[attr-defined]
+        if fields.device.type == "cpu":
             self.dataloader_pin_memory = False
-            if self.bf16:  # type: ignore[attr-defined]
+            if fields.bf16:
                 warn_of_emulation("--bf16", "cpu")
-            if self.fp16:  # type: ignore[attr-defined]
+            if fields.fp16:
                 raise ValueError("--fp16 needs an accelerator: on the CPU it would change nothing; --bf16 works there")
 
     def plan_evaluations(self) -> None:
-        """Set when to save and to evaluate: each as the other, where only one is given.
-
-        Raises:
-            ValueError: A strategy or a number of steps is not allowed, or they do not fit each other.
-        """
+        """Set when to save and to evaluate: each as the other, where only one is given. Checks that they fit."""
         if self.save_strategy == AS_EVALUATION:
             self.save_strategy = "steps" if self.eval_strategy == "no" else self.eval_strategy
         for name, allowed in STRATEGIES.items():
@@ -201,18 +230,8 @@ class RunDefaults(
         if abs(saved / evaluated - round(saved / evaluated)) > 1e-6:
             raise ValueError(f"{given}: the first must be a multiple of the second, {remedy}")
 
-    def follow_score(self) -> None:
-        """Tell a schedule that follows the score of the best checkpoint in which direction it is better."""
-        fields: Any = self  # with those of TrainingArguments
-        if fields.greater_is_better and fields.lr_scheduler_type in FOLLOWING:
-            fields.lr_scheduler_kwargs = {"mode": "max", **(fields.lr_scheduler_kwargs or {})}
-
     def choose_by(self, task: TaskName) -> None:
-        """Set the score that chooses the best checkpoint by its plain name, and its direction.
-
-        Raises:
-            ValueError: Models of the task have no such score, or `greater_is_better` contradicts its direction.
-        """
+        """Set the score that chooses the best checkpoint by its plain name, and its direction, which may be given."""
         fields: Any = self  # with those of TrainingArguments
         if fields.metric_for_best_model is None:
             return
@@ -223,3 +242,32 @@ class RunDefaults(
                 f"{'greater' if score.greater_is_better else 'lower'} value is better; leave the option out"
             )
         fields.metric_for_best_model, fields.greater_is_better = score.name, score.greater_is_better
+
+
+def check_transformers_options(arguments: Any) -> None:
+    """Raise ValueError for an option of transformers that the programs do not have, naming it and its value."""
+    for name in TrainingArguments._VALID_DICT_FIELDS:
+        value = getattr(arguments, name)
+        if isinstance(value, str) and (value.startswith("{") or name.endswith("_kwargs")):
+            try:
+                found = json.loads(value)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                raise ValueError(f"--{name} {value}: it must be a JSON object, such as '{{\"name\": 0.1}}'")
+    for entry in dataclasses.fields(arguments):
+        value = getattr(arguments, entry.name)
+        if entry.name in REFUSED and value != (entry.default if entry.default_factory is dataclasses.MISSING else []):
+            raise ValueError(f"--{entry.name} {value} is not supported: {REFUSED[entry.name]}")
+    for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context"):
+        if (value := getattr(arguments, f"dataloader_{name}")) and not arguments.dataloader_num_workers:
+            raise ValueError(f"--dataloader_{name} {value} needs --dataloader_num_workers 1 or more")
+    choices = {"mode": torch._inductor.list_mode_options(), "backend": [each.value.lower() for each in DynamoBackend]}
+    for name, known in choices.items():
+        value = getattr(arguments, f"torch_compile_{name}")
+        if value is not None and value.lower() not in known:
+            raise ValueError(f"--torch_compile_{name} {value}: choose from {', '.join(known)}")
+    if arguments.hub_strategy != "end":
+        raise ValueError(f"--hub_strategy {arguments.hub_strategy} is not supported: the model is pushed at the end")
+    if "tpu_metrics_debug" in str(arguments.debug):
+        raise ValueError(f"--debug {arguments.debug} is not supported: choose underflow_overflow")

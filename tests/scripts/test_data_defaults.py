@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from script_runs import train
 
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.settings import BY_DATA
 from vanillaformer.training.tasks.language_model import LanguageModel
 

@@ -10,7 +10,7 @@ from vanillaformer.configuration import PRESETS
 from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOICES
 from vanillaformer.data.tasks import KINDS, TASKS
 from vanillaformer.training.auto_defaults import OPTIONS as FOLLOWED
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks import PROGRAMS as TASK_OF
 from vanillaformer.training.tasks import task_of
 

@@ -7,7 +7,7 @@ import pytest
 
 from vanillaformer.configuration import preset
 from vanillaformer.training.models import check_preset
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks import task_of
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from script_runs import (
     weights,
 )
 
-from vanillaformer.training.run_folder.checkpoints import checkpoints, is_complete
+from vanillaformer.training.run_folder.files import checkpoints, is_complete
 
 
 @pytest.mark.parametrize("job", PROGRAMS)

@@ -10,7 +10,7 @@ from script_runs import HALVED, adding, arguments, assert_equal_weights, kill, l
 from transformers import TrainerCallback
 
 from vanillaformer.training import run as runs
-from vanillaformer.training.run_folder.checkpoints import checkpoints
+from vanillaformer.training.run_folder.files import checkpoints
 
 
 class SendSignals(TrainerCallback):

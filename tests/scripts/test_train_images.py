@@ -11,7 +11,7 @@ from script_runs import train, weights
 from transformers import AutoImageProcessor, pipeline
 
 from vanillaformer.scripts import export, generate, train_image_classifier
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from vanillaformer.hub.atomic_files import write_text
 
 from ..metrics.scores import SCORES
 from ..run_folder.run import Run
-from ..trainer.time_budget import option_value
+from ..trainer.budget import option_value
 from ..trainer.trainer import RunTrainer
 from .baselines import TRAINED, TRIVIAL, Baseline, BaselineData, baseline_scores
 from .classes import PREFIXES

@@ -1,7 +1,12 @@
 """The folder of a training run: its content, whether that can be resumed, and the record kept in it."""
 
 import json
+import os
 import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +17,6 @@ from vanillaformer.data.fingerprints import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 
-from .checkpoints import has_optimizer, is_complete, last_checkpoint, spent_of_budget
 from .files import (
     CHECKPOINT,
     DISCARDED,
@@ -21,13 +25,55 @@ from .files import (
     SAVING,
     discard_previous,
     files_of_run,
-    move_aside,
+    has_optimizer,
+    is_complete,
+    last_checkpoint,
     put_back,
+    spent_of_budget,
 )
 from .settings import LENGTH, Settings, changed_settings, is_longer, listed, with_defaults
-from .stopping import Stopping
 
 REMEDY = "choose another folder, or --overwrite_output_dir to replace that run"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopping:
+    """The signals SIGINT and SIGTERM: they end a run at once, or while it is trained after a checkpoint.
+
+    Children handle theirs themselves.
+
+    Attributes:
+        training: Whether a training is under way, which then ends itself.
+        number: The first signal; 0 for none. A second one ends the process at once.
+    """
+
+    def __init__(self) -> None:
+        self.training, self.number, self.process = False, 0, os.getpid()
+
+    def __call__(self, number: int, frame: Any) -> None:
+        forked = os.getpid() != self.process
+        if forked and (self.training or number == signal.SIGINT):
+            return  # a terminal sends a signal to all: the parent needs this process to finish, and ends it afterwards
+        if forked or self.number:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        self.number = number
+        if not self.training:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def handling(self) -> Iterator[None]:
+        """Receive SIGINT and SIGTERM while this lasts, if this is the main thread, which alone can."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @dataclass
@@ -68,11 +114,6 @@ class Run:
         text = json.dumps({key: getattr(self, key) for key in keys}, indent=2, ensure_ascii=False)
         write_text(self.folder / RECORD, text + "\n")
 
-    @property
-    def is_scored(self) -> bool:
-        """Whether there is nothing left to train or to score."""
-        return self.finished and not self.needs_test
-
     def check_data(self, prints: Prints) -> None:
         """Note the fingerprints of the data; raise ValueError if the run was trained or validated on other data."""
         changed = changed_splits(self.data, prints) if self.data and (self.finished or self.checkpoint) else {}
@@ -90,13 +131,8 @@ class Run:
 def open_folder(run: Run, *, overwrite: bool = False, resume_from: str | None = None) -> Run:
     """Read the folder of a run, without changing it, and set the fields of the run accordingly.
 
-    Args:
-        run: The run that is asked for.
-        overwrite: Replace an earlier run, once training begins.
-        resume_from: A checkpoint chosen by hand.
-
-    Raises:
-        ValueError: The folder holds another run, or files that are not a model, or the checkpoint is not complete.
+    Raises ValueError where it holds another run (which `overwrite` replaces, once training begins) or files that are
+    not a run's, or where the checkpoint `resume_from`, chosen by hand, is not complete.
     """
     if run.folder.exists() and not run.folder.is_dir():
         raise ValueError(f"--output_dir {run.folder} is a file, not a folder")
@@ -133,12 +169,6 @@ def recover(folder: Path) -> None:
         discard(folder)
     elif put_back(folder):
         report(f"{folder} holds the earlier run as it was: the one that was to replace it has no checkpoint.")
-
-
-def replace(folder: Path) -> None:
-    """Move the run in a folder aside, until `discard` or `recover`."""
-    aside = move_aside(folder)
-    report(f"The earlier run is in {aside} until the new one has its first checkpoint.")
 
 
 def discard(folder: Path) -> None:
@@ -182,8 +212,14 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
             f"--output_dir {run.folder} holds {state} run with other settings ({listed(changes)})"
             f"{hint if lengths and len(lengths) == len(changes) else ''}: the same settings, {REMEDY}"
         )
-    if checkpoint is not None and not finished and lengths:
-        _check_length(run, checkpoint)
+    if checkpoint is not None and not finished and lengths:  # it may have been trained for longer already
+        asked = {name: run.settings["training"].get(name) or 0 for name in LENGTH}
+        unit = next((name for name in ("max_steps", *BUDGETS) if asked[name] > 0), "num_train_epochs")
+        state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        done = state["global_step"] if unit == "max_steps" else state.get("epoch") or 0
+        done = spent_of_budget(checkpoint) if unit in BUDGETS else done
+        if asked[unit] < done:
+            raise ValueError(f"--{unit} {asked[unit]}: the run in {run.folder} has reached {done:g} already; {REMEDY}")
     if failed:
         report(f"Made again, because it failed: {', '.join(failed)}.")
     if training:
@@ -196,14 +232,3 @@ def _compare(run: Run, earlier: dict[str, Any], checkpoint: Path | None) -> None
         run.metrics = earlier["metrics"]
     if run.finished:
         run.failed = list(earlier.get("failed", []))
-
-
-def _check_length(run: Run, checkpoint: Path) -> None:
-    """Raise ValueError when a run has been trained for longer already than is asked for."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
-    lengths = {name: run.settings["training"].get(name) or 0 for name in LENGTH}
-    unit = next((name for name in ("max_steps", *BUDGETS) if lengths[name] > 0), "num_train_epochs")
-    done = state["global_step"] if unit == "max_steps" else state.get("epoch") or 0
-    done = spent_of_budget(checkpoint) if unit in BUDGETS else done
-    if lengths[unit] < done:
-        raise ValueError(f"--{unit} {lengths[unit]}: the run in {run.folder} has reached {done:g} already; {REMEDY}")

@@ -19,7 +19,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
 
-from ..run_folder.checkpoints import checkpoints
+from ..run_folder.files import checkpoints
 
 
 def refuse_sharded(arguments: Any, flag: str) -> None:

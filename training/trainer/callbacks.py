@@ -18,9 +18,8 @@ from vanillaformer.console.reporting import report
 
 from ..hardware import free_core_threads
 from ..metrics.scores import SCORES, Evaluation, Score, best_of, evaluations, gain, is_better
-from ..run_folder.checkpoints import resume_point
-from ..run_folder.run import Run, discard
-from ..run_folder.stopping import Stopping
+from ..run_folder.files import resume_point
+from ..run_folder.run import Run, Stopping, discard
 from .account import StatefulCallback, from_all
 from .budget import UNLIMITED, Budget
 

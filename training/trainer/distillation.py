@@ -21,15 +21,13 @@ from vanillaformer.console.reporting import report
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.file_names import CONFIG
 
-from ..run_folder.checkpoints import last_checkpoint, spent_of_budget
-from ..run_folder.files import RECORD, TEACHERS
+from ..run_folder.files import RECORD, TEACHERS, last_checkpoint, spent_of_budget
 from ..run_folder.run import Run
 from ..run_folder.settings import as_written, changed_settings, is_longer
 from .account import COUNTED, from_all
-from .budget import COUNTS
+from .budget import COUNTS, budget_option
 from .callbacks import StopWithCheckpoint, replace_callbacks
 from .losses import Batch, Inputs, without_labels
-from .time_budget import budget_option
 
 TEACHERS_SHARE = 0.5
 """Part of a run's length that the teachers have: of its time together, of its passes or steps each."""

@@ -23,8 +23,7 @@ from vanillaformer.hub.pushing import Pushed, api_for, check_name, claim, push_f
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
-from ..run_folder.checkpoints import EXTRA, extra_checkpoints, is_complete, resume_point
-from ..run_folder.files import flush_all, written_aside
+from ..run_folder.files import EXTRA, extra_checkpoints, flush_all, is_complete, resume_point, written_aside
 from .averaging import MovingAverage
 
 INTERVALS = ("logging_steps", "eval_steps", "save_steps")

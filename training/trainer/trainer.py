@@ -37,7 +37,7 @@ from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .account import Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
-from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, follow
+from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
 from .distillation import Distillation, Teachers
 from .evaluation import EvaluatingTrainer
@@ -52,7 +52,6 @@ from .losses import (
     without_labels,
 )
 from .optimizers import OPTIMIZERS, decaying_names, schedule_options
-from .time_budget import TimeBudget, budget_option
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
 """Schedules that depend on the steps since the warm-up and not on the length of the run."""

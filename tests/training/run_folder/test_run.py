@@ -5,9 +5,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from vanillaformer.training.run_folder.checkpoints import is_complete, last_checkpoint
-from vanillaformer.training.run_folder.files import PREVIOUS, RECORD
-from vanillaformer.training.run_folder.run import Run, open_folder, recover, replace
+from vanillaformer.training.run_folder.files import PREVIOUS, RECORD, is_complete, last_checkpoint, move_aside
+from vanillaformer.training.run_folder.run import Run, open_folder, recover
 
 
 def run(folder: Path, *, steps: int = 10, **model) -> Run:
@@ -227,7 +226,7 @@ def test_replaced_run_comes_back_until_the_new_one_has_a_checkpoint(progress: st
     (tmp_path / "runs" / "a").mkdir(parents=True)
     (tmp_path / "runs" / "a" / "events.out.tfevents.1").write_text("old")
     checkpoint(tmp_path, 5)
-    replace(tmp_path)
+    move_aside(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {PREVIOUS}
     new = run(tmp_path, preset="gpt2")
     new.write()

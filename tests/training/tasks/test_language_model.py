@@ -9,7 +9,7 @@ from vanillaformer.configuration import preset
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.auto_defaults import set_defaults
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks.base import Default, HardwareFacts
 from vanillaformer.training.tasks.language_model import language_model_defaults, vocabulary_size
 

@@ -17,11 +17,20 @@ from transformers import TrainerControl, TrainerState
 from transformers.optimization import get_scheduler
 
 from vanillaformer import VanillaEncoderConfig, VanillaEncoderForSequenceClassification
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.budget import SCHEDULE_STEPS, UNCOUNTED_STEPS, UNLIMITED, WARMUP_SHARE, follow
+from vanillaformer.training.trainer.budget import (
+    SCHEDULE_STEPS,
+    UNCOUNTED_STEPS,
+    UNLIMITED,
+    WARMUP_SHARE,
+    TimeBudget,
+    follow,
+    in_short,
+    in_words,
+    seconds_of,
+)
 from vanillaformer.training.trainer.callbacks import Bars, EvaluateAtEnd, line
-from vanillaformer.training.trainer.time_budget import TimeBudget, in_short, in_words, seconds_of
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 STATE = SimpleNamespace(global_step=340, max_steps=2_097, is_world_process_zero=True)
