@@ -12,7 +12,7 @@ from vanillaformer.console.parsing import read_settings
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import Score, ranking_score
 from vanillaformer.training.tasks import PROGRAMS, task_of
-from vanillaformer.training.trainer.time_budget import LENGTHS
+from vanillaformer.training.trainer.budget import LENGTHS
 
 Options = dict[str, Any]
 KEYS = ("program", "arguments", "variants", "seeds", "budget", "baseline", "score", "equal", "tune", "tuning_seeds")

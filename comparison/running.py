@@ -21,7 +21,7 @@ from vanillaformer.console.reporting import report
 from vanillaformer.data.fingerprints import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import RECORD
-from vanillaformer.training.trainer.time_budget import in_short
+from vanillaformer.training.trainer.budget import in_short
 
 from .plan import Options, Plan
 from .resolving import rows_now
