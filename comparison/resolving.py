@@ -22,7 +22,7 @@ from vanillaformer.hub.file_names import TOKENIZER
 from vanillaformer.training.arguments import Arguments
 from vanillaformer.training.auto_defaults import INSTEAD, OPTIONS, hardware_facts, set_defaults
 from vanillaformer.training.metrics.scores import scores_of
-from vanillaformer.training.programs import parse_arguments
+from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.tasks import TrainingTask, task_of
 from vanillaformer.training.tasks.base import Default

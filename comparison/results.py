@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from vanillaformer.training.run_folder.checkpoints import spent_of_budget
-from vanillaformer.training.run_folder.files import RECORD
+from vanillaformer.training.run_folder.files import RECORD, spent_of_budget
 
 from .plan import Plan
 from .running import Outcome, State
