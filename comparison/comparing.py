@@ -10,7 +10,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from vanillaformer.console.reporting import report
-from vanillaformer.data.fingerprints import changed_splits
+from vanillaformer.data.caching import changed_splits
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.modeling.counts import build_on_meta
 from vanillaformer.training.run_folder.files import locked

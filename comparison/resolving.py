@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from vanillaformer.data.arguments import COLUMNS
-from vanillaformer.data.fingerprints import Prints, fingerprints
+from vanillaformer.data.caching import Prints, fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
 from vanillaformer.data.tasks import TASKS

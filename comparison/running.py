@@ -18,7 +18,7 @@ import yaml
 
 from vanillaformer import __version__
 from vanillaformer.console.reporting import report
-from vanillaformer.data.fingerprints import Prints, changed_splits
+from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.training.run_folder.files import RECORD
 from vanillaformer.training.trainer.budget import in_short

@@ -22,7 +22,7 @@ from datasets.utils import tqdm
 from vanillaformer.console.reporting import report
 
 from . import dialogue, formats
-from .arrow_files import arrow_file
+from .caching import arrow_file
 from .formats import (
     FILE,
     FORMATS,

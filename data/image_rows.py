@@ -17,7 +17,7 @@ from vanillaformer.console.progress import Advance, stage
 from vanillaformer.console.reporting import report
 
 from . import images
-from .arrow_files import arrow_file
+from .caching import arrow_file
 from .formats import FILE, NAME, PROBLEM, ROW, ImageOptions, image_cell
 from .images import CHANNELS, ENDINGS, image_files, pixels, read_image
 

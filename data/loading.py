@@ -1,17 +1,31 @@
-"""Loading the data of a task: the same columns and splits from any source."""
+"""Loading the data of a task, the same columns and splits from local files, the Hub or installed packages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from datasets import Dataset, DatasetDict
+import numpy as np
+from datasets import Dataset, DatasetDict, Image, load_dataset
 
 from vanillaformer.console.progress import stage
 
 from .arguments import COLUMNS, SPLITS, DataArguments
-from .formats import NAME
-from .labels import encode_labels, label_names, with_labels
-from .rows import ORDER, DataStats, SplitRows, by_column, in_order, task_rows, text_columns
-from .sources import Source, find_sources
+from .embedded import embedded_corpus
+from .files import find_files, load_files, named, stream_files
+from .formats import NAME, READERS, ROW, Columns, ImageOptions, Paths, format_of
+from .order import by_column, in_order
+from .rows import (
+    ORDER,
+    RESERVED,
+    DataStats,
+    SplitRows,
+    encode_labels,
+    label_names,
+    text_columns,
+    usable_rows,
+    with_labels,
+)
 from .splits import divide
 from .streaming import TextStream, open_streams
 from .tasks import TASKS, TaskName
@@ -41,11 +55,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
     Column names of the input are mapped to these; other columns are dropped. Without validation data a part of the
     training data is held out: of the distinct sources (texts), so that rows with the same one stay together; of a
     stream, its first rows.
-
-    Args:
-        data_args: Where the data is and how much of it to use.
-        task: The task.
-        order_seed: Seed of the order of a stream.
+    A stream is read in an order drawn by `order_seed`.
 
     Raises:
         ValueError: Naming the file, column, row or option at fault, and what is there instead.
@@ -76,10 +86,7 @@ def load_data(data_args: DataArguments, task: TaskName, order_seed: int = 0) -> 
 def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str] = ()) -> Dataset:
     """Return the rows of `data_args.train_file`, to score a trained model on, in the task's columns.
 
-    Args:
-        data_args: Where the rows are; images must have a size.
-        task: The task.
-        names: The names of the model's classes, if it has any, in the order of their ids.
+    Labels are the numbers of `names`, the model's classes; images must have a size.
 
     Raises:
         ValueError: Naming the file, column, row or option at fault.
@@ -90,17 +97,14 @@ def load_held_out(data_args: DataArguments, task: TaskName, names: Sequence[str]
     return part.rows.select_columns(list(COLUMNS[task]))
 
 
-def _checked_rows(sources: dict[str, Source], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
+def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
     """Return the usable rows of each split in the task's columns; set the size of images if there is none."""
-    parts = {}
-    for split, source in sources.items():
-        part = SplitRows(split, source.name, source.rows, data_args.bad_rows == "skip", source.images)
-        parts[split] = text_columns(part, {**source.columns, **source.more_columns})
-    columns = sources["train"].columns
+    parts = {split: text_columns(source) for split, source in sources.items()}
+    train = parts["train"]
     if TASKS[task].reads_images and data_args.image_size is None:
         from .image_rows import usual_size  # which only tasks of images need
 
-        data_args.image_size = usual_size(parts["train"].rows, columns["image_column"], parts["train"].images)
+        data_args.image_size = usual_size(train.rows, train.columns["image_column"], train.images)
     if data_args.split_column is not None:
         parts = by_column(parts["train"], data_args.split_column)
     if data_args.order_column is not None:
@@ -108,5 +112,115 @@ def _checked_rows(sources: dict[str, Source], data_args: DataArguments, task: Ta
     size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
     for split, part in parts.items():
         part.images = replace(part.images, size=size, workers=workers)
-        parts[split] = task_rows(part, columns, task)
+        names = dict(zip(part.columns.values(), COLUMNS[task]))
+        reserved = [name for name in part.rows.column_names if name in RESERVED]
+        rows = part.rows.select_columns([*names, *reserved]).rename_columns(names)
+        parts[split] = usable_rows(part.with_rows(rows), task)
     return parts
+
+
+def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
+    """Return the source of each split.
+
+    Raises:
+        ValueError: Naming the file, the data set or the option at fault.
+    """
+    if data_args.is_embedded:
+        corpus = embedded_corpus(data_args, task)
+        columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}
+        return {split: SplitRows(split, corpus.name, rows, columns) for split, rows in corpus.load().items()}
+    if data_args.turns_column is not None:
+        columns = {"turns_column": data_args.turns_column}
+    else:
+        columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
+        if len(set(columns.values())) < len(columns):
+            raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
+    more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
+    more = {name: column for name, column in more.items() if column is not None}
+    sources = (_hub if data_args.train_file is None else _local)(data_args, task, columns, more)
+    return {split: replace(source, skip_bad=data_args.bad_rows == "skip") for split, source in sources.items()}
+
+
+def _hub(data_args: DataArguments, task: TaskName, columns: Columns, more_columns: Columns) -> dict[str, SplitRows]:
+    name, config = data_args.dataset, data_args.dataset_config
+    where = " ".join(filter(None, ("--dataset", name, config)))
+    try:
+        dataset = load_dataset(name, config, streaming=data_args.streaming)
+    except Exception as error:  # network, missing data set, missing configuration ...
+        raise ValueError(f"{where} cannot be loaded: {error}") from error
+    listed = ", ".join(dataset)
+    names = {split: name for split, names in SPLITS.items() for name in names if name in dataset}
+    if "split_column" in more_columns:
+        if len(dataset) > 1:
+            raise ValueError(f"--split_column {more_columns['split_column']}: {where} has splits already: {listed}")
+        names = {"train": listed}
+    if "train" not in names:
+        raise ValueError(f"{where} has no split 'train'; its splits are: {listed}")
+    sources = {}
+    for split, name in names.items():
+        rows = _undecoded(dataset[name])
+        if isinstance(rows, Dataset):
+            rows = rows.add_column(ROW, np.arange(1, len(rows) + 1))
+        more = more_columns if split == "train" else {}
+        sources[split] = SplitRows(split, f"{where}, split {name}", rows, columns, more)
+    return sources
+
+
+def _local(data_args: DataArguments, task: TaskName, columns: Columns, more_columns: Columns) -> dict[str, SplitRows]:
+    """Return the sources of local files and folders of images, all of which exist and fit the task."""
+    files: dict[str, list[Paths]] = {}
+    folders: dict[str, Path] = {}
+    for split in SPLITS:  # look at every file before reading any
+        names, targets = getattr(data_args, f"{split}_file"), getattr(data_args, f"{split}_target_file")
+        if TASKS[task].reads_images and any(Path(name).is_dir() for name in names or ()):
+            if len(names) > 1:
+                raise ValueError(f"--{split}_file {' '.join(names)}: give one folder, or files")
+            for name in ("streaming", "split_column", "order_column"):
+                if getattr(data_args, name):
+                    raise ValueError(f"--{name} needs files, not the folder --{split}_file {names[0]}")
+            folders[split] = Path(names[0])
+        elif names is not None:
+            given = {f"{split}_file": names} | ({} if targets is None else {f"{split}_target_file": targets})
+            sides = [find_files(option, side, parallel=targets is not None) for option, side in given.items()]
+            _check_text_files(split, sides, task)
+            files[split] = list(zip(*sides))
+    read, options = stream_files if data_args.streaming else load_files, data_args.read_options()
+    sources = {}
+    for split, paths in files.items():
+        rows = _undecoded(read(paths, {**columns, **more_columns}, options))
+        images = ImageOptions(folder=paths[0][0].parent)
+        sources[split] = SplitRows(split, named(paths), rows, columns, more_columns, images=images)
+    for split, folder in folders.items():
+        from .image_rows import folder_rows  # which only tasks of images need
+
+        rows = folder_rows(f"{split}_file", folder, columns, skip_bad=data_args.bad_rows == "skip")
+        sources[split] = SplitRows(split, str(folder), rows, columns)
+    return sources
+
+
+def _check_text_files(split: str, sides: Sequence[Sequence[Path]], task: TaskName) -> None:
+    """Check that .txt files, which have no columns, are parallel for translation and not for a classifier."""
+    others = (set(READERS) | {".parquet"}) - {".txt"}
+    is_text = [[format_of(path) not in others for path in side] for side in sides]
+    if len(is_text) == 2 and (task != "translation" or not all(map(all, is_text))):
+        raise ValueError(
+            f"--{split}_target_file is for translation from .txt files, or others of plain text such as .en"
+        )
+    if len({len(side) for side in is_text}) > 1:
+        counts = f"{len(is_text[0])} and {len(is_text[1])}"
+        raise ValueError(f"--{split}_file and --{split}_target_file name {counts} files: each needs its translation")
+    if len(is_text) == 1 and any(is_text[0]):
+        if task == "translation":
+            raise ValueError(
+                f"--{split}_file is a .txt file: give its translation, line by line, as --{split}_target_file"
+            )
+        if "label" in COLUMNS[task] or TASKS[task].reads_images:
+            raise ValueError(f"--{split}_file is a .txt file, which has no columns: use .csv, .jsonl or .parquet")
+
+
+def _undecoded(rows: Any) -> Any:
+    """Return rows, or a stream of them, whose images are given as they are stored."""
+    for name, feature in (rows.features or {}).items():
+        if isinstance(feature, Image):
+            rows = rows.cast_column(name, Image(decode=False))
+    return rows

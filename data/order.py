@@ -1,7 +1,8 @@
-"""Values of a column that orders rows: numbers, dates in one format, or names."""
+"""Rows divided or sorted by a column: names of splits; numbers, dates in one format, or names."""
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -9,6 +10,11 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+
+from .arguments import SPLITS
+from .caching import select_rows
+from .rows import ORDER, SplitRows, distinct_words
 
 SLASHED = ("%m/%d/%Y", "%d/%m/%Y", "%Y/%m/%d", "%m/%d/%y", "%d/%m/%y", "%y/%m/%d", "%m/%Y")
 WORDS = ("%b %d %Y", "%B %d %Y", "%d %b %Y", "%d %B %Y", "%b %Y", "%B %Y", "%Y %b %d", "%d-%b-%Y", "%d-%b-%y")
@@ -96,3 +102,60 @@ def _date(cell: Any, form: str, zone: bool) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return day + time
+
+
+def by_column(split: SplitRows, column: str) -> dict[str, SplitRows]:
+    """Return the splits of rows whose column says which split they belong to.
+
+    Raises:
+        ValueError: Naming the row and its cell, if that is not a split; or if no row is for training.
+    """
+    cells, number_of = distinct_words(split.rows, column)
+    number_of_word = {word: number for number, words in enumerate(SPLITS.values()) for word in words}
+    found = [number_of_word.get(cell.strip().lower(), -1) if isinstance(cell, str) else -1 for cell in cells]
+    known, numbers = ", ".join(number_of_word), np.array(found, dtype=np.int64)[number_of]
+    split = split.without(
+        numbers < 0,
+        lambda index: f"{cells[number_of[index]]!r} in --split_column {column!r} names no split (known are {known})",
+    )
+    numbers = numbers[numbers >= 0]
+    chosen = {name: np.flatnonzero(numbers == number) for number, name in enumerate(SPLITS)}
+    if not len(chosen["train"]):
+        raise ValueError(f"{split.name}: no row has 'train' in --split_column {column!r}")
+    parts = {}
+    for name, rows in ((name, rows) for name, rows in chosen.items() if len(rows)):
+        stats = split.stats if name == "train" else {}
+        parts[name] = replace(split, split=name, rows=select_rows(split.rows, rows), stats=stats)
+    return parts
+
+
+def in_order(split: SplitRows, column: str) -> SplitRows:
+    """Return rows sorted by a column, with its values as `ORDER`; rows with equal ones stay in their order.
+
+    Raises:
+        ValueError: Naming a row whose cell is empty or not of the kind of the others, or cells that are ambiguous.
+    """
+    name = f"--order_column {column!r}"
+    cells, number_of = distinct_words(split.rows, column)
+    try:
+        keys, kind = order_keys(cells, np.bincount(number_of, minlength=len(cells)))
+    except ValueError as error:
+        raise ValueError(f"{split.name}: {name} {error}") from error
+    if kind == "text":
+        split.report("order", f"{name} holds neither numbers nor dates: it is ordered as text.")
+
+    def problem(index: int) -> str:
+        cell = cells[number_of[index]]
+        return f"{name} is empty" if cell in (None, "") else f"{name} holds {cell!r}, which is not {kind}"
+
+    split = split.without(np.array([key is None for key in keys], dtype=bool)[number_of], problem)
+    words = {  # dates in one form, other values as they stand in the data
+        key: key.isoformat(" ").removesuffix(" 00:00:00") if isinstance(key, datetime) else str(cell)
+        for cell, key in zip(reversed(cells), reversed(keys))
+        if key is not None
+    }
+    rank = {key: number for number, key in enumerate(sorted(words))}
+    ranks = np.array([rank.get(key, -1) for key in keys], dtype=np.int64)[number_of]
+    ranks = ranks[ranks >= 0]
+    values = pa.array([words[key] for key in rank], pa.string()).take(pa.array(ranks))
+    return split.with_rows(select_rows(split.rows.add_column(ORDER, values), np.argsort(ranks, kind="stable")))

@@ -1,18 +1,22 @@
-"""Training, validation and test splits: held out, capped, without leaks."""
+"""Training, validation and test splits: by a column, held out, capped, and without texts that are also in another."""
 
-from collections.abc import Mapping
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
 from random import Random
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 from datasets import Dataset, DatasetDict
 
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments
-from .arrow_files import arrow_column, distinct_cells, select_rows
-from .duplicates import text_numbers, without_leaks
+from .caching import arrow_column, distinct_cells, select_rows
 from .rows import ORDER, DataStats
 from .tasks import TASKS, TaskName
 
@@ -47,7 +51,7 @@ def divide(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> tu
 def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> DatasetDict:
     """Take validation data, where there is none, and `test_fraction` out of the training split.
 
-    `hold_out="random"` draws distinct texts, so that rows with the same text (`duplicates.alike`) stay together; what
+    `hold_out="random"` draws distinct texts, so that rows with the same text (`alike`) stay together; what
     the test holds depends on its own fraction only. Of labeled rows it draws the same share of every class, and leaves
     every class a text in the training split. `hold_out="end"` takes the last rows (of the order that `in_order`
     has put them in, where those with equal values stay together), the test's last of all.
@@ -77,8 +81,8 @@ def hold_out(dataset: DatasetDict, task: TaskName, data_args: DataArguments) -> 
         if running:
             parts = _by_characters(rows, parts, fractions, cut=cut, at_end=at_end)
         dataset = DatasetDict({**dataset, **parts})
-    kept = {split: [name for name in part.column_names if name != ORDER] for split, part in dataset.items()}
-    return DatasetDict({split: part.select_columns(kept[split]) for split, part in dataset.items()})
+    ordered = {split: [name for name in part.column_names if name == ORDER] for split, part in dataset.items()}
+    return DatasetDict({split: part.remove_columns(ordered[split]) for split, part in dataset.items()})
 
 
 def _distinct(count: int, column: str) -> str:
@@ -143,9 +147,7 @@ def _drawn_by_class(
     ends = np.append(starts[1:], len(pairs))
     random = np.random.default_rng(rng.getrandbits(64))
     turns = np.empty(len(left))
-    for label in np.unique(
-        pairs[starts, 1]
-    ):  # the n-th text of a class is drawn when that share of each class has been drawn
+    for label in np.unique(pairs[starts, 1]):  # its n-th text is drawn when that share of each class has been drawn
         members = random.permutation(np.flatnonzero(pairs[starts, 1] == label))
         turns[members] = (random.random() + np.arange(len(members))) / len(members)
     remaining, drawn = np.bincount(pairs[:, 1]), []
@@ -246,3 +248,126 @@ def cap(rows: Dataset, count: int | None, seed: int) -> Dataset:
     if count is None or count >= len(rows):
         return rows
     return select_rows(rows, np.array(sorted(Random(seed).sample(range(len(rows)), count))))
+
+
+PAIRS = (("validation", "train"), ("test", "train"), ("test", "validation"))
+"""Splits that are compared; of the second, rows can be left out."""
+SIGNS = "*/\\&%#@"
+"""Punctuation that stands for a word or an operation."""
+OF_NUMBERS = re.compile("[.,:](?=[0-9])|[-\u2010-\u2015](?= *[0-9])")
+"""Punctuation that a number has: 3 - 5 is not 3 5."""
+PRIVATE = 0xE000
+"""The first of the characters for private use, which stand for such punctuation."""
+WORD = re.compile(r"[^\W_]")
+
+
+def without_leaks(
+    dataset: DatasetDict, column: str, *, exact: bool, drop: bool
+) -> tuple[DatasetDict, dict[str, dict[str, int]]]:
+    """Report which rows occur, by source or text, in two splits: those of one are compared with those before it.
+
+    Returns the splits, and for each how many such rows it has, or has lost; raises ValueError where nothing is left.
+    """
+    keys = {split: text_keys(rows, column, exact=exact) for split, rows in dataset.items()}
+    leaked = {split: np.zeros(len(found), dtype=bool) for split, found in keys.items()}
+    stats: DataStats = {split: {} for split in keys}
+    for split, other in PAIRS:
+        if split in keys and other in keys:
+            found = np.asarray(pc.is_in(pa.array(keys[other]), value_set=pa.array(keys[split])))
+            shared = int(np.isin(keys[split], keys[other][found]).sum())
+            report_leaks(split, other, column, shared, len(keys[split]), drop=drop)
+            stats[split] |= {} if drop else {f"also in {other}": shared}
+            leaked[other] |= found
+    for split in ("train", "validation") if drop else ():
+        if split in keys and leaked[split].any():
+            count, total = int(leaked[split].sum()), len(leaked[split])
+            if count == total:
+                raise ValueError(
+                    f"--drop_leaked_rows: every {column} of the {_data(split)} also occurs in the other splits"
+                )
+            stats[split]["leaked rows left out"] = count
+            report(f"{split} data: {count:,} of {total:,} rows occur in the other splits: left out.")
+            dataset = DatasetDict({**dataset, split: select_rows(dataset[split], np.flatnonzero(~leaked[split]))})
+    return dataset, stats
+
+
+def report_leaks(split: str, other: str, column: str, shared: int, total: int, *, drop: bool) -> None:
+    """Print how many rows of a split occur in another one, if any."""
+    if shared:
+        hint = "" if drop else " (--drop_leaked_rows leaves them out of it)"
+        report(f"{split} data: the {column} of {shared:,} of {total:,} rows also occurs in the {_data(other)}{hint}.")
+
+
+def _data(split: str) -> str:
+    return f"{'training' if split == 'train' else split} data"
+
+
+class LeakCounter:
+    """Finds held-out rows among training rows that pass by; a worker that reads a stream shares what it finds."""
+
+    def __init__(self, keys: Mapping[str, np.ndarray], column: str, *, drop: bool = False):
+        self.keys, self.column, self.drop = dict(keys), column, drop
+        self.known = np.unique(np.concatenate([np.zeros(0, np.uint64), *keys.values()]))
+        self.seen = torch.zeros(len(self.known), dtype=torch.bool).share_memory_()
+        self.reported: dict[str, int] = {}
+
+    def update(self, keys: np.ndarray) -> None:
+        """Take note of training rows."""
+        self.seen.numpy()[np.isin(self.known, keys)] = True
+
+    def stats(self) -> DataStats:
+        """Return how many rows of each held-out split are among those that passed by, and report new ones."""
+        found = self.known[self.seen.numpy()]
+        counts = {split: int(np.isin(keys, found).sum()) for split, keys in self.keys.items()}
+        for split, count in counts.items():
+            if count != self.reported.get(split):
+                report_leaks(split, "train", self.column, count, len(self.keys[split]), drop=self.drop)
+        self.reported = counts
+        return {split: {} if self.drop else {"also in train": count} for split, count in counts.items()}
+
+
+def text_numbers(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
+    """Return the number of each row's text among the distinct ones, in the order of their first rows."""
+    return pa.array(text_keys(rows, column, exact=exact)).dictionary_encode().indices.to_numpy()
+
+
+def text_keys(rows: Dataset, column: str, *, exact: bool) -> np.ndarray:
+    """Return a hash of 64 bits of each row's text: two of a million texts have the same with a chance of 3e-8."""
+    keys = [np.zeros(0, np.uint64)]
+    for cells in arrow_column(rows, column).chunks:
+        if exact or pa.types.is_large_binary(cells.type):
+            texts = cells.cast(pa.large_binary()).to_pylist()
+        else:
+            texts = [alike(text).encode() for text in cells.to_pylist()]
+        keys.append(hashes(texts))
+    return np.concatenate(keys)
+
+
+def hashes(values: Iterable[bytes]) -> np.ndarray:
+    """Return hashes of 64 bits."""
+    return np.frombuffer(b"".join(hashlib.blake2b(value, digest_size=8).digest() for value in values), np.uint64)
+
+
+def alike(text: str) -> str:
+    """Return what a text has in common with those that differ in letter case, punctuation, space or Unicode form.
+
+    Brackets, signs such as % and #, and the punctuation of numbers stay: they can be all that tells texts apart. So
+    does a text without letters and digits, such as one of emojis.
+    """
+    common = text.lower() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    common = OF_NUMBERS.sub(lambda sign: chr(PRIVATE + ord(sign[0])), common)
+    common = " ".join(unicodedata.normalize("NFKC", common.translate(_spaces)).split())
+    return common if WORD.search(common) else text
+
+
+class _Spaces(dict[int, int | str | None]):
+    """A table for `str.translate` that grows: punctuation becomes space, and what is not seen is left out."""
+
+    def __missing__(self, code: int) -> int | str | None:
+        kind = unicodedata.category(chr(code))
+        punctuation = kind in ("Pd", "Po", "Pi", "Pf") and chr(code) not in SIGNS
+        self[code] = None if kind == "Cf" else " " if punctuation else code
+        return self[code]
+
+
+_spaces = _Spaces()

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
-from datasets import IterableDataset as Stream
 from datasets.fingerprint import generate_random_fingerprint
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -22,25 +21,21 @@ from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
 
 from .arguments import COLUMNS, DataArguments, LongTexts
-from .arrow_files import select_rows
-from .duplicates import LeakCounter, text_keys, without_leaks
+from .caching import select_rows
 from .files import batched
 from .formats import (
     FILE,
     LINES,
     PROBLEM,
     ROW,
-    Columns,
-    ImageOptions,
     check_columns,
     column_names,
     image_cell,
     needed_cells,
 )
-from .labels import with_labels
-from .preprocessing.blocks import Blocks
-from .rows import BAD, READ, SplitRows, readable_rows, usable_rows
-from .sources import Source
+from .preprocessing.tokenizing import Blocks
+from .rows import BAD, READ, SplitRows, readable_rows, usable_rows, with_labels
+from .splits import LeakCounter, text_keys, without_leaks
 from .tasks import TASKS, TaskName
 
 HELD_OUT = 1_000
@@ -83,41 +78,29 @@ class TextStream:
     """The rows of a split in the task's columns, in order, for any number of epochs.
 
     Attributes:
-        split: The split.
-        name: Name of their source in messages.
-        source: The rows before any check.
-        columns: Their columns, by the option that names each.
+        source: The split, whose rows are a stream before any check.
         task: The task.
-        skip_bad: Leave out rows that cannot be used; otherwise the first is an error.
-        images: How images are read.
         buffer: Size of the shuffle buffer; 0 keeps the order.
         seed: Seed of the order.
         names: Names of the classes, once known.
         left_out: Keys of texts whose rows are left out, sorted.
         leaks: Finds those of the held-out rows among the rows that are read.
-        reported: Kinds of messages printed already.
     """
 
-    split: str
-    name: str
-    source: Stream
-    columns: Columns
+    source: SplitRows
     task: TaskName
-    skip_bad: bool = False
-    images: ImageOptions = field(default_factory=ImageOptions)
     buffer: int = 0
     seed: int = 0
     names: list[str] | None = None
     left_out: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
     leaks: LeakCounter = field(default_factory=lambda: LeakCounter({}, ""))
-    reported: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         """Look at the first row; raise ValueError if there is none, or if it lacks a column."""
-        first = next(iter(self.source), None)
+        first = next(iter(self.source.rows), None)
         if first is None:
-            raise ValueError(f"{self.name} has no rows")
-        check_columns(self.name, list(dict.fromkeys(column_names(first))), self.columns)
+            raise ValueError(f"{self.source.name} has no rows")
+        check_columns(self.source.name, list(dict.fromkeys(column_names(first))), self.source.columns)
 
     def batches(self, epoch: int = 0, size: float = inf) -> Iterator[SplitRows]:
         """Yield the usable rows of an epoch in batches of at most `size`, which are read and tokenized together.
@@ -125,11 +108,11 @@ class TextStream:
         Raises:
             ValueError: Naming the first row that cannot be used.
         """
-        source, bad, number = self.source, 0, 0
+        rows, bad, number = self.source.rows, 0, 0
         if self.buffer:
-            source = source.shuffle(seed=self.seed, buffer_size=self.buffer)
-            source.set_epoch(epoch)
-        for chunk in batched(enumerate(source, start=1), _size, size):
+            rows = rows.shuffle(seed=self.seed, buffer_size=self.buffer)
+            rows.set_epoch(epoch)
+        for chunk in batched(enumerate(rows, start=1), _size, size):
             batch = usable_rows(readable_rows(self._table(chunk)), self.task)
             if "label" in COLUMNS[self.task]:
                 batch = with_labels(batch, self.names)
@@ -141,9 +124,8 @@ class TextStream:
                     batch = batch.with_rows(select_rows(batch.rows, np.flatnonzero(~left_out)))
             if len(batch.rows):
                 yield batch
-        if bad and "count" not in self.reported:
-            self.reported.add("count")
-            report(f"{self.name}: {bad:,} of {number:,} rows are bad and left out.")
+        if bad:
+            self.source.report("count", f"{bad:,} of {number:,} rows are bad and left out.")
 
     def first_rows(self, size: int | None, hint: str = "") -> SplitRows:
         """Return as many usable rows, or all of them; raise ValueError if no row can be used."""
@@ -155,9 +137,8 @@ class TextStream:
             if not missing:
                 break
         if not parts:
-            raise ValueError(f"{self.name}: --streaming finds no rows for {self.split}{hint}")
-        rows = concatenate_datasets(parts)
-        return SplitRows(self.split, self.name, rows, self.skip_bad, reported=self.reported)
+            raise ValueError(f"{self.source.name}: --streaming finds no rows for {self.source.split}{hint}")
+        return replace(self.source, rows=concatenate_datasets(parts), stats={})
 
     def keys(self, rows: Dataset) -> np.ndarray:
         """Return the keys by which rows are compared."""
@@ -167,14 +148,14 @@ class TextStream:
         """Return the side of the images by the first of them."""
         from .image_rows import LOOKED_AT, usual_size  # which only tasks of images need
 
-        first = self._table(list(enumerate(self.source.take(LOOKED_AT), start=1)))
-        return usual_size(first.rows, "image", self.images)
+        first = self._table(list(enumerate(self.source.rows.take(LOOKED_AT), start=1)))
+        return usual_size(first.rows, "image", self.source.images)
 
     def _table(self, chunk: list[tuple[int, dict[str, Any]]]) -> SplitRows:
         """Return numbered rows of the source as a table of the task's columns."""
-        names = dict(zip(COLUMNS[self.task], self.columns.values()))
+        names = dict(zip(COLUMNS[self.task], self.source.columns.values()))
         image = names.pop("image", None)
-        columns = {option: name for option, name in self.columns.items() if option != "image_column"}
+        columns = {option: name for option, name in self.source.columns.items() if option != "image_column"}
         found = [needed_cells(row, columns) for _, row in chunk]
         table: dict[str, list[Any]] = {column: [cells[name] for cells, _ in found] for column, name in names.items()}
         features: dict[str, Any] = dict.fromkeys([*table, PROBLEM, FILE], Value("string"))
@@ -182,7 +163,7 @@ class TextStream:
         if image is not None:
             features["image"] = {"bytes": Value("large_binary"), "path": Value("string")}
             table["image"] = [image_cell(row.get(image)) for _, row in chunk]
-        feature = (self.source.features or {}).get(names.get("label", ""))
+        feature = (self.source.rows.features or {}).get(names.get("label", ""))
         if isinstance(feature, ClassLabel):
             features["label"] = feature
             table["label"] = [None if label is None else int(label) for label in table["label"]]
@@ -191,7 +172,7 @@ class TextStream:
         table[PROBLEM] = [row.get(PROBLEM) or problem for (_, row), (_, problem) in zip(chunk, found)]
         schema = Features({name: features[name] for name in table}).arrow_schema
         rows = Dataset(pa.table(table, schema=schema), fingerprint=generate_random_fingerprint())
-        return SplitRows(self.split, self.name, rows, self.skip_bad, self.images, reported=self.reported)
+        return replace(self.source, rows=rows, stats={})
 
 
 def _size(cell: Any) -> int:
@@ -203,7 +184,7 @@ def _size(cell: Any) -> int:
 
 
 def open_streams(
-    sources: dict[str, Source], data_args: DataArguments, task: TaskName
+    sources: dict[str, SplitRows], data_args: DataArguments, task: TaskName
 ) -> tuple[dict[str, SplitRows], TextStream]:
     """Return rows of validation and test data, the first rows for training, and the stream of all of these.
 
@@ -212,19 +193,15 @@ def open_streams(
     Raises:
         ValueError: Naming the source, the row or the column at fault.
     """
-    skip_bad = data_args.bad_rows == "skip"
-    streams = {
-        split: TextStream(
-            *(split, source.name, source.rows, source.columns, task, skip_bad),
-            images=replace(source.images, kept=False, workers=data_args.preprocessing_num_workers or 1),
-        )
-        for split, source in sources.items()
-    }
+    streams = {}
+    for split, source in sources.items():
+        images = replace(source.images, kept=False, workers=data_args.preprocessing_num_workers or 1)
+        streams[split] = TextStream(replace(source, images=images, reported=set()), task)
     if TASKS[task].reads_images:
         if data_args.image_size is None:
             data_args.image_size = streams["train"].usual_image_size()
         for stream in streams.values():
-            stream.images = replace(stream.images, size=data_args.image_size)
+            stream.source.images = replace(stream.source.images, size=data_args.image_size)
     caps = {"validation": data_args.max_validation_samples, "test": data_args.max_test_samples}
     parts = {split: streams[split].first_rows(count) for split, count in caps.items() if split in streams}
     train, hint, column, drop = streams["train"], "", COLUMNS[task][0], data_args.drop_leaked_rows
@@ -233,9 +210,9 @@ def open_streams(
         size = caps["validation"] or (HELD_OUT // 10 if data_args.sample_by == "passage" else HELD_OUT)
         parts["validation"] = replace(train.first_rows(size), split="validation")
         held_out = parts["validation"].rows
-        train.source = train.source.skip(held_out[-1][READ])
+        train.source.rows = train.source.rows.skip(held_out[-1][READ])
         train.left_out = np.unique(train.keys(held_out))
-        report(f"{train.name}: the first {len(held_out):,} rows are held out for validation.")
+        report(f"{train.source.name}: the first {len(held_out):,} rows are held out for validation.")
         hint = f" in addition to the {len(held_out):,} held out: give a smaller --max_validation_samples"
     held = DatasetDict({split: part.rows for split, part in parts.items()})
     held, stats = without_leaks(held, column, exact=not TASKS[task].whole_texts, drop=drop)
@@ -245,7 +222,7 @@ def open_streams(
     if drop:
         train.left_out = np.unique(np.concatenate([train.left_out, *keys.values()]))
     if data_args.max_train_samples is not None:
-        train.source = train.source.take(data_args.max_train_samples)
+        train.source.rows = train.source.rows.take(data_args.max_train_samples)
     parts["train"] = train.first_rows(data_args.tokenizer_samples, hint)
     for split, found in train.leaks.stats().items():
         parts[split].stats |= found
@@ -282,7 +259,7 @@ class StreamedRows(IterableDataset):
                 empty = False
                 yield row
             if empty:
-                raise ValueError(f"{self.texts.name}: --streaming finds no rows to train on")
+                raise ValueError(f"{self.texts.source.name}: --streaming finds no rows to train on")
 
     def epoch_rows(self, epoch: int) -> Iterator[dict[str, Any]]:
         """Yield the rows of one epoch."""

@@ -14,8 +14,7 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_held_out
-from vanillaformer.data.preprocessing.batching import evaluation_order
-from vanillaformer.data.preprocessing.collators import EpochCollator
+from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
 from vanillaformer.data.preprocessing.images import ImageCollator
 from vanillaformer.data.preprocessing.language_model import language_model_collator, language_model_rows
 from vanillaformer.data.preprocessing.tokenizing import (

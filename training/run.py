@@ -22,10 +22,10 @@ from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOIC
 from vanillaformer.console.parsing import parse
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import COLUMNS
-from vanillaformer.data.fingerprints import fingerprints
-from vanillaformer.data.labels import label_names
+from vanillaformer.data.caching import fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
+from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length

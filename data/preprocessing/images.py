@@ -18,11 +18,10 @@ from transformers import ViTImageProcessorPil
 from vanillaformer.console.limits import NOT_NEGATIVE, Limit, check_limits, option
 from vanillaformer.console.reporting import report
 
-from ..arrow_files import batch_size
+from ..caching import batch_size
 from ..images import CHANNELS
 from ..rows import DataStats
-from .batching import epoch_seed
-from .collators import EVALUATION, EpochCollator
+from .batching import EVALUATION, EpochCollator, epoch_seed
 from .statistics import describe_classes, shortfalls
 
 SAMPLE = 20_000

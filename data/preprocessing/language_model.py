@@ -1,17 +1,193 @@
-"""Rows and collators of language models, by objective and by the form of the texts."""
+"""Rows and collators of language models: blocks cut from the stream of all texts, or rows packed with whole texts."""
 
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
-from datasets import DatasetDict
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from datasets import Dataset, DatasetDict, Features, Value
 from transformers import PreTrainedTokenizerBase
 
-from ..arguments import LanguageModelDataArguments
-from .blocks import block_rows
-from .collators import BlockCollator, PackedCollator, PackedMasking, RowMasking
-from .packing import packed_rows
+from vanillaformer.console.reporting import report
+from vanillaformer.tokenization.control_tokens import text_tokenizer
+
+from ..arguments import LanguageModelDataArguments, LongTexts
+from ..caching import IDS, arrow_file, flat_values, value_chunks
+from .batching import BlockCollator, PackedCollator, PackedMasking, RowMasking
 from .sentence_pairs import sentence_pairs
+from .tokenizing import Batch, Blocks, TokenizedSplits, frame, handle_long_texts, map_splits, token_ids
+
+
+def block_rows(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    block_stride: int | None = None,
+    masked: bool = False,
+    num_proc: int | None = None,
+) -> TokenizedSplits:
+    """Join the texts to one stream, `<s> text </s>` each, and cut it to `input_ids` of `block_size` tokens.
+
+    For a masked language model each text is ended by [SEP], and a block is `[CLS] ... [SEP]`. No token is lost: the
+    end of the stream is a shorter block, which the collators pad.
+    """
+    join, blocks = block_cutter(tokenizer, block_size, block_stride, masked=masked)
+    tokenized = map_splits(dataset, join, num_proc, features={"input_ids": IDS})
+    apart = replace(blocks, stride=blocks.size)  # a score is on every token once: only training blocks overlap
+    return TokenizedSplits(
+        {split: cut_blocks(rows, blocks if split == "train" else apart) for split, rows in tokenized.items()}
+    )
+
+
+def block_cutter(
+    tokenizer: PreTrainedTokenizerBase, block_size: int, block_stride: int | None = None, *, masked: bool
+) -> tuple[Callable[[Batch], Batch], Blocks]:
+    """Return the function from batches of texts to pieces of the stream of tokens, and what cuts blocks from these.
+
+    The arguments are those of `block_rows`.
+    """
+    if block_size < 2 + masked:
+        needed = "a token between [CLS] and [SEP]" if masked else "two tokens, one to see and one to predict"
+        raise ValueError(f"block_size={block_size}: a block needs {needed}")
+    start, end = frame(tokenizer, masked=masked)
+    join = partial(_joined_batch, tokenizer=text_tokenizer(tokenizer), start=[] if masked else start, end=end)
+    if not masked:
+        return join, Blocks(block_size, check_stride(block_stride, block_size))
+    size = block_size - 2
+    return join, Blocks(size, check_stride(block_stride, size), smallest=1, start=(*start,), end=(*end,))
+
+
+def check_stride(stride: int | None, size: int) -> int:
+    """Return how far the starts of two blocks of `size` tokens are apart.
+
+    Raises:
+        ValueError: Tokens would be left out, or no block would follow.
+    """
+    if stride is not None and not 1 <= stride <= size:
+        raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
+    return size if stride is None else stride
+
+
+def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: list[int], end: list[int]) -> Batch:
+    return {"input_ids": [[*start, *ids, *end] for ids in token_ids(tokenizer, batch["text"])]}
+
+
+def cut_blocks(rows: Dataset, blocks: Blocks) -> Dataset:
+    """Return the blocks of the concatenation of all `input_ids`, in a file that is mapped into memory."""
+    schema = Features({"input_ids": IDS}).arrow_schema
+    key = hashlib.blake2b(f"{rows._fingerprint} {blocks}".encode(), digest_size=16).hexdigest()
+    return arrow_file(f"blocks-{key}", schema, lambda: _batches(rows, blocks, schema))
+
+
+def _batches(rows: Dataset, blocks: Blocks, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for found in blocks.cut(chunk.to_numpy() for chunk in value_chunks(rows, "input_ids")):
+        bounds = np.arange(len(found) + 1, dtype=np.int32) * found.shape[1]
+        yield pa.record_batch([pa.ListArray.from_arrays(bounds, found.ravel())], schema=schema)
+
+
+def packed_rows(
+    dataset: DatasetDict,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    block_size: int,
+    masked: bool = False,
+    num_proc: int | None = None,
+    long_texts: LongTexts = "cut",
+) -> TokenizedSplits:
+    """Put whole texts, `<s> text </s>` (masked: `[CLS] text [SEP]`), into rows {input_ids, position_ids}.
+
+    Raises:
+        ValueError: A row has no room for a text, or the tokenizer has no tokens to separate texts.
+    """
+    start, end = frame(tokenizer, masked=masked)
+    room = block_size - len(start) - len(end) if masked else block_size
+    if block_size < 2 or room < 1:
+        raise ValueError(f"block_size={block_size}: a row needs room for a token and what frames a text")
+    text = text_tokenizer(tokenizer)
+    batch = partial(_text_batch, tokenizer=text, start=start, end=end, longest=room, reframe=masked)
+    columns = {"input_ids": IDS, "lengths": IDS, "text_cut": Value("bool")}
+    tokenized = map_splits(dataset, batch, num_proc, features=columns)
+    how = "cut into pieces of"
+    tokenized = handle_long_texts(dataset, tokenized, {"text": block_size}, long_texts, how)
+    packed = {}
+    for split, rows in tokenized.items():
+        packed[split] = _rows(rows, block_size)
+        count, total = len(packed[split]), len(flat_values(rows, "input_ids"))
+        report(
+            f"{split} data: {len(rows):,} texts packed into {count:,} rows, {1 - total / count / block_size:.1%} free."
+        )
+    return TokenizedSplits(packed, tokenized.stats)
+
+
+def pack(lengths: np.ndarray, size: int) -> list[list[int]]:
+    """Return which items share a bin of `size`, by best-fit decreasing (Johnson 1973).
+
+    The longest go first, each where the least room is left. Items of a bin, and bins by their first item, are in the
+    order of the items.
+    """
+    bins: list[list[int]] = []
+    open_bins: list[list[int]] = [[] for _ in range(size + 1)]  # by the room that is left
+    rooms = 0  # the bit `room` is set where there is such a bin
+    for item in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[item])
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            number = open_bins[room].pop()
+            rooms &= ~(0 if open_bins[room] else 1 << room)
+        else:
+            room, number = size, len(bins)
+            bins.append([])
+        bins[number].append(item)
+        if left := room - length:
+            open_bins[left].append(number)
+            rooms |= 1 << left
+    return sorted(map(sorted, bins))
+
+
+def _text_batch(
+    batch: Batch,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    start: list[int],
+    end: list[int],
+    longest: int,
+    reframe: bool,
+) -> Batch:
+    """Return the pieces of each text, in one list with their lengths; `reframe` frames each piece, else the text."""
+    rows: Batch = {"input_ids": [], "lengths": [], "text_cut": []}
+    for ids in token_ids(tokenizer, batch["text"]):
+        framed = ids if reframe else [*start, *ids, *end]
+        pieces = [framed[first : first + longest] for first in range(0, len(framed), longest)]
+        if reframe:
+            pieces = [[*start, *piece, *end] for piece in pieces]
+        rows["input_ids"].append(list(chain.from_iterable(pieces)))
+        rows["lengths"].append(list(map(len, pieces)))
+        rows["text_cut"].append(len(pieces) > 1)
+    return rows
+
+
+def _rows(texts: Dataset, size: int) -> Dataset:
+    """Pack the pieces of texts into rows."""
+    tokens, lengths = flat_values(texts, "input_ids"), flat_values(texts, "lengths").to_numpy()
+    starts = np.cumsum(lengths) - lengths
+    bins = pack(lengths, size)
+    order = np.fromiter(chain.from_iterable(bins), dtype=np.int64)
+    counts = lengths[order]
+    ends = np.cumsum(counts)
+    within = np.arange(ends[-1]) - np.repeat(ends - counts, counts)  # each token's position in its piece
+    positions = np.repeat(starts[order], counts) + within
+    offsets = np.concatenate([[0], ends[np.cumsum([len(items) for items in bins]) - 1]])
+    columns = {"input_ids": pc.take(tokens, pa.array(positions)), "position_ids": pa.array(within.astype(np.int32))}
+    bounds = pa.array(offsets, pa.int64())
+    return Dataset(pa.table({name: pa.LargeListArray.from_arrays(bounds, values) for name, values in columns.items()}))
+
 
 FRAME = 2
 """[CLS] and [SEP] of a masked row."""

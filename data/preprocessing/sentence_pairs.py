@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 
-from .blocks import IDS, flat_values
+from ..caching import IDS, flat_values
 from .tokenizing import Batch, TokenizedSplits, frame, map_splits, token_ids
 
 # After a line's end, and after the full stop, exclamation or question mark of a sentence within a line; Chinese and

@@ -11,12 +11,10 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.console.reporting import report
 
-from ..arrow_files import arrow_column
-from ..duplicates import hashes
-from ..labels import LISTED, classes_in_words, short_name
-from ..rows import DataStats
+from ..caching import arrow_column, value_chunks
+from ..rows import LISTED, DataStats, classes_in_words, short_name
+from ..splits import hashes
 from .batching import row_lengths, row_order, token_batches
-from .blocks import value_chunks
 from .tokenizing import TokenizedSplits
 
 BATCHES = 200

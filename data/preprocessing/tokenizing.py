@@ -1,13 +1,15 @@
 """From splits of texts to splits of token ids: the rows that the data collators and the Trainer take."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Dataset, DatasetDict, Features, concatenate_datasets
+from numpy.lib.stride_tricks import sliding_window_view
 from tokenizers import Tokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -17,7 +19,7 @@ from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import PASSAGE, passages
 
 from ..arguments import LongTexts
-from ..fingerprints import cached_map
+from ..caching import cached_map
 from ..rows import DataStats
 
 Batch = dict[str, list[Any]]
@@ -279,3 +281,40 @@ def _check_length(option: str, length: int, tokenizer: PreTrainedTokenizerBase) 
     special = tokenizer.num_special_tokens_to_add(pair=False)
     if length <= special:
         raise ValueError(f"{option}={length}: it must be more than the {special} special tokens of a text")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Cuts the stream of all tokens to blocks.
+
+    Attributes:
+        size: Tokens of the stream in a block.
+        stride: Tokens from the start of one block to that of the next.
+        smallest: Tokens that the last of several blocks needs.
+        start: Tokens before each block.
+        end: Tokens after each block.
+    """
+
+    size: int
+    stride: int
+    smallest: int = 2
+    start: tuple[int, ...] = ()
+    end: tuple[int, ...] = ()
+
+    def cut(self, pieces: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield the blocks (number, length) of a stream that comes in pieces; only the last may be shorter."""
+        held, covered, count = np.zeros(0, np.int32), 0, 0  # tokens held, and how many of them were in a block
+        for piece in pieces:
+            held = np.concatenate([held, piece])
+            if len(held) >= self.size:
+                blocks = sliding_window_view(held, self.size)[:: self.stride]
+                yield self._framed(blocks)
+                count += len(blocks)
+                held, covered = held[len(blocks) * self.stride :], self.size - self.stride
+        if len(held) > covered and (len(held) >= self.smallest or not count):
+            yield self._framed(held[None])
+
+    def _framed(self, blocks: np.ndarray) -> np.ndarray:
+        frame = (np.tile(np.array(ids, blocks.dtype), (len(blocks), 1)) for ids in (self.start, self.end))
+        start, end = frame
+        return np.concatenate([start, blocks, end], axis=1)

@@ -10,8 +10,7 @@ from datasets import Dataset
 
 from vanillaformer.console import progress
 from vanillaformer.console.progress import stage
-from vanillaformer.data.arrow_files import TextColumn
-from vanillaformer.data.fingerprints import cached_map
+from vanillaformer.data.caching import TextColumn, cached_map
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
-from vanillaformer.data.arrow_files import arrow_file, select_rows
+from vanillaformer.data.caching import arrow_file, select_rows
 from vanillaformer.data.splits import text_numbers
 
 FEATURES = Features({"text": Value("string"), "label": ClassLabel(names=["a", "b", "c"])})

@@ -7,9 +7,9 @@ import pytest
 from datasets import Dataset, concatenate_datasets
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS
-from vanillaformer.data.arrow_files import select_rows
-from vanillaformer.data.labels import label_names
+from vanillaformer.data.caching import select_rows
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import label_names
 
 from .test_loading import classes, hub, load, write
 

@@ -9,16 +9,9 @@ from pathlib import Path
 import pytest
 from babel import Locale
 
-from vanillaformer.data import embedded as corpora
-from vanillaformer.data.embedded import (
-    DEFAULT_KINDS,
-    KINDS,
-    LANGUAGES,
-    cldr_translation,
-    language_names,
-    standard_library,
-    unseen_examples,
-)
+from vanillaformer.data import cldr
+from vanillaformer.data.cldr import DEFAULT_KINDS, KINDS, cldr_translation, unseen_examples
+from vanillaformer.data.embedded import LANGUAGES, language_names, standard_library
 
 EN, DE = Locale.parse("en"), Locale.parse("de")
 
@@ -150,7 +143,7 @@ def test_a_source_met_with_two_translations_is_struck_out(monkeypatch):
         def write(value, locale):
             return f"{value // 2 if value < 20 else value}" if locale == source else f"{value}"
 
-        return corpora.kinds.Kind(lambda rng: rng.randrange(2, 20 if rng.random() < 0.5 else 400), [write])
+        return cldr.Kind(lambda rng: rng.randrange(2, 20 if rng.random() < 0.5 else 400), [write])
 
     monkeypatch.setitem(KINDS, "halves", numbers)
     found = cldr_translation(size=350, kinds=["halves"])
@@ -169,7 +162,7 @@ def test_compact_numbers_are_not_rounded():
 def test_units_written_alike_are_left_out():
     """Mexican Spanish shortens both metres and months to "25 m"."""
     mexico = Locale.parse("es_MX")
-    short = {unit: corpora.kinds._unit("short", (25, unit), mexico) for unit in ("length-meter", "duration-month")}
+    short = {unit: cldr._unit("short", (25, unit), mexico) for unit in ("length-meter", "duration-month")}
     assert set(short.values()) == {"25 m"}
     found = cldr_translation("es_MX", "de", size=1_000, kinds=["unit"])
     sources = [row["source"] for rows in found.values() for row in rows]

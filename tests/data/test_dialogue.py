@@ -15,7 +15,7 @@ from vanillaformer.data.dialogue import (
     set_chat_template,
 )
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.preprocessing.packing import packed_rows
+from vanillaformer.data.preprocessing.language_model import packed_rows
 from vanillaformer.inference.chat import Chat
 from vanillaformer.tokenization import train
 

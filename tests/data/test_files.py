@@ -11,8 +11,8 @@ from datasets import ClassLabel, Dataset, Features, Value
 from vanillaformer.console.parsing import parse
 from vanillaformer.data import files
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
-from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import label_names
 from vanillaformer.training.run import data_name
 from vanillaformer.training.run_folder.settings import changed_settings
 

@@ -3,7 +3,7 @@
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 
-from vanillaformer.data.fingerprints import changed_splits, fingerprints
+from vanillaformer.data.caching import changed_splits, fingerprints
 
 TEXTS = ["the old ship", "", "café \U0001f600", "ab", "c"]
 
@@ -46,5 +46,5 @@ def test_other_data(other: Dataset, difference: str) -> None:
 
 def test_rows_beyond_one_batch(monkeypatch) -> None:
     whole = of(labeled())
-    monkeypatch.setattr("vanillaformer.data.fingerprints.batch_size", lambda rows: 2)
+    monkeypatch.setattr("vanillaformer.data.caching.batch_size", lambda rows: 2)
     assert of(labeled()) == whole

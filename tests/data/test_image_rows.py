@@ -9,8 +9,8 @@ from PIL import Image as Pillow
 
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.image_rows import usual_patch
-from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import label_names
 
 SIZE = 8
 

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from vanillaformer.data.arguments import ClassifierDataArguments
-from vanillaformer.data.labels import classes_in_words, label_names
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import classes_in_words, label_names
 
 
 def names_of(tmp_path, frame: pd.DataFrame, extension: str = "csv") -> list[str]:

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from vanillaformer.data import sources
+from vanillaformer.data import loading
 from vanillaformer.data.arguments import DATA_ARGUMENTS, DataArguments
-from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import label_names
 
 PAIRS = [{"en": f"house {n}", "de": f"Haus {n}", "more": n} for n in range(20)]
 NAMED = {"source_column": "en", "target_column": "de"}
@@ -189,7 +189,7 @@ def hub(monkeypatch, splits):
             raise splits
         return DatasetDict(splits)
 
-    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    monkeypatch.setattr(loading, "load_dataset", load_dataset)
     return {"dataset": "some/data", "dataset_config": "plain"}
 
 

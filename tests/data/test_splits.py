@@ -6,8 +6,8 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
-from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
+from vanillaformer.data.rows import label_names
 
 from .test_loading import hub, load, write
 

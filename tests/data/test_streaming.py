@@ -8,7 +8,7 @@ from accelerate.data_loader import IterableDatasetShard
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from vanillaformer.console.limits import BUDGETS
-from vanillaformer.data import files, sources
+from vanillaformer.data import files, loading
 from vanillaformer.data.arguments import (
     COLUMNS,
     DATA_ARGUMENTS,
@@ -16,15 +16,15 @@ from vanillaformer.data.arguments import (
     LanguageModelDataArguments,
     TranslationDataArguments,
 )
-from vanillaformer.data.labels import label_names
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.preprocessing.blocks import block_cutter, block_rows
+from vanillaformer.data.preprocessing.language_model import block_cutter, block_rows
 from vanillaformer.data.preprocessing.tokenizing import (
     classification_rows,
     encode_pairs,
     encode_texts,
     translation_rows,
 )
+from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, check_streaming
 
 from .test_loading import write
@@ -131,7 +131,7 @@ def hub_streams(monkeypatch, splits):
         assert (name, config, streaming) == ("some/data", None, True)
         return {split: rows.to_iterable_dataset() for split, rows in splits.items()}
 
-    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    monkeypatch.setattr(loading, "load_dataset", load_dataset)
     return {"dataset": "some/data"}
 
 

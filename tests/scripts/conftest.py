@@ -24,7 +24,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 @pytest.fixture(scope="session", autouse=True)
 def _cheap_runs():
     """Runs without pictures, but for those of `trained`, which read the names that are to be classified once."""
-    names = import_module("vanillaformer.data.embedded.corpora")
+    names = import_module("vanillaformer.data.embedded")
     with pytest.MonkeyPatch.context() as patch, pictures(drawn=False):
         patch.setattr(names, "language_names", cache(names.language_names))
         yield

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from script_runs import SENTENCES, assert_equal_weights, stream_options, text_file, train
 
-from vanillaformer.data import fingerprints as caching
+from vanillaformer.data import caching
 
 PACKED = "--max_train_samples", "80", "--packing", "--block_size", "24"
 

@@ -10,8 +10,8 @@ from huggingface_hub.errors import StrictDataclassError
 from script_runs import train
 from transformers import AutoConfig, AutoTokenizer, pipeline
 
-from vanillaformer.data.preprocessing.blocks import block_rows
-from vanillaformer.data.preprocessing.collators import BlockCollator
+from vanillaformer.data.preprocessing.batching import BlockCollator
+from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.scripts import generate
 from vanillaformer.tokenization import load_pair
 from vanillaformer.tokenization import train as train_tokenizer

@@ -20,7 +20,7 @@ from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.statistics import describe_data
 from vanillaformer.data.preprocessing.blocks import block_rows
 from vanillaformer.data.preprocessing.tokenizing import classification_rows
-from vanillaformer.data.fingerprints import fingerprints
+from vanillaformer.data.caching import fingerprints
 
 def memory():
     return 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("RssAnon")).split()[1])

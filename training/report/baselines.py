@@ -15,7 +15,7 @@ from transformers import EvalPrediction
 
 from vanillaformer.console.progress import stage
 from vanillaformer.console.reporting import optional
-from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.data.preprocessing.statistics import token_counts
 from vanillaformer.data.tasks import TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX

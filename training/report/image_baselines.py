@@ -10,7 +10,7 @@ from sklearn.neighbors import NearestCentroid
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from vanillaformer.data.arrow_files import batch_size
+from vanillaformer.data.caching import batch_size
 from vanillaformer.data.images import CHANNELS
 
 from ..metrics.scores import compute_scores

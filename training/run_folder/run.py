@@ -13,7 +13,7 @@ from typing import Any
 
 from vanillaformer.console.limits import BUDGETS
 from vanillaformer.console.reporting import report
-from vanillaformer.data.fingerprints import Prints, changed_splits
+from vanillaformer.data.caching import Prints, changed_splits
 from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.card_merging import keep_edited_card
 

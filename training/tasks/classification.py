@@ -19,11 +19,11 @@ from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ClassifierDataArguments
-from vanillaformer.data.arrow_files import TextColumn
-from vanillaformer.data.labels import label_names
+from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
+from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, TextStream
 
 from ..arguments import ModelArguments, TokenizerArguments

@@ -20,11 +20,16 @@ from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.transformers_help import EVALUATION, TRAINING
 from vanillaformer.data.arguments import LanguageModelDataArguments
-from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
 from vanillaformer.data.loading import TaskData
-from vanillaformer.data.preprocessing.blocks import block_cutter, check_stride
-from vanillaformer.data.preprocessing.language_model import FRAME, language_model_collator, language_model_rows
+from vanillaformer.data.preprocessing.language_model import (
+    FRAME,
+    block_cutter,
+    check_stride,
+    language_model_collator,
+    language_model_rows,
+)
 from vanillaformer.data.preprocessing.packing import check_attention
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import Objective

@@ -20,7 +20,7 @@ from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits, opt
 from vanillaformer.console.reporting import report, warn
 from vanillaformer.console.transformers_help import BEAMS, EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import TranslationDataArguments
-from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows

@@ -11,8 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers.trainer_utils import PredictionOutput
 
-from vanillaformer.data.preprocessing.batching import evaluation_order
-from vanillaformer.data.preprocessing.collators import EpochCollator
+from vanillaformer.data.preprocessing.batching import EpochCollator, evaluation_order
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX

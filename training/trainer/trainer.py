@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import PreTrainedModel, Seq2SeqTrainer
 
 from vanillaformer.data.preprocessing.batching import (
+    EpochCollator,
     ProcessBatches,
     RandomEpochs,
     TokenBatches,
@@ -29,7 +30,6 @@ from vanillaformer.data.preprocessing.batching import (
     row_order,
     token_batches,
 )
-from vanillaformer.data.preprocessing.collators import EpochCollator
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, PATCHES, targets_name

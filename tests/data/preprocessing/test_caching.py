@@ -7,9 +7,9 @@ import datasets
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict
 
-from vanillaformer.data import fingerprints as caching
-from vanillaformer.data.fingerprints import cached_map, tokenizer_key
-from vanillaformer.data.preprocessing.blocks import _joined_batch, block_rows
+from vanillaformer.data import caching
+from vanillaformer.data.caching import cached_map, tokenizer_key
+from vanillaformer.data.preprocessing.language_model import _joined_batch, block_rows
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
 

@@ -9,8 +9,9 @@ from datasets import Dataset, DatasetDict
 from modeling.axes import FIRST_WORD
 from modeling.toys import plain_flex_attention, position_choices, relative_error, toy
 
-from vanillaformer.data.preprocessing.collators import PackedCollator, PackedMasking
-from vanillaformer.data.preprocessing.packing import check_attention, pack, packed_rows
+from vanillaformer.data.preprocessing.batching import PackedCollator, PackedMasking
+from vanillaformer.data.preprocessing.language_model import pack, packed_rows
+from vanillaformer.data.preprocessing.packing import check_attention
 from vanillaformer.training.trainer.losses import scheduled_sampling_inputs
 
 TEXTS = ["one", "x", "three and more", "", "five", "a text that is longer than a row"]

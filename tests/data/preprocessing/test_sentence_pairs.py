@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets import Dataset, DatasetDict
 
-from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.data.preprocessing.sentence_pairs import Documents, Pair, draw_pairs, sentence_pairs, sentences
 
 CLS, SEP = 2, 3

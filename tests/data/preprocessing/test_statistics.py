@@ -9,7 +9,7 @@ from modeling.toys import toy
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.data.preprocessing.batching import RandomEpochs
-from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.data.preprocessing.packing import PackedPairs, PackedTexts
 from vanillaformer.data.preprocessing.statistics import describe_data, padding_share
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows

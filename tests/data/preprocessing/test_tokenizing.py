@@ -3,9 +3,10 @@ import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features
 from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
 
+from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
-from vanillaformer.data.preprocessing.blocks import IDS, Blocks, block_rows, cut_blocks
-from vanillaformer.data.preprocessing.tokenizing import classification_rows, token_ids, translation_rows
+from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks
+from vanillaformer.data.preprocessing.tokenizing import Blocks, classification_rows, token_ids, translation_rows
 from vanillaformer.tokenization import passages, train
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 

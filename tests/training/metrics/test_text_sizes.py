@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 from transformers import DataCollatorForLanguageModeling, EvalPrediction
 
-from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.tokenization import train
 from vanillaformer.training.metrics import TextSizes, language_model_metrics
 

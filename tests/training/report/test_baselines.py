@@ -10,7 +10,7 @@ import torch
 from datasets import ClassLabel, Dataset
 from transformers import EvalPrediction
 
-from vanillaformer.data.preprocessing.collators import BlockCollator, RowMasking
+from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.training.metrics import (

@@ -14,7 +14,7 @@ from vanillaformer import (
     VanillaEncoderForMaskedLM,
     VanillaEncoderForPreTraining,
 )
-from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.training.metrics import language_model_metrics, token_scores
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments

@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
-from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.modeling.admin import profile_admin
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.models import build_model

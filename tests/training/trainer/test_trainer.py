@@ -13,8 +13,7 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
-from vanillaformer.data.preprocessing.batching import epoch_seed
-from vanillaformer.data.preprocessing.collators import RowMasking
+from vanillaformer.data.preprocessing.batching import RowMasking, epoch_seed
 from vanillaformer.data.preprocessing.tokenizing import translation_rows
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments

@@ -1,6 +1,7 @@
-"""Embedded corpora: source text of Python's standard library, names in 20 languages, handwritten digits.
+"""Data made from what is installed, without a download and the same for the same seed.
 
-Each is described where it is made; loading, cards and messages read that.
+Source text of Python's standard library, names in 20 languages, handwritten digits, and pairs of texts in two locales;
+each is described where it is made, which loading, cards and messages read.
 """
 
 import io
@@ -17,6 +18,9 @@ from typing import Any
 import numpy as np
 from babel import Locale
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value
+
+from .cldr import cldr_translation
+from .tasks import TaskName
 
 LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr", "hi", "hu"),
@@ -170,7 +174,7 @@ def digits(*, seed: int = 0) -> DatasetDict:
     """Return the digits with their classes: columns `image` and `label`; a tenth is validation, a tenth test data."""
     from sklearn.datasets import load_digits  # only here: most runs need neither
 
-    from ..images import pillow
+    from .images import pillow
 
     def png(image: np.ndarray) -> bytes:
         stream = io.BytesIO()
@@ -188,3 +192,36 @@ def digits(*, seed: int = 0) -> DatasetDict:
         columns = {"image": images, "label": found.target[rows].tolist()}
         splits[name] = Dataset.from_dict(columns, features=features)
     return splits
+
+
+def translation_corpus(data_args: Any) -> Corpus:
+    """Describe the corpus that the data arguments ask for."""
+    source, target = data_args.source_locale, data_args.target_locale
+    return Corpus(
+        name=f"Unicode CLDR formats, {source} to {target}",
+        identifier="unicode-cldr-formats",
+        description=(
+            "Dates, times, numbers, amounts of money and units as the Unicode CLDR writes them in the two locales, "
+            "drawn at random by the package from the data that comes with Babel."
+        ),
+        license="Unicode License v3",
+        languages=list(dict.fromkeys(map(language_code, (source, target)))),
+        limits="It knows only formats (dates, times, numbers, amounts, units), and translates no sentences.",
+        load=partial(cldr_translation, source, target, size=data_args.embedded_size, seed=data_args.split_seed),
+    )
+
+
+CORPORA: dict[TaskName, Callable[[Any], Corpus]] = {
+    "translation": translation_corpus,
+    "causal": language_model_corpus,
+    "masked": language_model_corpus,
+    "mlm+nsp": language_model_corpus,
+    "classification": classification_corpus,
+    "image_classification": digits_corpus,
+    "masked_image": digits_corpus,
+}
+
+
+def embedded_corpus(data_args: Any, task: TaskName) -> Corpus:
+    """Return the corpus of a task."""
+    return CORPORA[task](data_args)
