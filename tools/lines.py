@@ -21,7 +21,7 @@ BUDGETS = {
     "scripts": (800, 14),
     "src": (180, 3),
     "tokenization": (740, 10),
-    "training": (7_800, 56),
+    "training": (7_800, 46),
 }
 OTHERS = {"tests": (30_000, None), "tools": (2_700, None), "benchmarks": (2_200, None)}
 PRODUCT = (36_500, 280)

@@ -11,7 +11,7 @@ from vanillaformer import PRESETS, preset
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
 from vanillaformer.conversion.targets import engines_table, targets_table
 from vanillaformer.modeling.parts.residual import RESIDUALS
-from vanillaformer.training.report.card.citations import references
+from vanillaformer.training.report.card.descriptions import references
 
 DOCS = Path(__file__).parents[1] / "docs"
 # Columns that one option has more than the others

@@ -1,34 +1,221 @@
-"""The last steps of a run, which a finished one takes again when a command asks for something else of them."""
+"""The last steps of a run: scores, baselines, the diagnosis, the card; a finished run takes some of them again."""
 
+import json
+import math
 import shlex
 import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from datasets import Dataset, DatasetDict
 from transformers import AutoConfig, GenerationConfig
+from transformers.trainer_utils import PredictionOutput
 
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.data.embedded import embedded_corpus
+from vanillaformer.data.loading import TaskData
+from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.hub.atomic_files import write_text
 
+from .metrics.scores import SCORES
+from .report.baselines import Baseline, BaselineData, baseline_scores
 from .report.calibration import accepted_in_words
-from .report.card.examples import card_example, terminal_example
-from .report.card.facts import card_options, run_facts
+from .report.card.facts import card_example, run_facts, terminal_example
 from .report.card.writing import update_card
 from .report.classes import PREFIXES, report_classes
-from .report.predictions import print_samples
-from .run_folder.files import CARD, extra_checkpoints, written_aside
+from .report.diagnosis import RunSummary, diagnose
+from .report.plots import loss_curve
+from .report.samples import print_samples
+from .run_folder.files import CARD, extra_checkpoints, write_lines, written_aside
 from .run_folder.run import Run, discard
-from .tasks.base import TrainingTask
+from .tasks.base import Tokenizers, TrainingTask
+from .trainer.budget import option_value
 from .trainer.callbacks import scores_text
 from .trainer.saving import push_run
 from .trainer.trainer import RunTrainer
 
 # What a generation config that lacks a field means by it
 SEARCH = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
+MAX_ROWS, MIN_ROWS = 1_000, 64
+"""Training rows that are scored."""
+SHARE = 0.05
+"""Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
+PREFIX = "train_rows"
+ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
+"""Training arguments that the diagnosis can recommend."""
+
+
+def score_and_predict(
+    run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers
+) -> None:
+    """Score validation and test data into `run.metrics`, and write what was predicted for the last of them.
+
+    That is `predictions_test.jsonl` (`predictions_validation.jsonl` without test data): a line for each row, in the
+    order of the data, with texts and references as they stand in the data. Where nothing is predicted
+    (`--predict_with_generate False`) there is no file. The task adds samples, such as continuations of rows.
+    """
+    splits = [split for split in PREFIXES if split in rows]
+    for split in splits:
+        prefix, given = PREFIXES[split], task.test_options() if split == "test" else {}
+        if split != splits[-1] or trainer.compute_metrics is None:
+            known = trainer.scored(rows[split])
+            run.metrics |= (  # those of the weights that were kept
+                trainer.evaluate(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+                if known is None
+                else known.metrics or {}
+            )
+            continue
+        output = trainer.predict(rows[split], metric_key_prefix=prefix, **given)  # type: ignore[arg-type]
+        run.metrics |= output.metrics or {}
+        trainer.log(output.metrics or {})
+        if trainer.is_world_process_zero():
+            order = np.argsort(evaluation_order(rows[split]), kind="stable")
+            output = PredictionOutput(_reordered(output.predictions, order), _reordered(output.label_ids, order), {})
+            with optional(f"predictions_{split}.jsonl", run.failed):
+                records = task.records(run, trainer, rows[split], output, tokenizers, split)
+                if records is not None:
+                    write_lines(run.folder / f"predictions_{split}.jsonl", records)
+    task.add_samples(run, trainer, rows, tokenizers)
+
+
+def _reordered(values: Any, order: np.ndarray) -> Any:
+    """Return collected arrays in another order."""
+    return tuple(_reordered(each, order) for each in values) if isinstance(values, tuple) else values[order]
+
+
+def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held_out: int) -> dict[str, float]:
+    """Return the scores of the trained model on some training rows, computed as those on held-out rows.
+
+    The losses logged while training are of changing weights, with dropout, and maybe smoothed: no loss of held-out
+    rows can be compared with them. Of a translator and a masked image model there is only the loss. Of a stream
+    the rows are the first; `held_out` is the number of validation rows.
+    """
+    batch = trainer.args.train_batch_size * trainer.args.gradient_accumulation_steps * trainer.args.world_size
+    enough = max(MIN_ROWS, math.ceil(SHARE * trainer.state.global_step * batch))
+    count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
+    sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
+    without_scores = not {"texts", "pixels"}.isdisjoint(TASKS[task.name].predicts)
+    loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, without_scores
+    try:
+        metrics = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
+    finally:
+        trainer.args.prediction_loss_only = loss_only
+    return {"rows": count, **{name: metrics[f"{PREFIX}_{name}"] for name in SCORES if f"{PREFIX}_{name}" in metrics}}
+
+
+def summarize_run(
+    run: Run,
+    task: TrainingTask,
+    trainer: RunTrainer,
+    rows: DatasetDict,
+    tokenizers: Tokenizers,
+    *,
+    data: TaskData,
+    history: Sequence[dict[str, Any]],
+) -> None:
+    """Put scores on training rows, baselines and the diagnosis into `run.details`, and draw `loss_curve.png`.
+
+    Of a finished run there are only baselines for the splits that are scored now. The history is the log
+    of the training without what was scored after it.
+    """
+    dataset: Any = trainer.train_dataset
+    train_rows = getattr(dataset, "first_rows", dataset)
+    if not run.finished:
+        with optional("Scores of training rows", run.failed):
+            run.details["training_rows"] = training_scores(task, trainer, train_rows, len(rows["validation"]))
+    if not trainer.is_world_process_zero():
+        return
+    texts = data.splits["train"]
+    if data.stream is not None:
+        for split, stats in data.stream.leaks.stats().items() if not run.finished else ():
+            run.details["data"][split] |= stats
+        report(f"Baselines are computed from the first {len(texts):,} rows of the stream.")
+    fitted = BaselineData(texts, train_rows, tokenizers, trainer.data_collator, trainer.compute_metrics)
+    baselines = (*task.baselines, *(task.trained_baselines if trainer.args.baseline else ()))
+    with optional("Baselines", run.failed):
+        _add_baselines(run, baselines, fitted, rows)
+    if not run.finished:
+        with optional("The diagnosis", run.failed):
+            run.details["diagnosis"] = diagnose(_summary(run, task, trainer, history))
+        with optional("loss_curve.png", run.failed):
+            loss_curve(history, run.folder / "loss_curve.png")
+
+
+def add_trained_baselines(run: Run, task: TrainingTask, splits: DatasetDict) -> bool:
+    """Put trained baselines that a finished run lacks into its record; tell whether there are any."""
+    known = run.details.get("baselines", {})
+    missing = [baseline for baseline in task.trained_baselines if baseline.name not in known]
+    if not missing:
+        return False
+    _add_baselines(run, missing, BaselineData(splits["train"]), splits)
+    path = run.folder / "all_results.json"
+    with optional(path.name):
+        results = json.loads(path.read_text()) | {"baselines": run.details["baselines"]}
+        write_text(path, json.dumps(results, indent=4, sort_keys=True))
+    return True
+
+
+def _add_baselines(
+    run: Run, baselines: Sequence[Baseline], fitted: BaselineData, splits: Mapping[str, Dataset]
+) -> None:
+    """Put the scores of baselines that the model has too into `run.details`."""
+    held_out = {prefix: splits[split] for split, prefix in PREFIXES.items() if split in splits}
+    known = run.details.get("baselines", {})
+    for name, scores in baseline_scores(baselines, fitted, held_out, run.failed).items():
+        shared = {key: value for key, value in scores.items() if key in run.metrics}
+        known = known | {name: known.get(name, {}) | shared}
+    run.details["baselines"] = {name: scores for name, scores in known.items() if scores}
+
+
+def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequence[dict[str, Any]]) -> RunSummary:
+    args, state, budget = trainer.args, trainer.state, trainer.budget
+    stats, baselines = run.details.get("data", {}), run.details.get("baselines", {})
+    trivial = {baseline.name for baseline in task.baselines}
+    training = {name: value for name, value in run.details.get("training_rows", {}).items() if name in SCORES}
+    if "ngram_logits" in run.details:
+        training = {}  # a linear classifier memorizes its training texts: that says nothing of the stack
+    validation = stats.get("validation", {})
+    targets = validation.get("rows", 1)  # about how many predictions the validation loss is a mean of
+    if "classes" not in TASKS[task.name].predicts:
+        length = validation.get("target mean length", validation.get("mean length", 1))
+        targets = round(targets * length * (args.mlm_probability if task.name in ("masked", "mlm+nsp") else 1.0))
+    if budget is not None and state.max_steps != budget.largest:
+        more = budget.option, option_value(budget.option, 2 * budget.amount)
+    else:
+        option = "max_epochs" if budget is not None else "max_steps" if args.max_steps > 0 else "num_train_epochs"
+        more = option, f"{2 * getattr(args, option):g}" if option != "max_steps" else str(2 * args.max_steps)
+    model: Any = trainer.model
+    pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
+    settings = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
+    if not {"classes", "texts"}.isdisjoint(TASKS[task.name].predicts):
+        # The losses of others are probabilities of text, which smoothing would spoil, or distances of pixels
+        settings |= {name: getattr(args, name) for name in ADVISED & {entry.name for entry in fields(args)}}
+        settings |= {"pretrained": pretrained} if task.name == "classification" else {}
+    return RunSummary(
+        task=task.name,
+        score=SCORES[(args.metric_for_best_model or "loss").removeprefix("eval_")],
+        log_history=history,
+        steps=state.global_step,
+        planned=state.max_steps,
+        length=f"{state.max_steps:,}" if budget is None else budget.steps_text(state),
+        metrics=run.metrics,
+        training=training,
+        trivial={name: scores for name, scores in baselines.items() if name in trivial},
+        trained={name: scores for name, scores in baselines.items() if name not in trivial},
+        rows={prefix: stats[split]["rows"] for split, prefix in PREFIXES.items() if split in stats},
+        targets=targets,
+        command=run.command,
+        more=more,
+        settings=settings,
+    )
 
 
 def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: bool = False) -> None:
@@ -43,7 +230,12 @@ def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: 
     """
     data_args, training_args = task.data_args, task.training_args
     if searches_otherwise(run.folder, training_args):
-        _change_search(run.folder, training_args)
+        search = training_args.search()
+        saved = GenerationConfig.from_pretrained(run.folder)
+        saved.update(**search)
+        with written_aside(run.folder) as part:
+            saved.save_pretrained(part)
+        report("generation_config.json: " + ", ".join(f"{name} {value}" for name, value in search.items()))
     options = _card_options(run, training_args, data_args)
     if not run.finished or run.needs_test or changed or options != run.details.get("card", options):
         if "training" in run.details:
@@ -52,6 +244,7 @@ def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: 
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
                 text = card_example(data_args, task.name, example)
                 facts = run_facts(run, task.name, training_args, data_args, config=config, source=source, example=text)
+                facts.baselines = {name: does for name, does, _ in (*task.baselines, *task.trained_baselines)}
                 update_card(run, facts)
         else:
             report(f"{CARD} stays as it is: an earlier version made the run, and recorded less than a card says.")
@@ -73,17 +266,11 @@ def searches_otherwise(folder: Path, training_args: Any) -> bool:
     return {name: SEARCH[name] if value is None else value for name, value in found.items()} != training_args.search()
 
 
-def _change_search(folder: Path, training_args: Any) -> None:
-    saved = GenerationConfig.from_pretrained(folder)
-    saved.update(**training_args.search())
-    with written_aside(folder) as part:
-        saved.save_pretrained(part)
-    report("generation_config.json: " + ", ".join(f"{name} {value}" for name, value in training_args.search().items()))
-
-
 def _card_options(run: Run, training_args: Any, data_args: DataArguments) -> dict[str, Any]:
     """Return the options of the card: those given now, or else those given before, which are set anew."""
-    now = card_options(training_args, data_args)
+    of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
+    repository = training_args.hub_model_id if training_args.push_to_hub else None
+    now = {"license": training_args.license, **of_data, "repository": repository}
     options = run.details.get("card", {}) if run.finished else {}
     options = {name: options.get(name) if value is None else value for name, value in now.items()}
     training_args.license, data_args.data_license = options["license"], options["data_license"]

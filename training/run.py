@@ -32,15 +32,20 @@ from vanillaformer.hub.tokenizers import limit_length, readable_length
 
 from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
-from .finishing import data_name, finish, print_summary, report_sizes, searches_otherwise
+from .finishing import (
+    add_trained_baselines,
+    data_name,
+    finish,
+    print_summary,
+    report_sizes,
+    score_and_predict,
+    searches_otherwise,
+    summarize_run,
+)
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset, fit_attention
-from .report.calibration import calibrate
-from .report.card.examples import card_example
-from .report.card.facts import training_facts
-from .report.ngram_logits import add_ngram_logits, fit_ngram_svm
-from .report.predictions import score_and_predict
-from .report.summary import add_trained_baselines, summarize_run
+from .report.calibration import add_ngram_logits, calibrate, fit_ngram_svm
+from .report.card.facts import card_example, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
 from .run_folder.run import Run, open_folder, recover
 from .run_folder.settings import compared_settings, default_settings
@@ -232,9 +237,9 @@ def train_and_save(
         _train(run, trainer, rows)
     history = list(trainer.state.log_history)
     with optional("Scores and predictions", run.failed):
-        score_and_predict(run, task.name, trainer, rows, tokenizers, **task.test_options())
+        score_and_predict(run, task, trainer, rows, tokenizers)
     run.details |= {"rows": sizes}
-    summarize_run(run, task.name, trainer, rows, tokenizers, data=data, history=history, data_args=task.data_args)
+    summarize_run(run, task, trainer, rows, tokenizers, data=data, history=history)
     details = {name: run.details[name] for name in EXTRA_METRICS & run.details.keys()}
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)
@@ -283,7 +288,7 @@ def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: s
     """Update a finished run without evaluating again: its search, its card, a baseline, a push."""
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     if task.training_args.process_index == 0:
-        changed = task.training_args.baseline and add_trained_baselines(run, task.name, data.splits)
+        changed = task.training_args.baseline and add_trained_baselines(run, task, data.splits)
         finish(run, task, source=data_name(task.data_args, task.name), example=example, changed=changed)
     print_summary(run, task.name, task.data_args, example=example)
     return run

@@ -28,8 +28,9 @@ from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.scripts import train_classifier, train_image_classifier, train_language_model, train_translation
+from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
-from vanillaformer.training.report import plots, predictions, summary
+from vanillaformer.training.report import classes, plots
 from vanillaformer.training.run_folder.run import Run
 from vanillaformer.training.trainer import distillation
 from vanillaformer.training.trainer.trainer import RunTrainer
@@ -74,7 +75,7 @@ def pictures(drawn: bool) -> Iterator[None]:
         next(detail for detail in details if isinstance(detail, Path)).touch()
 
     curve, matrix = (plots.loss_curve, plots.confusion_picture) if drawn else (leave_empty, leave_empty)
-    with mock.patch.object(summary, "loss_curve", curve), mock.patch.object(predictions, "confusion_picture", matrix):
+    with mock.patch.object(finishing, "loss_curve", curve), mock.patch.object(classes, "confusion_picture", matrix):
         yield
 
 

@@ -16,7 +16,7 @@ from script_runs import arguments, assert_equal_weights, kill_in_step, stream_op
 from torch.utils.flop_counter import FlopCounterMode
 
 from vanillaformer.acceleration import autotune
-from vanillaformer.training.report.card.architecture import short
+from vanillaformer.training.report.card.descriptions import short
 from vanillaformer.training.run_folder.files import TEACHERS
 from vanillaformer.training.trainer.trainer import RunTrainer
 

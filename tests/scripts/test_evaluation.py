@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from vanillaformer.training.report.classes import class_scores
-from vanillaformer.training.report.predictions import print_samples, read_samples
+from vanillaformer.training.report.samples import print_samples, read_samples
 from vanillaformer.training.run_folder.files import discard_previous, move_aside
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
-from vanillaformer.training.report import predictions, summary
+from vanillaformer.training.report import classes
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 
@@ -194,8 +194,8 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
         assert (tmp_path / "model.safetensors").exists()
         raise MemoryError("too many classes")
 
-    monkeypatch.setattr(predictions, "confusion_picture", fail)
-    monkeypatch.setattr(summary, "loss_curve", fail)
+    monkeypatch.setattr(classes, "confusion_picture", fail)
+    monkeypatch.setattr(finishing, "loss_curve", fail)
     assert train("classification", tmp_path, "--max_steps", "1", "--eval_steps", "1").finished
     printed = capfd.readouterr()
     for name in ("confusion_matrix.png", "loss_curve.png"):
@@ -208,10 +208,10 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
 AFTER_TRAINING = {
     "The calibration": (runs, "calibrate"),
     "Scores and predictions": (runs, "score_and_predict"),
-    "predictions_test.jsonl": (predictions, "write_lines"),
-    "Scores of training rows": (summary, "training_scores"),
-    "Baselines": (summary, "baseline_scores"),
-    "The diagnosis": (summary, "diagnose"),
+    "predictions_test.jsonl": (finishing, "write_lines"),
+    "Scores of training rows": (finishing, "training_scores"),
+    "Baselines": (finishing, "baseline_scores"),
+    "The diagnosis": (finishing, "diagnose"),
     "README.md": (finishing, "run_facts"),
 }
 

@@ -14,11 +14,11 @@ import sys, threading, time
 import datasets
 from types import SimpleNamespace
 from vanillaformer.tokenization import train
-from vanillaformer.data.arrow_files import TextColumn
+from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.arguments import DATA_ARGUMENTS
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.preprocessing.statistics import describe_data
-from vanillaformer.data.preprocessing.blocks import block_rows
+from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.data.preprocessing.tokenizing import classification_rows
 from vanillaformer.data.caching import fingerprints
 

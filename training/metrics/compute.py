@@ -17,9 +17,7 @@ UNPRINTABLE = (*range(33), *range(127, 161), 173)  # bytes, as the byte-level al
 ComputeMetrics = Callable[..., dict[str, float]]
 
 
-def translation_metrics(
-    tokenizer: PreTrainedTokenizerBase, *, bleu_tokenize: str = "13a", bleu_lowercase: bool = False
-) -> ComputeMetrics:
+def translation_metrics(tokenizer: PreTrainedTokenizerBase, **bleu_options: Any) -> ComputeMetrics:
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
     The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens
@@ -28,14 +26,13 @@ def translation_metrics(
     the function is given as `references`, in the order of the predictions, as `TranslationTrainer` gives it the raw
     targets; without any, with the decoded labels, which may be cut, normalized or lack characters.
     """
-    options = {"tokenize": bleu_tokenize, "lowercase": bleu_lowercase}
 
     def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
         outputs = np.asarray(_first(prediction.predictions))
         if references is None:
             references = decoded(prediction.label_ids)
         lengths = _generated_lengths(outputs, tokenizer)
-        scores = compute_scores("texts", "texts", decoded(outputs), references, bleu=options)
+        scores = compute_scores("texts", "texts", decoded(outputs), references, bleu=bleu_options)
         return {**scores, "gen_len": float(lengths.mean())}
 
     def decoded(ids: Any) -> Any:

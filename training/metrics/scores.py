@@ -63,10 +63,10 @@ def bleu_scorer(tokenize: str, lowercase: bool) -> BLEU:
     return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")  # no advice to detokenize
 
 
-def sacrebleu_signatures(bleu_tokenize: str = "13a", bleu_lowercase: bool = False) -> dict[str, str]:
+def sacrebleu_signatures(tokenize: str = "13a", lowercase: bool = False) -> dict[str, str]:
     """Return what sacrebleu asks to be cited with its scores: version, tokenization, case, smoothing."""
     signatures = {}
-    scorers = {"bleu": bleu_scorer(bleu_tokenize, bleu_lowercase), "chrf": CHRF(), "ter": TER()}
+    scorers = {"bleu": bleu_scorer(tokenize, lowercase), "chrf": CHRF(), "ter": TER()}
     for name, scorer in scorers.items():
         scorer.corpus_score(["a"], [["a"]])  # the signature names the number of references, known after a score
         signatures[name] = str(scorer.get_signature())

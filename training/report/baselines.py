@@ -4,25 +4,23 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from datasets import Dataset
 from sklearn.pipeline import Pipeline, make_pipeline
+from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
 from vanillaformer.console.progress import stage
 from vanillaformer.console.reporting import optional
 from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.data.preprocessing.statistics import token_counts
-from vanillaformer.data.tasks import TaskName
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..metrics.compute import ComputeMetrics
 from ..metrics.scores import bleu, chrf, compute_scores
-from .image_baselines import linear_on_pixels, mean_image, nearest_mean
 
 Scores = dict[str, float]
 Scorer = Callable[[Dataset], Scores]
@@ -35,17 +33,10 @@ WITHOUT_SPACES = 0.3
 """Share of letters in such scripts from which on characters are features, not words."""
 
 
-@dataclass(frozen=True)
-class BaselineData:
-    """The data of baselines.
+class BaselineData(NamedTuple):
+    """The data of baselines: training rows as they stand in the data (of a stream the first), and as the model's.
 
-    Attributes:
-        texts: The training rows as they stand in the data, of a stream the first.
-        rows: The same as tokens; None for trained baselines, which need only texts.
-        tokenizers: Those of source and target.
-        collator: What makes batches of the model's rows.
-        compute_metrics: What turns predictions of tokens into scores.
-        bleu_options: `tokenize` and `lowercase`.
+    A finished run has only the former, which trained baselines need.
     """
 
     texts: Dataset
@@ -53,18 +44,10 @@ class BaselineData:
     tokenizers: Any = ()
     collator: Any = None
     compute_metrics: ComputeMetrics | None = None
-    bleu_options: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Baseline:
-    """A baseline.
-
-    Attributes:
-        name: Its name in a sentence.
-        does: What it does, for the card.
-        fit: From the data to what scores a held-out split.
-    """
+class Baseline(NamedTuple):
+    """A baseline: its name in a sentence, what it does, for the card, and what fits it to the data."""
 
     name: str
     does: str
@@ -172,10 +155,8 @@ def unigram(data: BaselineData) -> Scorer:
 
 def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the labels (N, T) of rows as the model's evaluation has them, and those of pairs of segments (N)."""
-    batches = []
     with collator.evaluation() if isinstance(collator, RowMasking) else contextlib.nullcontext():
-        for start in range(0, len(rows), ROWS_AT_ONCE):
-            batches.append(collator(rows.select(range(start, min(start + ROWS_AT_ONCE, len(rows)))).to_list()))
+        batches = list(batches_of(rows, collator, ROWS_AT_ONCE))
     length = max(batch["labels"].shape[1] for batch in batches)
     padded = [
         torch.nn.functional.pad(batch["labels"], (0, length - batch["labels"].shape[1]), value=IGNORE_INDEX)
@@ -185,14 +166,14 @@ def _targets(rows: Dataset, collator: Any) -> tuple[np.ndarray, np.ndarray | Non
     return torch.cat(padded).numpy(), torch.cat(pairs).numpy() if pairs else None
 
 
-def copied_source(data: BaselineData) -> Scorer:
-    """Take the source for its translation."""
+def copied_source(**bleu_options: Any) -> Baseline:
+    """Return the baseline that takes the source for its translation."""
 
     def score(rows: Dataset) -> Scores:
         sources, targets = list(rows["source"]), list(rows["target"])
-        return {"bleu": bleu(sources, targets, **data.bleu_options), "chrf": chrf(sources, targets)}
+        return {"bleu": bleu(sources, targets, **bleu_options), "chrf": chrf(sources, targets)}
 
-    return score
+    return Baseline("copied source", "the source in place of its translation", lambda data: score)
 
 
 def target_unigram(data: BaselineData) -> Scorer:
@@ -207,6 +188,11 @@ def target_unigram(data: BaselineData) -> Scorer:
     return score
 
 
+def batches_of(rows: Dataset, collator: Any, size: int) -> DataLoader[Any]:
+    """Return the batches of rows in their order; the generator keeps the global one as it is."""
+    return DataLoader(rows, size, collate_fn=collator, generator=torch.Generator())  # type: ignore[arg-type]
+
+
 def _log_shares(counts: np.ndarray) -> np.ndarray:
     """Return the logarithms of shares with one added to each count (Laplace)."""
     return np.log((counts + 1) / (counts.sum() + len(counts)))
@@ -218,7 +204,6 @@ def _column(rows: Dataset, name: str) -> np.ndarray:
 
 MAJORITY = Baseline("majority class", "the most frequent class of the training data, for every row", majority_class)
 UNIGRAM = Baseline("unigram", "tokens by their frequency in the training data, without any context", unigram)
-COPY = Baseline("copied source", "the source in place of its translation", copied_source)
 TARGET_UNIGRAM = Baseline(
     "unigram of the targets",
     "target tokens by their frequency in the training data, without any context",
@@ -230,26 +215,3 @@ LINEAR = Baseline(
     "separated by spaces), trained on the same texts",
     linear_svm,
 )
-NEAREST_MEAN = Baseline(
-    "nearest mean image", "the class whose mean training image is the nearest, pixel by pixel", nearest_mean
-)
-MEAN_IMAGE = Baseline("mean image", "the mean training image in place of hidden patches", mean_image)
-PIXELS = Baseline(
-    "linear classifier of pixels",
-    "a linear classifier on the pixels (ridge regression of the classes), trained on the same images",
-    linear_on_pixels,
-)
-
-TRIVIAL: dict[TaskName, tuple[Baseline, ...]] = {
-    "classification": (MAJORITY,),
-    "causal": (UNIGRAM,),
-    "masked": (UNIGRAM,),
-    "mlm+nsp": (UNIGRAM,),
-    "translation": (COPY, TARGET_UNIGRAM),
-    "image_classification": (MAJORITY, NEAREST_MEAN),
-    "masked_image": (MEAN_IMAGE,),
-}
-"""Always computed."""
-TRAINED: dict[TaskName, tuple[Baseline, ...]] = {"classification": (LINEAR,), "image_classification": (PIXELS,)}
-"""Computed with --baseline."""
-BASELINES = {baseline.name: baseline for table in (TRIVIAL, TRAINED) for each in table.values() for baseline in each}

@@ -2,19 +2,21 @@
 
 import heapq
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import torch
+from datasets import Dataset
 from scipy.stats import binomtest
 from sklearn.metrics import precision_recall_fscore_support
+from transformers.trainer_utils import PredictionOutput
 
-from vanillaformer.console.reporting import report
+from vanillaformer.console.reporting import optional, report
 
 from ..run_folder.run import Run
+from .plots import NUMBERED, confusion_picture
 
-NUMBERED = 40
-"""Classes of a picture with numbers in it, and of one that shows a part of the classes."""
 PICTURED = 150
 """Classes whose whole matrix is drawn and kept in the record; of more, a part is drawn and no matrix is kept."""
 ERRORS, WORST = 5, 3
@@ -22,6 +24,43 @@ ERRORS, WORST = 5, 3
 WIDTH = 100
 """Characters of a text there."""
 PREFIXES = {"validation": "eval", "test": "test"}
+
+
+def labels_and_predictions(output: PredictionOutput) -> tuple[Any, Any]:
+    """Return the labels and predictions of an output, for a classifier the logits, without what else it has."""
+    predictions: Any = output.predictions
+    return output.label_ids, predictions[0] if isinstance(predictions, tuple) else predictions
+
+
+def class_records(
+    run: Run, id2label: Mapping[int, str], inputs: tuple[str, Dataset], output: PredictionOutput, split: str
+) -> Iterator[dict[str, Any]]:
+    """Yield input, reference, prediction and its probability for each row of a split.
+
+    A classifier's errors are in `run.details` (`classes`; up to `PICTURED` classes `confusion_matrix`) and
+    `confusion_matrix.png` too. `inputs` are what to call an input, and all of them.
+    """
+    labels, logits = labels_and_predictions(output)
+    names = [id2label[number] for number in range(logits.shape[-1])]
+    chosen = logits.argmax(axis=-1)
+    run.details["classes"] = class_scores(labels, chosen, names)
+    drawn = pictured_classes(labels, chosen, len(names))
+    matrix = confusion_counts(labels, chosen, drawn)
+    if len(drawn) == len(names):
+        run.details["confusion_matrix"] = matrix.tolist()
+    with optional("confusion_matrix.png", run.failed):
+        confusion_picture(
+            matrix,
+            [names[number] for number in drawn],
+            run.folder / "confusion_matrix.png",
+            numbers=drawn.tolist(),
+            totals=np.bincount(labels, minlength=len(names))[drawn],
+            title=": ".join(filter(None, [f"{split} data", part_in_words(len(names))])),
+        )
+    best = torch.as_tensor(logits).float().softmax(dim=-1).max(dim=-1).values.tolist()
+    key, texts = inputs
+    for text, label, predicted, value in zip(texts, labels, chosen, best):
+        yield {key: text, "reference": names[label], "prediction": names[predicted], "probability": round(value, 6)}
 
 
 def class_scores(labels: Any, chosen: Any, names: list[str]) -> dict[str, dict[str, float]]:

@@ -1,6 +1,6 @@
 """Pictures of a run: learning curves, confusion matrix, images that a model takes for others or completes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -14,8 +14,9 @@ from transformers import PreTrainedTokenizerBase
 from vanillaformer.console.drawing import drawable, save_figure, visible
 
 from ..metrics.scores import ENTRIES
-from .classes import NUMBERED
 
+NUMBERED = 40
+"""Classes of a picture with numbers in it, and of one that shows a part of the classes."""
 CONFUSED, COLUMNS = 24, 6
 """Images of the picture of errors, and those in a row."""
 RECONSTRUCTED = 8
@@ -88,7 +89,7 @@ def confused_picture(
     size: tuple[int, int],
     labels: np.ndarray,
     probabilities: np.ndarray,
-    names: Sequence[str],
+    names: Mapping[int, str],
 ) -> Path | None:
     """Draw the images that a classifier is surest of, and wrong about, as `confused_images.png`; none without errors.
 
@@ -104,7 +105,7 @@ def confused_picture(
     from vanillaformer.data.preprocessing.images import unpacked  # which only tasks of images need
 
     images = unpacked(rows.select(wrong)["pixel_values"], size).permute(0, 2, 3, 1)
-    short = [_drawn(name, "?", TITLE // 2) for name in names]
+    short = {number: _drawn(name, "?", TITLE // 2) for number, name in names.items()}
     titles = [f"{short[labels[row]]} → {short[chosen[row]]}\n{probabilities[row].max():.0%}" for row in wrong]
     return draw_images([images.numpy()], path, [titles], columns=COLUMNS, title="reference → prediction")
 

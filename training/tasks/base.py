@@ -1,10 +1,11 @@
 """What training does for a task: one class a task, in a file of its own; `training/run.py` is the engine."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from datasets import DatasetDict
+from datasets import Dataset, DatasetDict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import PackedBatches
@@ -13,6 +14,7 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import TASKS, TaskName
 
 from ..arguments import Arguments
+from ..report.baselines import Baseline
 from ..run_folder.run import Run
 from ..trainer.trainer import RunTrainer
 
@@ -182,6 +184,30 @@ class TrainingTask:
     def test_options(self) -> dict[str, Any]:
         """Return the options of the evaluation of the test split."""
         return {}
+
+    def records(
+        self,
+        run: Run,
+        trainer: RunTrainer,
+        rows: Dataset,
+        output: PredictionOutput,
+        tokenizers: Tokenizers,
+        split: str,
+    ) -> Iterator[dict[str, Any]] | None:
+        """Yield input, reference and prediction of each row of a split, or return None where that says nothing."""
+
+    def add_samples(self, run: Run, trainer: RunTrainer, rows: DatasetDict, tokenizers: Tokenizers) -> None:
+        """Add samples of what the model makes of held-out rows to the folder of a run."""
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]:
+        """The trivial baselines, which are always scored."""
+        raise NotImplementedError
+
+    @property
+    def trained_baselines(self) -> tuple[Baseline, ...]:
+        """Baselines that are trained, with --baseline."""
+        return ()
 
     def finish(self, run: Run, data: TaskData) -> None:
         """Add to the folder of a run what only this task leaves there."""

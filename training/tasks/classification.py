@@ -28,7 +28,9 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import classification_metrics
-from ..report.card.examples import WIDTH, example_row, first_words
+from ..report.baselines import LINEAR, MAJORITY
+from ..report.card.facts import WIDTH, example_row, first_words
+from ..report.classes import class_records
 from ..run_folder.run import Run
 from ..trainer.losses import (
     EnsembleArguments,
@@ -94,6 +96,8 @@ class Classification(TrainingTask):
     arguments = (ModelArguments, ClassifierDataArguments, TokenizerArguments, ClassifierTrainingArguments)
     auto_defaults = ("classification",)
     follow = "tokenizer, length, sizes, learning rate and ensemble"
+    baselines = (MAJORITY,)
+    trained_baselines = (LINEAR,)
 
     @property
     def lengths(self) -> LengthRule:
@@ -148,6 +152,9 @@ class Classification(TrainingTask):
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         return {"processing_class": tokenizers[0], "compute_metrics": classification_metrics()}
+
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Any, split: str) -> Any:
+        return class_records(run, trainer.model.config.id2label, ("text", rows["text"]), output, split)
 
 
 class TextFacts(NamedTuple):

@@ -8,16 +8,25 @@ Examples:
   vanillaformer train-image-classifier --train_file photos --model_name_or_path runs/masked_image
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
 from datasets import Dataset, DatasetDict
+from sklearn.linear_model import RidgeClassifier
+from sklearn.neighbors import NearestCentroid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 
 from vanillaformer.configuration import preset
 from vanillaformer.console.limits import option
+from vanillaformer.console.reporting import optional
 from vanillaformer.console.transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ImageDataArguments
+from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
 from vanillaformer.data.images import CHANNELS, pillow
 from vanillaformer.data.loading import TaskData
@@ -39,6 +48,10 @@ from vanillaformer.hub.loading import open_config, open_image_processor
 
 from ..arguments import ModelArguments
 from ..metrics import classification_metrics
+from ..metrics.scores import compute_scores
+from ..report.baselines import MAJORITY, Baseline, BaselineData, Scorer, Scores, batches_of
+from ..report.classes import class_records, labels_and_predictions
+from ..report.plots import confused_picture, write_reconstructions
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
 from ..trainer.losses import EnsembleArguments
@@ -51,6 +64,14 @@ SMALL = 20
 """Pixels of a side below which a shift by one changes too much."""
 IMAGES_SEEN = 30_000
 """Images, each as often as there are passes, after which a small model of few images is as good as it gets."""
+MAX_VALUES = 2**27
+"""Most pixel values that a classifier is fitted on, 512 MiB; of more training images every second, third ..."""
+AT_ONCE = 100
+"""Images whose hidden patches are compared together."""
+FEATURES = 3_072
+"""Pixels that the linear classifier looks at; of larger images every second, third ... in both directions."""
+RIDGE = 0.01
+"""Weight of the squared coefficients of the linear classifier, by training image."""
 
 
 @dataclass
@@ -174,6 +195,26 @@ class Images(TrainingTask):
         scored = {"compute_metrics": classification_metrics()} if self.name == "image_classification" else {}
         return {"processing_class": self.processor, **scored}
 
+    def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, tokenizers: Any, split: str) -> Any:
+        names, (labels, logits) = trainer.model.config.id2label, labels_and_predictions(output)
+        with optional("confused_images.png", run.failed):
+            probabilities = torch.as_tensor(logits).float().softmax(dim=-1).numpy()
+            confused_picture(run.folder, rows, trainer.data_collator.size, labels, probabilities, names)
+        return class_records(run, names, ("image", rows["name"]), output, split)
+
+    def add_samples(self, run: Run, trainer: Any, rows: DatasetDict, tokenizers: Tokenizers) -> None:
+        if self.name == "masked_image" and rows:
+            with optional("reconstructions.png", run.failed):
+                write_reconstructions(run.folder, trainer, rows.get("test", rows.get("validation")))
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]:
+        return (MAJORITY, NEAREST_MEAN) if self.name == "image_classification" else (MEAN_IMAGE,)
+
+    @property
+    def trained_baselines(self) -> tuple[Baseline, ...]:
+        return (PIXELS,) if self.name == "image_classification" else ()
+
     def finish(self, run: Run, data: TaskData) -> None:
         if self.training_args.should_save:  # an image as the model sees it
             size = self.data_args.image_size
@@ -195,3 +236,69 @@ def image_defaults(rows: int, size: int) -> list[Default]:
         Default("per_device_train_batch_size", 32 if rows < 5_000 else 64, f"{rows:,} images"),
         Default("max_epochs", epochs, f"{rows:,} images"),
     ]
+
+
+def fit_on_pixels(images: Dataset, build: Callable[[int], Any]) -> Scorer:
+    """Fit a classifier that is built for a number of images, and return what scores held-out images with it."""
+    count = min(len(images), max(1, MAX_VALUES // len(images[0]["image"])))
+    images = images.select(np.linspace(0, len(images) - 1, count).round().astype(int))
+    pixels, classes = (np.concatenate(side) for side in zip(*_batches(images)))
+    classifier = build(count).fit(pixels, classes)
+
+    def score(rows: Dataset) -> Scores:
+        pairs = [(classifier.predict(pixels), labels) for pixels, labels in _batches(rows)]
+        chosen, labels = (np.concatenate(side) for side in zip(*pairs))
+        return compute_scores("classes", "ids", chosen, labels)
+
+    return score
+
+
+def mean_image(data: BaselineData) -> Scorer:
+    """Return the loss of predicting, for every hidden pixel, its mean in the training images."""
+    mean = sum(pixels.sum(axis=0, dtype=np.float64) for pixels, _ in _batches(data.texts)) / len(data.texts)
+    collator = data.collator
+    normalized = collator.normalized((mean * 255).round().astype(np.uint8).tobytes())
+
+    def score(rows: Dataset) -> Scores:
+        total, hidden = 0.0, 0
+        with collator.evaluation():
+            for batch in batches_of(rows, collator, AT_ONCE):
+                mask = collator.pixel_mask(batch["bool_masked_pos"])  # (B, H, W)
+                differences = (batch["pixel_values"] - normalized).abs().mean(dim=1)
+                total, hidden = total + differences[mask].sum().item(), hidden + int(mask.sum())
+        return {"loss": total / hidden}
+
+    return score
+
+
+def _batches(rows: Dataset) -> Iterator[tuple[np.ndarray, Any]]:
+    """Yield pixels from 0 to 1 (B, H · W · C) and labels (B), None without any, of raw rows or those of a model."""
+    names = rows.column_names
+    image = "image" if "image" in names else "pixel_values"
+    label = next((name for name in ("label", "labels") if name in names), None)
+    for table in rows.with_format("arrow").iter(batch_size(rows)):
+        cells = table[image].to_pylist()
+        pixels = np.frombuffer(b"".join(cells), np.uint8).reshape(len(cells), -1).astype(np.float32) / 255
+        yield pixels, None if label is None else np.asarray(table[label])
+
+
+def smaller(pixels: np.ndarray) -> np.ndarray:
+    """Return square images (B, F) with at most `FEATURES` values."""
+    side = round((pixels.shape[1] / CHANNELS) ** 0.5)
+    step = max(1, -(-side // int((FEATURES / CHANNELS) ** 0.5)))
+    return pixels.reshape(len(pixels), side, side, CHANNELS)[:, ::step, ::step].reshape(len(pixels), -1)
+
+
+NEAREST_MEAN = Baseline(
+    "nearest mean image",
+    "the class whose mean training image is the nearest, pixel by pixel",  # Rocchio
+    lambda data: fit_on_pixels(data.texts, lambda count: NearestCentroid()),
+)
+MEAN_IMAGE = Baseline("mean image", "the mean training image in place of hidden patches", mean_image)
+PIXELS = Baseline(
+    "linear classifier of pixels",
+    "a linear classifier on the pixels (ridge regression of the classes), trained on the same images",
+    lambda data: fit_on_pixels(
+        data.texts, lambda count: make_pipeline(FunctionTransformer(smaller), RidgeClassifier(alpha=RIDGE * count))
+    ),
+)

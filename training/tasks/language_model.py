@@ -10,14 +10,18 @@ Examples:
   vanillaformer train-language-model --train_file dialogues.jsonl --turns_column turns
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from datasets import DatasetDict
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
+from vanillaformer.console.reporting import optional
 from vanillaformer.console.transformers_help import EVALUATION, TRAINING
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.caching import TextColumn
@@ -33,11 +37,15 @@ from vanillaformer.data.preprocessing.language_model import (
 from vanillaformer.data.preprocessing.packing import check_attention
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import Objective
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .. import metrics
 from ..arguments import ModelArguments, TokenizerArguments
 from ..models import set_generation
-from ..report.card.examples import example_row
+from ..report.baselines import UNIGRAM
+from ..report.card.facts import example_row
+from ..report.samples import write_samples
+from ..run_folder.files import SAMPLES
 from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments
 from ..training_arguments import EPOCHS, RunDefaults, best_checkpoint_help
@@ -89,6 +97,7 @@ class LanguageModel(TrainingTask):
     arguments = (ModelArguments, LanguageModelDataArguments, TokenizerArguments, LanguageModelTrainingArguments)
     auto_defaults = ("causal",)
     follow = "vocabulary, blocks, sizes, batch and optimizer (causal)"
+    baselines = (UNIGRAM,)
 
     @property
     def length(self) -> int:
@@ -165,6 +174,25 @@ class LanguageModel(TrainingTask):
             "compute_metrics": compute,
             "preprocess_logits_for_metrics": preprocess,
         }
+
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Tokenizers, split: str) -> Any:
+        return None if self.name == "causal" else filled_in(output, tokenizers[0])
+
+    def add_samples(self, run: Run, trainer: Any, rows: DatasetDict, tokenizers: Tokenizers) -> None:
+        if self.name == "causal" and "validation" in rows:
+            with optional(SAMPLES, run.failed):
+                write_samples(run.folder, trainer, rows["validation"], tokenizers[0])
+
+
+def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> Iterator[dict[str, Any]]:
+    """Yield, for rows with masked tokens, the tokens wanted and those predicted, position by position."""
+    scores: Any = output.predictions
+    labels: Any = output.label_ids
+    labels = labels[0] if isinstance(labels, tuple) else labels
+    for wanted, predicted in zip(labels, scores[0]):
+        kept = wanted != IGNORE_INDEX
+        pieces = [tokenizer.convert_ids_to_tokens(ids[kept].tolist()) for ids in (wanted, predicted)]
+        yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 
 
 FIXED = (

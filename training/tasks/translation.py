@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from datasets import DatasetDict
 from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainingArguments
 
@@ -25,11 +26,14 @@ from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import encode_pairs, translation_rows
 from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics import sacrebleu_signatures, translation_metrics
 from ..models import fit_decoding, set_generation
-from ..report.card.examples import example_row
+from ..report.baselines import TARGET_UNIGRAM, Baseline, copied_source
+from ..report.card.facts import example_row
+from ..report.classes import labels_and_predictions
 from ..run_folder.run import Run
 from ..trainer.losses import (
     GuidedAttentionArguments,
@@ -124,6 +128,10 @@ class Translation(TrainingTask):
     def _lengths(self) -> tuple[int, int]:
         return self.data_args.max_source_length, self.data_args.max_target_length
 
+    @property
+    def _bleu_options(self) -> dict[str, Any]:
+        return {"tokenize": self.data_args.bleu_tokenize, "lowercase": self.data_args.bleu_lowercase}
+
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         if self.data_args.is_embedded:
             return []  # sentences of a grammar, which teach nothing about others
@@ -167,12 +175,22 @@ class Translation(TrainingTask):
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         if not self.training_args.predict_with_generate:
             return {}
-        options = {name: getattr(self.data_args, name) for name in ("bleu_tokenize", "bleu_lowercase")}
-        run.details["signatures"] = sacrebleu_signatures(**options)
-        return {"compute_metrics": translation_metrics(tokenizers[1], **options)}
+        run.details["signatures"] = sacrebleu_signatures(**self._bleu_options)
+        return {"compute_metrics": translation_metrics(tokenizers[1], **self._bleu_options)}
 
     def test_options(self) -> dict[str, Any]:
         return {"num_beams": self.training_args.num_beams}
+
+    def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Tokenizers, split: str) -> Any:
+        ids, tokenizer = labels_and_predictions(output)[1], tokenizers[1]
+        ids = np.where(ids == IGNORE_INDEX, tokenizer.pad_token_id, ids)
+        predictions = tokenizer.batch_decode(list(ids), skip_special_tokens=True)
+        for source, reference, prediction in zip(rows["source"], rows["target"], predictions):
+            yield {"source": source, "reference": reference, "prediction": prediction}
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]:
+        return copied_source(**self._bleu_options), TARGET_UNIGRAM
 
 
 class PairFacts(NamedTuple):

@@ -1,4 +1,4 @@
-"""Temperature scaling: what is fitted, how it is stored, and what is said of it."""
+"""What is fitted to logits, how it is stored and what is said of it: a temperature, and a linear classifier."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.svm import LinearSVC
 from torch import nn
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification, pipeline
 
 from vanillaformer import (
     VanillaDecoderForSequenceClassification,
@@ -20,7 +23,7 @@ from vanillaformer.training.report.calibration import (
     MAX_TEMPERATURE,
     accepted_in_words,
     fit_scales,
-    fit_temperature,
+    linear_svm,
     output_layer,
     reliability,
     scale_logits,
@@ -40,7 +43,7 @@ def drawn(temperature: float, rows: int = 20_000) -> tuple[torch.Tensor, torch.T
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
 def test_the_temperature_of_the_labels_is_found(temperature: float) -> None:
     logits, labels = drawn(temperature)
-    found = fit_temperature(logits, labels)
+    found = 1 / fit_scales([logits], labels)[0]
     assert found == pytest.approx(temperature, rel=0.05)
     weight = torch.tensor(1.0, dtype=torch.double, requires_grad=True)
     nn.functional.cross_entropy(logits.double() / found * weight, labels).backward()
@@ -60,13 +63,13 @@ def test_the_parts_of_a_sum_get_the_weights_that_its_labels_were_drawn_with() ->
 def test_a_model_that_is_always_right_is_trusted_the_more_the_longer_it_was_watched(rows: int) -> None:
     labels = torch.arange(rows) % 2
     logits = nn.functional.one_hot(labels, 2).float() * 5
-    probability = (logits / fit_temperature(logits, labels)).softmax(1).max(1).values
+    probability = (logits * fit_scales([logits], labels)[0]).softmax(1).max(1).values
     assert probability.tolist() == pytest.approx([1 - 1 / (rows + 2)] * rows, abs=1e-6)
 
 
 def test_a_model_that_is_always_wrong_gets_the_highest_temperature() -> None:
     labels = torch.arange(100) % 2
-    assert fit_temperature(nn.functional.one_hot(1 - labels, 2) * 5.0, labels) == pytest.approx(MAX_TEMPERATURE)
+    assert 1 / fit_scales([nn.functional.one_hot(1 - labels, 2) * 5.0], labels)[0] == pytest.approx(MAX_TEMPERATURE)
 
 
 def test_reliability_by_hand() -> None:
@@ -211,3 +214,64 @@ def test_unlikely_labels_are_rejected(run, capsys) -> None:
     ]
     assert lines("--reject_below", str(threshold)) == expected
     assert 0 < [label for label, _ in expected].count("(uncertain)") < len(texts)
+
+
+# ---------------------------------------------------------------------------------------------------------- n-grams
+COLORS = ("red", "green", "blue", "small", "large", "old", "new")
+
+
+def texts(count: int, classes: int) -> tuple[list[str], np.ndarray]:
+    """Texts of random words, each with a few more of a word that tells its class."""
+    draw = np.random.default_rng(0)
+    labels = np.arange(count) % classes
+    rows = [" ".join([*draw.choice(COLORS, 6), *draw.choice([COLORS[label], COLORS[-1]], 3)]) for label in labels]
+    return rows, labels
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_it_is_the_svm_of_scikit_learn(classes: int) -> None:
+    rows, labels = texts(80, classes)
+    counts = TfidfVectorizer(binary=True, norm=None)
+    rarity = counts.fit_transform(rows)
+    present = csr_matrix((rarity > 0).astype(float))
+    sizes = np.asarray(present.sum(axis=1))
+    svm = linear_svm(csr_matrix(present / np.sqrt(sizes)), labels, classes)
+    assert svm is not None
+    features = rarity.toarray() / np.sqrt(sizes)
+    features *= np.sqrt(sizes.sum() / rarity.power(2).sum())
+    expected = LinearSVC(random_state=0).fit(features, labels).decision_function(features)
+    logits = (present / np.sqrt(sizes)) @ svm.table + svm.bias
+    actual = logits[:, 1] - logits[:, 0] if classes == 2 else logits
+    np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_classes_without_a_text_are_never_predicted_and_one_class_is_no_choice() -> None:
+    rows, labels = texts(60, 3)
+    ngrams = csr_matrix(TfidfVectorizer().fit_transform(rows))
+    svm = linear_svm(ngrams, labels * 2, 6)  # 1, 3 and 5 are missing
+    assert svm is not None
+    assert set((ngrams @ svm.table + svm.bias).argmax(axis=1)) <= {0, 2, 4}
+    assert linear_svm(ngrams, np.zeros(60, int), 2) is None
+
+
+def test_a_run_adds_it_with_the_scales_of_the_validation_data(tmp_path: Path, capfd) -> None:
+    rows, labels = texts(240, 2)
+    for name, part in {"train": slice(120), "validation": slice(120, 240)}.items():
+        lines = (json.dumps({"text": text, "label": str(label)}) for text, label in zip(rows[part], labels[part]))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    run = train_classifier.train(
+        f"--train_file {tmp_path}/train.jsonl --validation_file {tmp_path}/validation.jsonl "
+        f"--output_dir {tmp_path}/run "
+        "--set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 wide_max_ngram=1 wide_buckets=997 "
+        "--max_steps 2 --use_cpu --max_length 16 --tokenizer_algorithm word".split()
+    )
+    scores = run.details["ngram_logits"]
+    assert "A linear classifier on n-grams of up to 1 tokens is added to the logits" in capfd.readouterr().out
+    assert scores["svm"] > scores["stack"]  # two steps teach nothing
+    assert run.metrics["eval_accuracy"] == pytest.approx(scores["both"])
+    assert scores["both"] == pytest.approx(scores["svm"], abs=0.02)
+    assert 0 < run.details["calibration"]["temperature"] == pytest.approx(1, abs=1e-3)  # it is done already
+    assert "cheng2016wide" in (tmp_path / "run" / "README.md").read_text("utf-8")
+    classify = pipeline("text-classification", str(tmp_path / "run"), device="cpu")
+    assert {classify(text)[0]["label"] for text in ("red red red", "green green green")} == {"0", "1"}
+    assert torch.isfinite(classify.model.wide.ngram_logits.weight).all()

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from matplotlib.figure import Figure
 from sklearn.metrics import confusion_matrix
 from transformers.trainer_utils import PredictionOutput
@@ -17,13 +16,13 @@ from transformers.trainer_utils import PredictionOutput
 from vanillaformer.scripts import train_classifier
 from vanillaformer.training.report.classes import (
     accuracy_intervals,
+    class_records,
     confusion_counts,
     part_in_words,
     pictured_classes,
     report_classes,
 )
 from vanillaformer.training.report.plots import confusion_picture
-from vanillaformer.training.report.predictions import _classes
 
 SMALL = """--preset bert-tiny --set hidden_size=16 num_hidden_layers=1 num_attention_heads=2 --tokenizer_vocab_size 300
     --use_cpu --max_steps 1 --card_example text"""
@@ -150,12 +149,9 @@ def test_record_of_many_classes_stays_small(count: int, kept: bool, tmp_path: Pa
     logits = np.zeros((12, count))
     logits[:, 1] = 1
     run = SimpleNamespace(folder=tmp_path, details={}, failed=[])
-    trainer = SimpleNamespace(
-        model=SimpleNamespace(config=SimpleNamespace(id2label={i: str(i) for i in range(count)}))
-    )
-    rows = Dataset.from_dict({"text": [f"Text {number} " for number in range(12)]})
-    records = list(_classes(run, trainer, rows, PredictionOutput(logits, labels, {}), "test"))
-    assert [record["text"] for record in records] == rows["text"]
+    names, texts = {i: str(i) for i in range(count)}, [f"Text {number} " for number in range(12)]
+    records = list(class_records(run, names, ("text", texts), PredictionOutput(logits, labels, {}), "test"))
+    assert [record["text"] for record in records] == texts
     assert ("confusion_matrix" in run.details) is kept
     assert len(json.dumps(run.details)) < 100 * count + 1_000
     assert (tmp_path / "confusion_matrix.png").exists()

@@ -8,7 +8,7 @@ import torch
 from modeling.toys import toy
 
 from vanillaformer import VanillaEncoderDecoderForConditionalGeneration
-from vanillaformer.training.report.card.citations import techniques
+from vanillaformer.training.report.card.descriptions import techniques
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments, attend_eagerly
 from vanillaformer.training.trainer.losses import (
     CrossEntropy,

@@ -1,4 +1,7 @@
-"""The facts on a run that its model card states: its record, its settings, and where its data comes from."""
+"""The facts on a run that its model card states: its record, its settings, where its data comes from, an example.
+
+An example is an input to try a model with, for the card, which is public, or for the terminal.
+"""
 
 import os
 from collections.abc import Mapping
@@ -8,12 +11,13 @@ from typing import Any
 
 import yaml
 from babel import Locale, UnknownLocaleError
+from datasets import Dataset
 from huggingface_hub import metadata_load, try_to_load_from_cache
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.data.arguments import DataArguments
 from vanillaformer.data.embedded import embedded_corpus
-from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.data.tasks import MASK, TASKS, TaskName
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
 
@@ -22,69 +26,84 @@ from ...metrics.scores import SCORES
 from ...run_folder.run import Run
 from ...run_folder.settings import BY_DATA
 from ...trainer.trainer import RunTrainer
-from ..predictions import read_samples
+from ..samples import read_samples
 
 NOT_STATED = "not stated"
+GREETING = "Hello, how are you?"
+"""For models of dialogues."""
+WIDTH = 100
+"""Most characters of an example, of running text fewer."""
+LOOKED_THROUGH = 100
+"""Rows that an example is chosen from."""
+CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
+inputs = tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=True, return_tensors="pt")
+reply = model.generate(**inputs, max_new_tokens=32)[0, inputs["input_ids"].shape[1] :]
+print(tokenizer.decode(reply, skip_special_tokens=True))"""
+CHAT_PIPE = """pipe([{{"role": "user", "content": {example!r}}}], max_new_tokens=32)"""
+LOAD = """{package}from transformers import {auto_class}, AutoTokenizer
+
+folder = {folder!r}
+tokenizer = AutoTokenizer.from_pretrained(folder{trust})
+{target}model = {auto_class}.from_pretrained(folder{trust})
+{use}"""
+LOAD_IMAGES = """{package}{torch}from PIL import Image
+from transformers import AutoImageProcessor, {auto_class}
+
+folder = {folder!r}
+processor = AutoImageProcessor.from_pretrained(folder)
+model = {auto_class}.from_pretrained(folder{trust})
+{use}"""
+PACKAGE = "import vanillaformer  # makes the Auto classes know the model\n"
+TRUST = ", trust_remote_code=True"
+TARGET = 'target_tokenizer = AutoTokenizer.from_pretrained(folder, subfolder="target_tokenizer"{trust})\n'
+PIPE = """from transformers import pipeline
+
+pipe = pipeline({task!r}, model={folder!r}{trust})
+print({call})"""
 
 
 @dataclass
 class Source:
-    """The data of a run.
-
-    Attributes:
-        name: What to call them.
-        identifier: The same as one word, or the id on the Hub.
-        description: What they are, in a sentence.
-        license: Their license.
-        languages: Codes of the languages, if known.
-        on_hub: Whether `identifier` is an id on the Hub.
-        limits: What a model that was trained only on them cannot do.
-    """
+    """The data of a run."""
 
     name: str
     identifier: str = "local"
+    """The name as one word, or the id on the Hub."""
     description: str = ""
     license: str = NOT_STATED
     languages: list[str] = field(default_factory=list)
+    """Their codes, if known."""
     on_hub: bool = False
     limits: str = ""
+    """What a model that was trained only on them cannot do."""
 
 
 @dataclass
 class CardFacts:
-    """The facts on a run.
-
-    Attributes:
-        task: What the model does.
-        config: The model's config.
-        name: Name of the model.
-        place: Where it is: a folder or a Hub id.
-        command: The command line that made it.
-        example: An input for it.
-        source: What is known about the data.
-        details: The details of the record (`run.json`), those of `training_facts` under `training`.
-        choices: Settings of model, data and tokenizer by group, and of the training.
-        metrics: Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`).
-        pictures: Names of pictures next to the card.
-        samples: Texts that a causal language model wrote.
-        license: License of the model, as the Hub writes it.
-        has_code: Whether the model's code is stored with it.
-    """
+    """The facts on a run."""
 
     task: TaskName
     config: Any
     name: str
     place: str
+    """Where the model is: a folder or a Hub id."""
     command: str
     example: str
     source: Source
     details: Mapping[str, Any]
+    """The details of the record (`run.json`), those of `training_facts` under `training`."""
     choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Settings of model, data and tokenizer by group, and of the training."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`)."""
+    baselines: Mapping[str, str] = field(default_factory=dict)
+    """What the baselines of the task do, by their names."""
     pictures: tuple[str, ...] = ()
+    """Names of pictures next to the card."""
     samples: tuple[str, ...] = ()
     license: str | None = None
     has_code: bool = True
+    """Whether the model's code is stored with it."""
 
     def choice(self, group: str, name: str, default: Any = None) -> Any:
         """Return a setting, `default` if it is not known or none."""
@@ -206,13 +225,6 @@ def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
     }
 
 
-def card_options(training_args: Any, data_args: DataArguments) -> dict[str, Any]:
-    """Return the options that change only the card."""
-    of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
-    repository = training_args.hub_model_id if training_args.push_to_hub else None
-    return {"license": training_args.license, **of_data, "repository": repository}
-
-
 def data_source(data_args: DataArguments, task: TaskName, name: str) -> Source:
     """Return what is known about the data, by the name to call them; what the user says takes precedence."""
     if data_args.train_file is not None:
@@ -248,3 +260,71 @@ def language_name(code: str) -> str:
         return Locale.parse(code.replace("-", "_")).english_name or code
     except (ValueError, UnknownLocaleError):
         return code
+
+
+def example_row(rows: Dataset, column: str) -> str:
+    """Return a text of modest length that stands for the data: of the first rows that are one short line, the median.
+
+    Without any, it is the first text that is not blank.
+    """
+    texts = [text.strip() for text in rows[:LOOKED_THROUGH][column] if text.strip()]
+    short = sorted((text for text in texts if len(text) <= WIDTH and len(text.splitlines()) == 1), key=len)
+    return short[len(short) // 2] if short else next(iter(texts), "")
+
+
+def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str:
+    """Return the example input in a model's card: never a row of the user's data, unless `--card_example` gives one.
+
+    A row is used if the data is embedded. Raises ValueError if `--card_example` cannot be an input of such a model.
+    """
+    if data_args.card_example is not None:
+        if not data_args.card_example.strip():
+            raise ValueError("--card_example is empty")
+        if MASK in TASKS[task].example and MASK not in data_args.card_example:
+            raise ValueError(f"--card_example {data_args.card_example!r} needs a {MASK}, which the model fills in")
+        return data_args.card_example
+    if data_args.is_embedded and not TASKS[task].reads_images:
+        return TASKS[task].embedded_example or row
+    return TASKS[task].example if data_args.turns_column is None else GREETING
+
+
+def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") -> str | None:
+    """Return the input of the command that a run ends with: the beginning of a row; None for a model to chat with."""
+    if data_args.turns_column is not None:
+        return None
+    description = TASKS[task]
+    if description.reads_images:
+        return row or description.example
+    if description.embedded_example and data_args.is_embedded:
+        return description.embedded_example
+    beginning = first_words(row, WIDTH if description.whole_texts else 40)
+    if MASK in description.example:
+        before, _, last = beginning.rpartition(" ")
+        return f"{before} {MASK}" if before and last else description.example
+    return beginning or description.example
+
+
+def first_words(text: str, width: int) -> str:
+    """Return the first words of a text in one line of at most `width` characters; a longer word is cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width + 1].rpartition(" ")[0] or line[:width]
+
+
+def loading_code(facts: CardFacts, *, package: bool) -> str:
+    """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
+    task, trust = TASKS[facts.task], "" if package or not facts.is_ours else TRUST
+    separate_target = facts.training["separate_target"]
+    if not package and task.pipe:
+        call = (CHAT_PIPE if facts.chats else task.pipe).format(example=facts.example)
+        return PIPE.format(task=task.pipeline_tag, folder=facts.place, call=call, trust=trust)
+    decoder = "target_tokenizer" if separate_target else "tokenizer"
+    use = (CHAT if facts.chats else task.use).format(example=facts.example, decoder=decoder)
+    return (LOAD_IMAGES if task.reads_images else LOAD).format(
+        package=PACKAGE if package else "",
+        torch="import torch\n" if "torch." in use else "",
+        auto_class=task.auto_class.__name__,
+        folder=facts.place,
+        target=TARGET.format(trust=trust) if separate_target else "",
+        trust=trust,
+        use=use,
+    )

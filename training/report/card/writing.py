@@ -21,13 +21,11 @@ from ...hardware import software
 from ...metrics.scores import SCORES, label
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
-from ..baselines import BASELINES
 from ..calibration import accepted_in_words
-from ..classes import NUMBERED, accuracy_intervals, class_rows, part_in_words
-from .architecture import architecture, flops_per_token, short
-from .citations import bibtex, cited_papers, techniques
-from .examples import loading_code
-from .facts import CardFacts, language_name
+from ..classes import accuracy_intervals, class_rows, part_in_words
+from ..plots import NUMBERED
+from .descriptions import architecture, bibtex, cited_papers, flops_per_token, short, techniques
+from .facts import CardFacts, language_name, loading_code
 
 TEMPLATE = "model_card.md.jinja"
 # What stands in the table of the training, if it is set; the rest is in the command and in run.json.
@@ -148,7 +146,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
             ["--model", facts.place, *(["--chat"] if facts.chats else [f"--{task.input_option}", facts.example])]
         ),
         "results": result_table(facts),
-        "baselines": {name: BASELINES[name].does for name in details.get("baselines", {}) if name in BASELINES},
+        "baselines": {name: facts.baselines[name] for name in details.get("baselines", {}) if name in facts.baselines},
         "calibration": calibration,
         "accepted": accepted_in_words(calibration) if calibration else "",
         "intervals": accuracy_intervals(facts.metrics, facts.rows) if facts.classifies else {},

@@ -9,8 +9,8 @@ from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
 from vanillaformer.configuration.activations import ACTIVATIONS
 from vanillaformer.tokenization import TokenizerAlgorithm
-from vanillaformer.training.report.card import citations as cite
-from vanillaformer.training.report.card.citations import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
+from vanillaformer.training.report.card import descriptions as cite
+from vanillaformer.training.report.card.descriptions import OBJECTIVES, OPTIMIZERS, SCHEDULES, techniques
 
 EVERYTHING_ON = {
     **{

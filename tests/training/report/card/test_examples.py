@@ -10,7 +10,7 @@ from vanillaformer.data.arguments import DataArguments, LanguageModelDataArgumen
 from vanillaformer.data.tasks import MASK, TASKS
 from vanillaformer.inference.arguments import GenerateArguments
 from vanillaformer.training.finishing import input_option
-from vanillaformer.training.report.card.examples import card_example, example_row, first_words, terminal_example
+from vanillaformer.training.report.card.facts import card_example, example_row, first_words, terminal_example
 
 OWN = {"train_file": "own.csv"}
 ROW = "a secret   of\nthe data that goes on for longer than is good for a command line, " * 3
