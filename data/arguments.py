@@ -92,11 +92,7 @@ class DataArguments:
             raise ValueError(f"--order_column {self.order_column} is for --hold_out end, not {self.hold_out}")
 
     def check(self) -> None:
-        """Check that the options go together, before any data is read.
-
-        Raises:
-            ValueError: Naming the option that needs or excludes another one.
-        """
+        """Check that the options go together, before any data is read; a ValueError names the option."""
         self.read_options()
         if self.train_file is None:
             for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
@@ -119,11 +115,7 @@ class DataArguments:
             raise ValueError(f"--split_column {self.split_column}: a .txt file has no columns")
 
     def read_options(self) -> ReadOptions:
-        """Return how text files are read.
-
-        Raises:
-            ValueError: The separator is not one character.
-        """
+        """Return how text files are read; raise ValueError for a separator that is not one character."""
         separator = "\t" if self.csv_separator == "\\t" else self.csv_separator
         if separator is not None and (len(separator) != 1 or separator in '"\r\n'):
             raise ValueError(f"--csv_separator {separator!r}: it must be one character, such as ; or \\t")

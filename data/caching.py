@@ -186,14 +186,9 @@ def content_hash(rows: Dataset) -> str:
 def cached_map(
     rows: Dataset, function: Callable[..., Any], *, desc: str, num_proc: int | None = None, **options: Any
 ) -> Dataset:
-    """Apply a function to batches of rows, or return the rows that it returned for them before.
+    """Apply a function to batches of rows, as `Dataset.map`, or return the rows that it returned for them before.
 
-    Args:
-        rows: The rows.
-        function: A function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
-        desc: Description for the progress.
-        num_proc: Number of processes, at most one per row.
-        **options: More of `Dataset.map`.
+    It is a function of a module, or a `partial` of one with keywords that are tokenizers or plain values.
     """
     inner, keywords = (function.func, function.keywords) if isinstance(function, partial) else (function, {})
     settings = options.get("remove_columns"), repr(options.get("features")), repr(rows.features)

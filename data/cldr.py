@@ -94,10 +94,6 @@ def _date(style: Style, value: datetime.datetime, locale: Locale) -> str:
     return dates.format_date(value, style, locale)
 
 
-def _skeleton(skeleton: str, value: datetime.datetime, locale: Locale) -> str:
-    return dates.format_skeleton(skeleton, value, locale=locale)
-
-
 def _time(style: Style, value: datetime.datetime, locale: Locale) -> str:
     return dates.format_time(value, style, locale=locale)
 
@@ -108,8 +104,11 @@ def _datetime(date_style: Style, time_style: Style, value: datetime.datetime, lo
 
 
 def _dates(source: Locale, target: Locale) -> Kind:
+    def skeleton(name: str, value: datetime.datetime, locale: Locale) -> str:
+        return dates.format_skeleton(name, value, locale=locale)
+
     shared = [s for s in SKELETONS if s in source.datetime_skeletons and s in target.datetime_skeletons]
-    return Kind(_moment, [partial(_date, s) for s in STYLES] + [partial(_skeleton, s) for s in shared])
+    return Kind(_moment, [partial(_date, s) for s in STYLES] + [partial(skeleton, s) for s in shared])
 
 
 def _relative_times(source: Locale, target: Locale) -> Kind:

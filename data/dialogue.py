@@ -32,11 +32,7 @@ def reverse_dialogues(dataset: "DatasetDict") -> "DatasetDict":
 
 
 def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Have `tokenizer.apply_chat_template` render messages as dialogues are in training.
-
-    Raises:
-        ValueError: The tokenizer has no separator.
-    """
+    """Have `tokenizer.apply_chat_template` render messages as dialogues are in training; it needs the separator."""
     separator_id(tokenizer)
     if SEPARATOR not in tokenizer.all_special_tokens:  # so that decoding drops it
         tokenizer.add_special_tokens({"extra_special_tokens": [*tokenizer.extra_special_tokens, SEPARATOR]})
@@ -44,11 +40,7 @@ def set_chat_template(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def separator_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id of the separator.
-
-    Raises:
-        ValueError: The tokenizer has no separator.
-    """
+    """Return the id of the separator; raise ValueError if the tokenizer has none."""
     number = tokenizer.get_vocab().get(SEPARATOR)
     if number is None:
         raise ValueError(f"the tokenizer has no token {SEPARATOR}, which ends each turn of a dialogue")

@@ -138,19 +138,14 @@ def _with_progress(paths: Paths, columns: Columns, options: ReadOptions) -> Iter
 
 
 def read_tables(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[pa.Table]:
-    """Yield the rows of a file, or of two parallel ones, in tables of bounded size.
-
-    Raises:
-        ValueError: Naming the file, the line where possible, and why it cannot be read.
-    """
+    """Yield the rows of a file, or of two parallel ones, in small tables; a ValueError names the file and the line."""
     schema, number = features_of(paths, columns).arrow_schema, 1
     with _named_errors(paths):
         if format_of(paths[0]) == ".parquet":
             parts = _parquet_columns(paths[0], schema.names[:-3])
         else:
             read = parallel_rows if len(paths) == 2 else READERS[format_of(paths[0])]
-            rows = read(paths, columns, options)
-            parts = _text_columns(rows, len(schema) - 3)
+            parts = _text_columns(read(paths, columns, options), len(schema) - 3)
         for *cells, lines, problems in parts:
             numbers = range(number, number := number + len(lines))
             arrays = [

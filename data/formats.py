@@ -74,14 +74,11 @@ def format_of(path: Path) -> str:
     return Path(path.stem if path.suffix.lower() == ".gz" else path.name).suffix.lower()
 
 
-def open_file(path: Path, mode: str, **text: str) -> IO[Any]:
-    """Open a file, compressed or not."""
-    return cast(Any, gzip.open if path.suffix.lower() == ".gz" else open)(path, mode, **text)
-
-
-def _open_text(path: Path, newline: str = "\n") -> IO[str]:
-    """Open a text file, compressed or not, without its byte order mark."""
-    return open_file(path, "rt", encoding="utf-8-sig", newline=newline)
+def open_file(path: Path, mode: str = "rt", **options: Any) -> IO[Any]:
+    """Open a file, compressed or not; a text without its byte order mark."""
+    if mode == "rt":
+        options = {"encoding": "utf-8-sig", "newline": "\n", **options}
+    return cast(Any, gzip.open if path.suffix.lower() == ".gz" else open)(path, mode, **options)
 
 
 def check_columns(where: str, found: Sequence[str], columns: Columns, hint: str = "") -> None:
@@ -108,7 +105,7 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
     header: list[str] | None = None
     number = 0
-    with _open_text(path, newline="") as lines:
+    with open_file(path, newline="") as lines:
         dialect: dict[str, Any] = {"delimiter": separator, "strict": True}
         reader = csv.reader(lines, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, **dialect)
         while True:
@@ -131,7 +128,10 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
             if not cells:
                 continue
             if header is None:
-                header, positions = cells, _positions(path, cells, columns, separator)
+                others = [character for character in ",;\t|" if character != separator and character in cells[0]]
+                hint = f"; or is it --csv_separator {others[0]!r}?" if others and len(cells) == 1 else ""
+                check_columns(str(path), cells, columns, hint)
+                header, positions = cells, [cells.index(name) for name in dict.fromkeys(columns.values())]
                 continue
             number += 1
             if len(cells) == len(header):
@@ -143,18 +143,10 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
         raise ValueError(f"{path} has no rows")
 
 
-def _positions(path: Path, header: list[str], columns: Columns, separator: str) -> list[int]:
-    """Return the position of each needed column."""
-    others = [character for character in ",;\t|" if character != separator and character in header[0]]
-    hint = f"; or is it --csv_separator {others[0]!r}?" if others and len(header) == 1 else ""
-    check_columns(str(path), header, columns, hint)
-    return [header.index(name) for name in dict.fromkeys(columns.values())]
-
-
 def _read_json(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
     """Yield the rows of a file that holds a list of objects, a single one, or one per line."""
     (path,) = paths
-    with _open_text(path) as lines:
+    with open_file(path) as lines:
         if format_of(path) == ".jsonl":
             yield from _json_rows(path, columns, _parsed_lines(lines))
             return
@@ -197,7 +189,7 @@ def _json_rows(path: Path, columns: Columns, parsed: Iterator[tuple[Any, str]]) 
 def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
     (path,) = paths
     check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
-    with _open_text(path) as lines:
+    with open_file(path) as lines:
         for text in TEXTS[options.sample_by](lines):
             yield (text,), 1, None
 
@@ -206,7 +198,7 @@ def parallel_rows(paths: Paths, columns: Columns, options: ReadOptions) -> Itera
     """Yield the pairs of lines of two text files."""
     source, target = paths
     check_columns(f"{source} (a text file)", list(columns.values())[:2], columns)
-    with _open_text(source) as sources, _open_text(target) as targets:
+    with open_file(source) as sources, open_file(target) as targets:
         sides = _lines(sources), _lines(targets)
         for number, pair in enumerate(zip_longest(*sides)):
             if None in pair:
@@ -288,11 +280,7 @@ def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _as_text(option: str, cell: Any) -> Any:
-    """Return a cell as text: of turns, that of the dialogue.
-
-    Raises:
-        TypeError: For a cell of a type that the column does not take.
-    """
+    """Return a cell as text, of turns that of the dialogue; raise TypeError for a type that is not the column's."""
     if option == "turns_column":
         turns: list[Any] = cell if isinstance(cell, list) else [None]
         turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]

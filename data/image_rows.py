@@ -36,11 +36,7 @@ Cell = tuple[str, bytes | Path | None]
 
 
 def folder_rows(option: str, folder: Path, columns: Mapping[str, str], *, skip_bad: bool = False) -> Dataset:
-    """Return the images in a folder as rows of paths, with the name of the folder that each is in as its class.
-
-    Raises:
-        ValueError: There are no images, or not a folder for each class.
-    """
+    """Return the images in a folder as rows of paths, with the name of the folder that each is in as its class."""
     kinds = ", ".join(ENDINGS)
     paths = list(image_files(folder))
     if not paths:

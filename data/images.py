@@ -33,11 +33,7 @@ UNBOUNDED = ("F", "I")
 
 
 def pillow() -> Any:
-    """Return the module `PIL.Image`.
-
-    Raises:
-        ImportError: It is not installed.
-    """
+    """Return the module `PIL.Image`; an ImportError says how to install it."""
     try:
         from PIL import Image
     except ImportError as error:
@@ -46,11 +42,7 @@ def pillow() -> Any:
 
 
 def read_image(source: bytes | str | os.PathLike[str]) -> Any:
-    """Return an image as a `PIL.Image.Image` in RGB.
-
-    Raises:
-        ValueError: It cannot be read, in words that follow the name of the file.
-    """
+    """Return an image as a `PIL.Image.Image` in RGB; a ValueError has words that follow the name of the file."""
     library = pillow()
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise ValueError("the file does not exist")
@@ -72,11 +64,7 @@ def read_image(source: bytes | str | os.PathLike[str]) -> Any:
 
 
 def as_rgb(image: Any) -> Any:
-    """Return an image turned upright as its metadata says, in RGB; transparency is left out, 16 bits become 8.
-
-    Raises:
-        ValueError: Its mode has no white.
-    """
+    """Return an image turned upright as its metadata says, in RGB; transparency is left out, 16 bits become 8."""
     import numpy as np
     from PIL import Image, ImageOps
 

@@ -120,11 +120,7 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
 
 
 def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRows]:
-    """Return the source of each split.
-
-    Raises:
-        ValueError: Naming the file, the data set or the option at fault.
-    """
+    """Return the source of each split; a ValueError names the file, the data set or the option at fault."""
     if data_args.is_embedded:
         corpus = embedded_corpus(data_args, task)
         columns: Columns = {f"{column}_column": column for column in COLUMNS[task]}

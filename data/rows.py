@@ -60,11 +60,7 @@ class SplitRows:
         return replace(self, rows=rows)
 
     def without(self, bad: np.ndarray, problem: Callable[[int], str], hint: str = "") -> "SplitRows":
-        """Return the rows that are not bad.
-
-        Raises:
-            ValueError: Naming the first bad row, unless they are skipped.
-        """
+        """Return the rows that are not bad; unless these are skipped, raise ValueError that names the first."""
         if not bad.any():
             return self
         first, count = int(bad.argmax()), int(bad.sum())
@@ -104,11 +100,7 @@ class SplitRows:
 
 
 def text_columns(split: SplitRows) -> SplitRows:
-    """Return the rows that can be read, with the needed columns, as texts or labels.
-
-    Raises:
-        ValueError: A column is missing, or a row cannot be read.
-    """
+    """Return the rows that can be read, with the needed columns, all of which must be there, as texts or labels."""
     columns = {**split.columns, **split.more_columns}
     rows = split.rows.flatten() if any("." in name for name in columns.values()) else split.rows
     check_columns(split.name, [name for name in rows.column_names if name not in RESERVED], columns)

@@ -43,11 +43,7 @@ HELD_OUT = 1_000
 
 
 def check_streaming(data_args: DataArguments, training_args: Any) -> None:
-    """Check that the options can be used with a stream, and set those that it needs.
-
-    Raises:
-        ValueError: Naming an option that a stream cannot have.
-    """
+    """Check that the options suit a stream, and set those that it needs; a ValueError names the option."""
     if training_args.max_steps <= 0 and all(getattr(training_args, name) is None for name in BUDGETS):
         options = ", ".join(f"--{name}" for name in BUDGETS)
         raise ValueError(f"--streaming needs --max_steps or a budget ({options}): the length of an epoch is not known")

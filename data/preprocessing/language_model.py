@@ -64,11 +64,7 @@ def block_cutter(
 
 
 def check_stride(stride: int | None, size: int) -> int:
-    """Return how far the starts of two blocks of `size` tokens are apart.
-
-    Raises:
-        ValueError: Tokens would be left out, or no block would follow.
-    """
+    """Return how far the starts of two blocks are apart; raise ValueError if that leaves tokens out, or is 0."""
     if stride is not None and not 1 <= stride <= size:
         raise ValueError(f"block_stride={stride}: from 1 to the {size} tokens of a block")
     return size if stride is None else stride
@@ -81,14 +77,14 @@ def _joined_batch(batch: Batch, *, tokenizer: PreTrainedTokenizerBase, start: li
 def cut_blocks(rows: Dataset, blocks: Blocks) -> Dataset:
     """Return the blocks of the concatenation of all `input_ids`, in a file that is mapped into memory."""
     schema = Features({"input_ids": IDS}).arrow_schema
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for found in blocks.cut(chunk.to_numpy() for chunk in value_chunks(rows, "input_ids")):
+            bounds = np.arange(len(found) + 1, dtype=np.int32) * found.shape[1]
+            yield pa.record_batch([pa.ListArray.from_arrays(bounds, found.ravel())], schema=schema)
+
     key = hashlib.blake2b(f"{rows._fingerprint} {blocks}".encode(), digest_size=16).hexdigest()
-    return arrow_file(f"blocks-{key}", schema, lambda: _batches(rows, blocks, schema))
-
-
-def _batches(rows: Dataset, blocks: Blocks, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for found in blocks.cut(chunk.to_numpy() for chunk in value_chunks(rows, "input_ids")):
-        bounds = np.arange(len(found) + 1, dtype=np.int32) * found.shape[1]
-        yield pa.record_batch([pa.ListArray.from_arrays(bounds, found.ravel())], schema=schema)
+    return arrow_file(f"blocks-{key}", schema, batches)
 
 
 def packed_rows(

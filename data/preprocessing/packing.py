@@ -203,11 +203,7 @@ def check_packing(model: PreTrainedModel, training_args: Any) -> None:
 def fit_packing(
     model: PreTrainedModel, packing: bool | None, rows: Dataset, training_args: Any, padded: Callable
 ) -> Callable:
-    """Return the collator of a training: one that packs if `packing` says so or, with `None`, if it can and pays.
-
-    Raises:
-        ValueError: As from `check_packing`, if packing is asked for.
-    """
+    """Return the collator of a training: one that packs if `packing` says so or, with `None`, if it can and pays."""
     if packing is False:
         return padded
     try:

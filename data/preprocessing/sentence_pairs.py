@@ -68,12 +68,7 @@ def sentence_pairs(
     and the second part begins the next run. With a single document it is another part of it. Where a row would
     be too long the longer segment is cut, A at its start and B at its end, so that they still meet where they met.
 
-    Args:
-        dataset: Splits with the column `text`.
-        tokenizer: An encoder's tokenizer.
-        block_size: Tokens in one row; only where a document ends there are fewer.
-        seed: Decides where runs are parted and what follows them.
-        num_proc: Processes to tokenize with.
+    A row has `block_size` tokens, fewer only where a document ends.
 
     Raises:
         ValueError: A row has no room for two segments, the tokenizer lacks special tokens, or no text of a split has

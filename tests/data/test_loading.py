@@ -46,13 +46,10 @@ def test_every_format_gives_the_same_columns(tmp_path, extension):
 
 
 def test_the_other_direction(tmp_path):
-    rows = [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}]
-    path = write(tmp_path / "a.jsonl", rows)
-    dataset = load(
-        "translation", train_file=path, validation_file=path, source_column="target", target_column="source"
-    )
-    assert list(dataset["train"]["source"]) == ["b", "d"]
-    assert list(dataset["train"]["target"]) == ["a", "c"]
+    path = write(tmp_path / "a.jsonl", [{"source": "a", "target": "b"}, {"source": "c", "target": "d"}])
+    swapped = {"source_column": "target", "target_column": "source"}
+    dataset = load("translation", train_file=path, validation_file=path, **swapped)
+    assert dataset["train"][:] == {"source": ["b", "d"], "target": ["a", "c"]}
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -75,18 +72,6 @@ def test_parallel_texts_named_by_their_languages(tmp_path, ending, streaming):
         load("translation", **paths, hold_out="end", order_column="id")
 
 
-def test_parallel_text_files(tmp_path):
-    english = write(tmp_path / "a.en.txt", ["one\u2028still one", "two"])
-    german = write(tmp_path / "a.de.txt", ["eins", "zwei"])
-    files = {"train_file": english, "train_target_file": german}
-    dataset = load("translation", **files, validation_file=english, validation_target_file=german)
-    assert list(dataset["validation"]["source"]) == ["one\u2028still one", "two"]
-    assert list(dataset["validation"]["target"]) == ["eins", "zwei"]
-    write(tmp_path / "a.de.txt", ["eins", "zwei", "drei"])
-    with pytest.raises(ValueError, match=r"a.en.txt has 2 lines and .*a.de.txt has 3"):
-        load("translation", **files)
-
-
 @pytest.mark.parametrize(("sample_by", "count"), [("line", 4), ("paragraph", 2), ("document", 1)])
 def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
     path = write(tmp_path / "a.txt", ["one", "two", "", "three", "  ", "four"][: 5 if sample_by != "line" else 6])
@@ -98,10 +83,6 @@ def test_text_file_for_a_language_model(tmp_path, sample_by, count, capsys):
 
 
 # ------------------------------------------------------------------------------------------------------- splits
-def test_one_text_cannot_be_split(tmp_path):
-    path = write(tmp_path / "a.txt", ["same", "same"])
-    with pytest.raises(ValueError, match=r"1 distinct text: give --validation_file"):
-        load("causal", train_file=path)
 
 
 def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
@@ -115,58 +96,6 @@ def test_caps_draw_rows_by_the_seed_and_keep_their_order(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------- labels
-def labeled(tmp_path, labels, name="a.jsonl"):
-    return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
-
-
-@pytest.mark.parametrize(
-    ("labels", "names", "ids"),
-    [
-        (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]),
-        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
-        (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
-        ([True, False, True], ["False", "True"], [1, 0, 1]),
-        (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
-        (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
-        (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
-    ],
-)
-def test_labels_become_classes(tmp_path, labels, names, ids):
-    path = labeled(tmp_path, labels)
-    dataset = load("classification", train_file=path, validation_file=path)
-    assert label_names(dataset) == names
-    assert list(dataset["train"]["label"]) == ids
-    assert dataset["train"].features == dataset["validation"].features
-
-
-def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
-    path = labeled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
-    load("classification", train_file=path, validation_file=path)
-    out = capsys.readouterr().out
-    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
-    blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
-    with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
-        load("classification", train_file=blank, validation_file=path)
-
-
-@pytest.mark.parametrize(
-    ("train", "validation", "message"),
-    [
-        (
-            ["a", "b"],
-            ["a", "c"],
-            r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b",
-        ),
-        (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
-        (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
-        ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
-        (["a", "a"], ["a"], r"one value only, 'a'"),
-    ],
-)
-def test_bad_labels(tmp_path, train, validation, message):
-    paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
-    with pytest.raises(ValueError, match=message):
-        load("classification", train_file=paths[0], validation_file=paths[1])
 
 
 # ---------------------------------------------------------------------------------------------------- embedded, Hub
@@ -245,6 +174,7 @@ def test_bad_hub_data(monkeypatch, splits, message):
         ({"train_file": "broken.parquet"}, r"broken.parquet cannot be read as .parquet"),
         ({"train_file": "latin.txt", "train_target_file": "latin.txt"}, r"latin.txt is not UTF-8"),
         ({"train_file": "a.txt"}, r"give its translation, line by line, as --train_target_file"),
+        ({"train_file": "a.txt", "train_target_file": "b.txt"}, r"a.txt has 2 lines and .*b.txt has 3"),
         (
             {"train_file": "a.txt", "train_target_file": "pairs.csv"},
             r"--train_target_file is for translation from .txt files",
@@ -264,6 +194,7 @@ def test_bad_translation_data(tmp_path, options, message):
     write(tmp_path / "pairs.csv", PAIRS)
     write(tmp_path / "pairs.jsonl", PAIRS)
     write(tmp_path / "a.txt", ["a", "b"])
+    write(tmp_path / "b.txt", ["a", "b", "c"])
     write(tmp_path / "numbers.jsonl", [{"source": 1, "target": "one"}])
     write(tmp_path / "hole.jsonl", [{"source": "a", "target": t} for t in ("b", None, " \t", "c")])
     (tmp_path / "hole.csv").write_text("source,target\n,b\n")
@@ -278,16 +209,18 @@ def test_bad_translation_data(tmp_path, options, message):
         load("translation", **placed)
 
 
-def test_text_files_have_no_labels(tmp_path):
-    path = write(tmp_path / "a.txt", ["a"])
-    with pytest.raises(ValueError, match=r"which has no columns"):
-        load("classification", train_file=path)
-
-
-def test_nothing_but_blank_lines(tmp_path):
-    path = write(tmp_path / "a.txt", ["", " "])
-    with pytest.raises(ValueError, match=r"a.txt has no rows"):
-        load("causal", train_file=path)
+@pytest.mark.parametrize(
+    ("task", "lines", "options", "message"),
+    [
+        ("classification", ["a"], {}, "which has no columns"),
+        ("causal", ["a"], {"split_column": "split"}, "a .txt file has no columns"),
+        ("causal", ["", " "], {}, "a.txt has no rows"),
+        ("causal", ["same", "same"], {}, "1 distinct text: give --validation_file"),
+    ],
+)
+def test_text_files_that_cannot_be_used(tmp_path, task, lines, options, message):
+    with pytest.raises(ValueError, match=message):
+        load(task, train_file=write(tmp_path / "a.txt", lines), **options)
 
 
 def test_unknown_task():

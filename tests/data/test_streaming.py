@@ -105,11 +105,9 @@ def test_parallel_text_files(tmp_path):
     files = {"train_file": english, "train_target_file": german}
     _, stream = open_stream("translation", **files, validation_file=english, validation_target_file=german)
     wanted = [{"source": f"en {n}", "target": f"de {n}"} for n in range(5)]
-    assert stream_rows(stream) == wanted
     stream.buffer = 3  # shuffled they stay pairs
     for epoch in range(4):
-        shuffled = stream_rows(stream, epoch)
-        assert sorted(shuffled, key=str) == sorted(wanted, key=str)
+        assert sorted(stream_rows(stream, epoch), key=str) == wanted
     write(tmp_path / "de.txt", ["de"])
     with pytest.raises(ValueError, match=r"en.txt has 5 lines and .*de.txt has 1: they must be parallel"):
         stream_rows(stream)
@@ -245,16 +243,6 @@ def test_processes_get_parts_that_are_disjoint_and_complete(tmp_path, decoder_to
 
 
 # ------------------------------------------------------------------------------------------------------ bad rows
-PAIRS = [("a", "b"), (None, "c"), ("d", ""), ("e", "f")]
-
-
-def test_bad_rows(tmp_path):
-    rows = [{"source": one, "target": other} for one, other in PAIRS]
-    path, good = write(tmp_path / "a.jsonl", rows), write(tmp_path / "b.jsonl", rows[:1])
-    with pytest.raises(ValueError, match=r"a.jsonl, row 2: the source is empty; .*--bad_rows skip"):
-        open_stream("translation", train_file=path, validation_file=good)
-    _, stream = open_stream("translation", train_file=path, validation_file=good, bad_rows="skip")
-    assert [row["source"] for row in stream_rows(stream)] == ["a", "e"]
 
 
 def test_label_that_comes_late(tmp_path, encoder_tokenizer):

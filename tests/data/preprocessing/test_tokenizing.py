@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features
-from transformers import DataCollatorForLanguageModeling, DataCollatorForSeq2Seq, DataCollatorWithPadding
+from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
+from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
 from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks
 from vanillaformer.data.preprocessing.tokenizing import Blocks, classification_rows, token_ids, translation_rows
 from vanillaformer.tokenization import passages, train
@@ -112,7 +113,7 @@ def test_blocks_of_pieces_are_those_of_the_whole(seed):
 
 def test_causal_blocks_collate(decoder_tokenizer):
     rows = block_rows(splits(text=["abcdefg"]), decoder_tokenizer, block_size=6)
-    batch = DataCollatorForLanguageModeling(decoder_tokenizer, mlm=False)(list(rows["train"]))
+    batch = BlockCollator(decoder_tokenizer)(list(rows["train"]))
     assert batch["input_ids"].shape == (2, 6)
     assert batch["attention_mask"].sum().item() == 9
     assert (batch["labels"] == -100).sum().item() == 3
@@ -143,7 +144,7 @@ def test_masked_blocks_are_the_stream_in_frames(encoder_tokenizer, block_size):
 
 def test_masked_blocks_collate(encoder_tokenizer):
     rows = block_rows(splits(text=TEXTS), encoder_tokenizer, block_size=16, masked=True)
-    batch = DataCollatorForLanguageModeling(encoder_tokenizer, mlm_probability=1.0, seed=0)(list(rows["train"]))
+    batch = RowMasking(encoder_tokenizer, mlm_probability=1.0)(list(rows["train"]))
     special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
     assert special.any()
     assert set(batch["input_ids"][special].tolist()) <= {2, 3}

@@ -1,17 +1,120 @@
-"""What was tokenized once is not tokenized again; what would come out differently is."""
+"""Data is known by its content: what was tokenized once is not again, what would come out differently is."""
 
 import multiprocessing
 from functools import partial
 
 import datasets
+import numpy as np
+import pyarrow as pa
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value, concatenate_datasets
 
 from vanillaformer.data import caching
-from vanillaformer.data.caching import cached_map, tokenizer_key
+from vanillaformer.data.caching import arrow_file, cached_map, changed_splits, fingerprints, select_rows, tokenizer_key
 from vanillaformer.data.preprocessing.language_model import _joined_batch, block_rows
 from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, translation_rows
+from vanillaformer.data.splits import text_numbers
+
+REVIEWS = ["the old ship", "", "café \U0001f600", "ab", "c"]
+
+
+def reviews(names=("neg", "pos"), texts=REVIEWS, kind: str = "string") -> Dataset:
+    features = Features({"text": Value(kind), "label": ClassLabel(names=list(names))})
+    return Dataset.from_dict({"text": texts, "label": [0, 1, 0, 1, 1][: len(texts)]}, features=features)
+
+
+def of(rows: Dataset) -> dict:
+    return fingerprints(DatasetDict(train=rows))["train"]
+
+
+def test_content_alone_matters():
+    rows = reviews()
+    same = [
+        reviews(kind="large_string"),
+        rows.select_columns(["label", "text"]),
+        concatenate_datasets([rows.select(range(2)), rows.select(range(2, 5))]),
+        rows.select([4, 3, 2, 1, 0]).select([4, 3, 2, 1, 0]),
+    ]
+    assert all(of(other) == of(rows) for other in same)
+    assert of(rows)["rows"] == 5
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (reviews(names=("aaa", "zzz")), "label names ['neg', 'pos'] then, ['aaa', 'zzz'] now"),
+        (reviews(texts=REVIEWS[:4]), "rows 5 then, 4 now"),
+        (reviews(texts=[*REVIEWS[:3], "a", "bc"]), "5 rows of other content"),
+        (reviews().select([1, 0, 2, 3, 4]), "5 rows of other content"),
+    ],
+)
+def test_other_data(other: Dataset, difference: str):
+    old = fingerprints(DatasetDict(train=reviews(), validation=reviews()))
+    new = fingerprints(DatasetDict(train=other, validation=reviews(), test=reviews()))
+    assert changed_splits(old, new) == {"train": difference, "test": "none then, 5 rows now"}
+
+
+def test_rows_beyond_one_batch(monkeypatch):
+    whole = of(reviews())
+    monkeypatch.setattr("vanillaformer.data.caching.batch_size", lambda rows: 2)
+    assert of(reviews()) == whole
+
+
+FEATURES = Features({"text": Value("string"), "label": ClassLabel(names=["a", "b", "c"])})
+
+
+def rows_of(count, parts=7, name="rows"):
+    rng = np.random.default_rng(count)
+    texts = [f"text {number}" for number in rng.integers(count, size=count)]
+    table = pa.table({"text": texts, "label": rng.integers(3, size=count)}, schema=FEATURES.arrow_schema)
+    return arrow_file(name, table.schema, lambda: table.to_batches(max(1, count // parts)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("caching", [True, False])
+def test_selected_rows(seed, caching):
+    rows, rng = rows_of(100, name=f"rows-{seed}"), np.random.default_rng(seed)
+    numbers = np.flatnonzero(rng.random(100) < rng.random())
+    if not caching:
+        datasets.disable_caching()
+    try:
+        chosen = select_rows(rows, numbers)
+    finally:
+        datasets.enable_caching()
+    assert list(chosen) == list(rows.select(numbers))
+    assert chosen.features == rows.features
+    assert chosen._indices is None
+    assert list(select_rows(rows, numbers[::-1])) == list(chosen)[::-1]
+
+
+def test_a_selection_is_written_once_and_another_is_another():
+    rows = rows_of(50)
+    first, again, other = (select_rows(rows, np.array(numbers)) for numbers in ([1, 5], [1, 5], [1, 6]))
+    assert first.cache_files == again.cache_files != other.cache_files
+    assert list(other) == [rows[1], rows[6]]
+
+
+def test_an_interrupted_file_is_written_anew():
+    def broken():
+        yield pa.record_batch({"n": [1]})
+        raise KeyboardInterrupt
+
+    schema = pa.schema({"n": pa.int64()})
+    with pytest.raises(KeyboardInterrupt):
+        arrow_file("broken", schema, broken)
+    assert arrow_file("broken", schema, lambda: [pa.record_batch({"n": [2]})])["n"][:] == [2]
+
+
+@pytest.mark.parametrize("count", [1, 2, 50, 1_000])
+def test_numbers_of_texts_are_in_the_order_of_their_first_rows(count):
+    rows = rows_of(count, name=f"numbered-{count}")
+    texts = rows["text"][:]
+    distinct = list(dict.fromkeys(texts))
+    assert text_numbers(rows, "text", exact=True).tolist() == [distinct.index(text) for text in texts]
+    again = Dataset.from_dict({"text": texts})
+    assert text_numbers(again, "text", exact=True).tolist() == text_numbers(rows, "text", exact=True).tolist()
+
 
 TEXTS = ["one. two", "three. four and more", "five"]
 

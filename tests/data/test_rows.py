@@ -1,15 +1,16 @@
-"""Rows that cannot be used: the first is named, or all are left out and counted."""
+"""Rows that cannot be used: the first is named, or all are left out and counted. Names of labels of any form."""
 
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from datasets import Dataset, concatenate_datasets
 
-from vanillaformer.data.arguments import DATA_ARGUMENTS
+from vanillaformer.data.arguments import DATA_ARGUMENTS, ClassifierDataArguments
 from vanillaformer.data.caching import select_rows
 from vanillaformer.data.loading import load_data
-from vanillaformer.data.rows import label_names
+from vanillaformer.data.rows import classes_in_words, label_names
 
 from .test_loading import classes, hub, load, write
 
@@ -32,10 +33,6 @@ def test_the_first_bad_row_is_named(tmp_path):
         load("translation", train_file=path, validation_file=path)
     path = write(tmp_path / "a.jsonl", [{"source": one, "target": other} for one, other in PAIRS[:4]])
     with pytest.raises(ValueError, match=r"a.jsonl, row 2: the source is empty \(1 such rows\).*--bad_rows skip"):
-        load("translation", train_file=path, validation_file=path)
-    rows = [{"source": one, "target": "x"} for one in ("a", 7, ["b"])]
-    path = write(tmp_path / "b.jsonl", rows)
-    with pytest.raises(ValueError, match=r"b.jsonl, row 2: the source is not text \(2 such rows\)"):
         load("translation", train_file=path, validation_file=path)
 
 
@@ -76,13 +73,12 @@ def test_columns_inside_a_struct_of_a_damaged_file(tmp_path):
     assert len(dataset["train"]) == 1
 
 
-def labeled(tmp_path, name, labels):
+def labeled(tmp_path, labels, name="a.jsonl"):
     return write(tmp_path / name, [{"text": f"text {n}", "label": label} for n, label in enumerate(labels)])
 
 
 def test_rows_without_a_known_label_are_left_out(tmp_path, capsys):
-    train = labeled(tmp_path, "a.jsonl", ["b", None, "a", "", "b"])
-    validation = labeled(tmp_path, "b.jsonl", ["c", "a", "c"])
+    train, validation = labeled(tmp_path, ["b", None, "a", "", "b"]), labeled(tmp_path, ["c", "a", "c"], "b.jsonl")
     dataset, stats = skipping("classification", train_file=train, validation_file=validation)
     assert label_names(dataset) == ["a", "b"]
     assert list(dataset["train"]["label"]) == [1, 0, 1]
@@ -144,3 +140,114 @@ def test_a_batch_of_bad_rows_only_is_empty():
         none = select_rows(rows, np.array([], dtype=np.int64))
         labeled = none.add_column("label", np.array([], dtype=np.int64))
         assert (len(labeled), labeled.column_names) == (0, [*rows.column_names, "label"])
+
+
+def names_of(tmp_path, frame: pd.DataFrame, extension: str = "csv") -> list[str]:
+    path = tmp_path / f"a.{extension}"
+    if extension == "csv":
+        frame.to_csv(path, index=False)
+    elif extension == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in frame.to_dict("records")))
+    else:
+        frame.to_parquet(path)
+    return label_names(load_data(ClassifierDataArguments(train_file=[str(path)]), "classification").splits)
+
+
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [([True, False], ["False", "True"]), ([10, 9, -1], ["-1", "9", "10"]), (["01", "1"], ["01", "1"])],
+)
+def test_every_format_has_the_same_names(labels: list, names: list[str], extension: str, tmp_path) -> None:
+    texts = [f"text {n}" for n in range(30)]
+    frame = pd.DataFrame({"text": texts, "label": [labels[n % len(labels)] for n in range(30)]})
+    assert names_of(tmp_path, frame, extension) == names
+
+
+@pytest.mark.parametrize(
+    ("labels", "warning"),
+    [
+        (["pos", "neg"], ""),
+        (["1", "2", "3"], ""),
+        (["food, drink", "music"], ""),
+        (["0.0", "1.0"], ""),
+        (["Pos", "pos", "neg"], "differ only in letter case, white space or the way a number is written"),
+        (["not ok", "not  ok"], "are classes of their own: 'not  ok' and 'not ok'."),
+        (["1", "1.0", "0"], "'1' and '1.0'."),
+        (
+            ["2.97", "3.41", "3.5", "4"],
+            "the labels are numbers (2.97, 3.41, 3.5, ...), each a class of its own: regression",
+        ),
+        ([str(n) for n in range(12)], "12 classes in 30 rows: --label_column may name the wrong column"),
+        (["a", "b", "a|b"], "labels like 'a|b' look like several in one: each is a class of its own."),
+        (["['a', 'b']", "['a']"], "labels like '['a', 'b']', '['a']' look like several in one"),
+        (["a, b", "b, c"], "labels like 'a, b', 'b, c' look like several"),
+    ],
+)
+def test_labels_that_may_be_meant_in_another_way_are_named(labels: list[str], warning: str, tmp_path, capsys) -> None:
+    frame = pd.DataFrame(
+        {"text": [f"text {n}" for n in range(30)], "label": [labels[n % len(labels)] for n in range(30)]}
+    )
+    names_of(tmp_path, frame)
+    printed = capsys.readouterr().out
+    assert printed.count("Warning: ") == bool(warning)
+    assert warning in printed.replace('"', "'")
+
+
+def test_how_many_rows_a_class_has() -> None:
+    assert classes_in_words(["neg", "pos"], np.array([300, 1_200])) == "2 classes: neg 300, pos 1,200"
+    assert classes_in_words(["a", "b"], np.array([5, 0])) == "1 class: a 5"
+    counts = np.arange(20)
+    assert classes_in_words([f"c{n}" for n in counts], counts) == "19 classes: c19 19 to c1 1"
+    long = [f"a|{end}\n" + "c" * 60 for end in "12"]  # of which neither has a space to be cut at
+    assert classes_in_words(long, np.array([2, 1])) == f"2 classes: a|1 {'c' * 32} ... 2, a|2 {'c' * 32} ... 1"
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "ids"),
+    [
+        (["pos", "neg", "pos"], ["neg", "pos"], [1, 0, 1]),
+        ([10, 2, 10], ["2", "10"], [1, 0, 1]),
+        (["10", "2", "-1"], ["-1", "2", "10"], [2, 1, 0]),
+        ([True, False, True], ["False", "True"], [1, 0, 1]),
+        (["7", "--5", "7"], ["--5", "7"], [1, 0, 1]),
+        (["9" * 200, "5", "5"], ["5", "9" * 200], [1, 0, 0]),
+        (["pos ", "neg", " pos", "pos"], ["neg", "pos"], [1, 0, 1, 1]),
+    ],
+)
+def test_labels_become_classes(tmp_path, labels, names, ids):
+    path = labeled(tmp_path, labels)
+    dataset = load("classification", train_file=path, validation_file=path)
+    assert label_names(dataset) == names
+    assert list(dataset["train"]["label"]) == ids
+    assert dataset["train"].features == dataset["validation"].features
+
+
+def test_whitespace_around_labels_is_removed_and_reported(tmp_path, capsys):
+    path = labeled(tmp_path, ["pos ", "neg", "\tpos", "pos"])
+    load("classification", train_file=path, validation_file=path)
+    out = capsys.readouterr().out
+    assert "a.jsonl: whitespace around the labels of 2 of 4 rows is removed, as in 'pos '." in out
+    blank = labeled(tmp_path, ["pos", "neg", "  "], "b.jsonl")
+    with pytest.raises(ValueError, match=r"b.jsonl, row 3: '  ' is not a label"):
+        load("classification", train_file=blank, validation_file=path)
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [
+        (
+            ["a", "b"],
+            ["a", "c"],
+            r"b.jsonl, row 2: label 'c' does not occur in the training data, which has a, b",
+        ),
+        (["a", None], ["a"], r"a.jsonl, row 2: None is not a label"),
+        (["a", ""], ["a"], r"a.jsonl, row 2: '' is not a label"),
+        ([0.5, 1.5], [0.5], r"a.jsonl, row 1: 0.5 is not a label \(a name or an integer is\)"),
+        (["a", "a"], ["a"], r"one value only, 'a'"),
+    ],
+)
+def test_bad_labels(tmp_path, train, validation, message):
+    paths = [labeled(tmp_path, labels, name) for labels, name in ((train, "a.jsonl"), (validation, "b.jsonl"))]
+    with pytest.raises(ValueError, match=message):
+        load("classification", train_file=paths[0], validation_file=paths[1])
