@@ -54,6 +54,7 @@ def checked(plan: Plan) -> dict[str, Arguments]:
     """
     found: dict[str, Arguments] = {}
     tokenizers: dict[str, str] = {}
+    targets: dict[str, Options] = {}
     for name in dict.fromkeys((plan.baseline, *plan.variants)):
         for choice in plan.grid():
             tuned = ", ".join(f"{option}={value}" for option, value in choice.items())
@@ -66,10 +67,26 @@ def checked(plan: Plan) -> dict[str, Arguments]:
                 )
             if plan.equal and name != plan.baseline and args.model_args.model_name_or_path is not None:
                 raise ValueError(f"{label}: model_name_or_path: a saved model has its size; `equal` is for new ones")
+            targets[label] = scored_targets(plan, args)
+            first = next(iter(targets))
+            if changed := sorted(set(targets[first].items()) ^ set(targets[label].items())):
+                raise ValueError(
+                    f"{label}: {changed[0][0]}: it decides what is scored, and differs from that of {first}: scores "
+                    "of other targets do not compare"
+                )
             if args.tokenizer_args is not None:
                 tokenizers[label] = json.dumps(asdict(args.tokenizer_args), sort_keys=True)
     check_tokenizers(plan, tokenizers)
     return found
+
+
+def scored_targets(plan: Plan, args: Arguments) -> Options:
+    """Return the options that decide which targets of the held-out rows are scored."""
+    options = vars(args.data_args) | vars(args.training_args)
+    names = ["mlm_probability", "mask_ratio"] + ["max_target_length"] * plan.score.per_token
+    if options.get("long_texts") == "skip":
+        names += ["long_texts", "max_length", "max_source_length", "max_target_length"]
+    return {name: options[name] for name in names if name in options}
 
 
 def check_tokenizers(plan: Plan, tokenizers: Mapping[str, str]) -> None:

@@ -36,6 +36,12 @@ def optional(what: str, failed: list[str] | None = None) -> Iterator[None]:
         warn(f"Warning: {what} could not be made: {' '.join(str(error).split()) or type(error).__name__}")
 
 
+def one_line(error: BaseException) -> str:
+    """Return the start of what an error says, without line breaks."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 600 else f"{text[:600]} ..."
+
+
 def redact_tokens(text: str) -> str:
     """Return a text with tokens left out.
 

@@ -11,11 +11,11 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.configuration.image_encoder import image_sides
+from vanillaformer.hub.atomic_files import new_folder
+from vanillaformer.hub.checks import read_json
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.hub.tokenizers import readable_length
-from vanillaformer.hub.weights import read_json
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 

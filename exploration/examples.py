@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.data.images import read_image
-from vanillaformer.hub.tokenizers import tokenizer_errors
+from vanillaformer.hub.errors import file_errors
 from vanillaformer.inference.tasks import LoadedModel, classify, continue_prompts, fill_masks, task_of, translate
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
@@ -103,7 +103,7 @@ def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: s
     """
     if not text.strip():
         raise ValueError(f"{option} {text!r} is empty")
-    with tokenizer_errors(f"{option}: the model's tokenizer cannot encode the text"):
+    with file_errors(f"{option}: the model's tokenizer cannot encode the text"):
         batch = tokenizer([text], return_tensors="pt")
     length, limit = batch["input_ids"].shape[1], getattr(model.config, "max_position_embeddings", None)
     if limit is not None and length > limit:

@@ -1,7 +1,17 @@
-"""Files that are replaced as a whole, even if the power fails."""
+"""Files and folders that appear whole or not at all, even if the power fails."""
 
 import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 def flush(path: Path) -> None:
@@ -26,3 +36,68 @@ def write_text(path: Path, text: str) -> None:
     flush(part)
     os.replace(part, path)
     flush(path.parent)
+
+
+@contextmanager
+def new_folder(path: str | Path) -> Iterator[Path]:
+    """Give a folder to write into, which becomes `path` when all has gone well and is gone when something has not.
+
+    What a killed process has left of it is deleted by the next one that writes to `path`.
+
+    Raises:
+        ValueError: `path` is a file or a folder with something in it, cannot be made, or is being written.
+    """
+    path = Path(path)
+    check_free(path)
+    partial = path.parent / f".{path.name}.part"
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        lock = locked(partial)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error}") from error
+    # Signals can be caught in the main thread only, and a handler that was not set from Python cannot be put back
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM) if in_main_thread else None
+    try:
+        if before is not None:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+        for old in partial.iterdir():
+            if old.is_dir() and not old.is_symlink():
+                shutil.rmtree(old)
+            else:
+                old.unlink()
+        yield partial
+        if path.exists():
+            path.rmdir()
+        partial.rename(path)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+        shutil.rmtree(partial, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def locked(folder: Path) -> int | None:
+    """Return an open descriptor of a folder that is locked until it is closed or the process ends.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    if fcntl is None:
+        return None
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not folder.exists() or not os.path.samestat(os.fstat(lock), folder.stat()):
+            raise BlockingIOError  # it was renamed in between
+    except BlockingIOError as error:
+        os.close(lock)
+        raise BlockingIOError("another process is writing it") from error
+    return lock
+
+
+def check_free(path: Path) -> None:
+    """Raise for a path where there is something already, other than an empty folder."""
+    if path.is_symlink() or (path.exists() and (not path.is_dir() or any(path.iterdir()))):
+        raise ValueError(f"{path} exists already and is not an empty folder: choose another one")

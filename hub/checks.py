@@ -4,24 +4,32 @@ Nothing takes memory before them: sizes are compared with the headers of the wei
 describes is made without memory for its tensors.
 """
 
+import json
+import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatch
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.configuration.rules import INNER_WIDTHS, LAYER_COUNTS, MODEL_WIDTHS, check_limits
+from vanillaformer.console.reporting import one_line
 from vanillaformer.modeling.auto import AUTO_CLASSES
 
-from .file_names import ADAPTER, CONFIG, EXPORT, GENERATION
+from .file_names import ADAPTER, CONFIG, EXPORT, GENERATION, INDEX, PICKLES, WEIGHTS
 from .generation_settings import check_settings
-from .weights import FLOATS, Stored, one_line, opened, read_headers, read_json, weight_files
 
+# Data types of parameters, as safetensors and transformers name them
+FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+LARGEST_JSON = 2**25  # bytes, of configs and indexes: a million labels fit
 # Sizes that are never larger than the number of stored weights
 STORED_WIDTHS = (*MODEL_WIDTHS, *INNER_WIDTHS, "vocab_size", "decoder_vocab_size")
 # Fields that name attention and experts of transformers, or else a kernel on the Hub
@@ -29,6 +37,18 @@ IMPLEMENTATIONS = ("attn_implementation", "_attn_implementation", "experts_imple
 OUR_CLASSES = {cls.__name__: cls for classes in AUTO_CLASSES.values() for cls in classes}
 COMPUTED = 2**24  # numbers of a position table and the like, 64 MB, that a model of any size may have
 NAMED = 5  # tensors in a message
+
+
+class Stored(NamedTuple):
+    """The tensors in a folder's safetensors files: shapes and data types by name."""
+
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, str]
+
+    @property
+    def numbers(self) -> int:
+        """Number of numbers in all tensors."""
+        return sum(map(prod, self.shapes.values()))
 
 
 def check_folder(folder: Path) -> None:
@@ -119,7 +139,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
     if getattr(config, "quantization_config", None) is not None:
         return  # tensors and data types are the quantizer's
     model_class = class_of(config)
-    model, report = on_meta(model_class, config, stored)
+    model, report = _on_meta(model_class, config, stored)
     if missing := report["missing_keys"]:
         raise ValueError(f"has weights without {few(missing)}, which a {model_class.__name__} has")
     if isinstance(config, VanillaConfig) and (more := report["unexpected_keys"]):
@@ -144,12 +164,8 @@ def check_weights(folder: Path, config: PreTrainedConfig, stored: Stored) -> Non
 def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     """Return the class that a config's model was saved from: ours or one of transformers."""
     named = config.architectures
-    name = named[0] if isinstance(named, list) and named else None
-    found: Any
-    if isinstance(config, VanillaConfig):
-        found = OUR_CLASSES.get(name) if isinstance(name, str) else None
-    else:
-        found = getattr(transformers, name, None) if isinstance(name, str) else None
+    name = str(named[0]) if isinstance(named, list) and named else ""
+    found: Any = OUR_CLASSES.get(name) if isinstance(config, VanillaConfig) else getattr(transformers, name, None)
     is_class = isinstance(found, type) and issubclass(found, PreTrainedModel)
     if not is_class or not isinstance(config, found.config_class or PreTrainedConfig):
         allowed = [known for known, cls in OUR_CLASSES.items() if cls.config_class is type(config)]
@@ -158,7 +174,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
     return found
 
 
-def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored: Stored) -> tuple[Any, Any]:
+def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored: Stored) -> tuple[Any, Any]:
     """Return a model without memory of its own, and transformers' report of loading tensors of these shapes into it.
 
     Raises:
@@ -184,7 +200,7 @@ def on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored
 def check_finite(folder: Path) -> None:
     """Raise ValueError for weights that hold NaN or infinity. All are read, one tensor at a time."""
     for path in weight_files(folder):
-        with opened(path) as file:
+        with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118
                 if file.get_slice(name).get_dtype() not in FLOATS:
                     continue
@@ -213,3 +229,62 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; raise ValueError if it is too large, or not a JSON object."""
+    if (size := path.stat().st_size) > LARGEST_JSON:
+        raise ValueError(f"has a {path.name} of {size:,} bytes, at most {LARGEST_JSON:,} are read")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"has a {path.name} that is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"has a {path.name} that holds no JSON object, but a {type(content).__name__}")
+    return content
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder; raise ValueError if there are none, or not all."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if not (folder / INDEX).is_file():
+        raise ValueError(no_weights(path.name for path in folder.iterdir()))
+    try:
+        names = set(read_json(folder / INDEX)["weight_map"].values())
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"has a damaged {INDEX}: {error!r}") from error
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name or not name.endswith(".safetensors"):
+            raise ValueError(f"has a {INDEX} that names {name!r}, which is not a safetensors file of its folder")
+        if not (folder / name).is_file():
+            raise ValueError(f"has a {INDEX} that names {name!r}, which is not there")
+    return [folder / name for name in sorted(names)]
+
+
+def no_weights(names: Iterable[str]) -> str:
+    """Return what is said of a folder with these files, none of which is a safetensors file."""
+    pickles = sorted(name for name in names if any(fnmatch(name, pattern) for pattern in PICKLES))
+    about = f" ({', '.join(pickles)} is not read: a pickle can run code when it is loaded)" if pickles else ""
+    return f"has no {WEIGHTS}{about}; save_pretrained of a loaded model writes one"
+
+
+def read_headers(folder: Path) -> Stored:
+    """Return the tensors that a folder's safetensors files hold, by their headers."""
+    stored = Stored({}, {})
+    for path in weight_files(folder):
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118
+                tensor = file.get_slice(name)
+                stored.shapes[name], stored.dtypes[name] = tuple(tensor.get_shape()), tensor.get_dtype()
+    return stored
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; raise ValueError if its header is damaged, or describes other bytes than there are."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError, UnicodeError, struct.error) as error:
+        raise ValueError(f"has a damaged {path.name}: {error}") from error

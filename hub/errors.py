@@ -1,9 +1,10 @@
-"""Errors of the Hub in one line that holds no token."""
+"""Errors of the Hub and of saved files in one line that holds no token."""
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -15,7 +16,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
-from vanillaformer.console.reporting import redact_tokens
+from vanillaformer.console.reporting import one_line, redact_tokens
 
 LOGIN = "log in with `hf auth login`, or set HF_TOKEN (https://huggingface.co/settings/tokens)"
 
@@ -45,6 +46,22 @@ def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
         raise HubError(reason) from None
 
 
+@contextmanager
+def file_errors(what: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn whatever a stranger's files make a library raise into a ValueError, panics of Rust code included.
+
+    Args:
+        what: The beginning of the message.
+        folder: The folder that is loaded, which may be damaged.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # an interruption
+        raise ValueError(f"{what}: {one_line(error)}{damage(folder) if folder else ''}") from error
+
+
 def damage(folder: Path) -> str:
     """Return the end of a message on a folder that cannot be loaded: which cached file is not what the Hub gave.
 
@@ -67,7 +84,8 @@ def damage(folder: Path) -> str:
 
 def describe_hub_error(error: BaseException, repo: str, revision: str | None = None) -> str | None:
     """Return what an error says about a repository, `None` if it does not come from the Hub."""
-    for cause in iter_causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, ValueError) and "README.md" in str(cause):  # more than the answer that it comes from
             return short_message(cause)
         for kind, text in KINDS.items():
@@ -82,30 +100,17 @@ def describe_hub_error(error: BaseException, repo: str, revision: str | None = N
         if type(cause).__module__.startswith("httpx"):  # or httpx2: which one depends on huggingface_hub's version
             message = short_message(cause) or type(cause).__name__
             return f"the connection to the Hub ({constants.ENDPOINT}) failed: {message}"
-    if _origin(error) == "huggingface_hub":  # also for errors of the library that it uploads with
+        cause = cause.__cause__ or cause.__context__
+    raised_in = [str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)][-1:]
+    if raised_in and raised_in[0].partition(".")[0] == "huggingface_hub":  # be it by the library that it uploads with
         return f"{repo}: {type(error).__name__}: {short_message(error)}"
     return None
-
-
-def iter_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and those that it comes from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def short_message(error: BaseException) -> str:
     """Return the first two lines of what an error says that say something, without a token."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return redact_tokens(" ".join(lines[:2]))
-
-
-def _origin(error: BaseException) -> str:
-    """Return the package that raised an error."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 # By the kind of error, the most special first

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
+from transformers import AutoImageProcessor
 
-from .checks import check_folder, open_config
+from .checks import check_folder, no_weights, open_config
 from .engines import EXPORTED_FILES
-from .errors import HubError, damage, hub_errors
+from .errors import HubError, damage, file_errors, hub_errors
 from .file_names import CARRIED, CODE, EXPORT, INDEX, NEEDED, UNSAFE, WEIGHTS
-from .weights import no_weights, one_line
 
-__all__ = ["one_line", "open_config", "open_model", "saved_folder"]
+__all__ = ["open_config", "open_image_processor", "open_model", "saved_folder"]
+
+LARGEST_SIDE = 4_096
+"""Pixels of a side that images may be scaled to."""
 
 
 def saved_folder(source: str, revision: str | None = None, option: str = "--model", *, exported: bool = False) -> Path:
@@ -26,9 +29,6 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
         revision: Branch, tag or commit of the repository.
         option: The option that named it, for messages.
         exported: Whether it may be an exported model, of which nothing is checked: its engine reads it.
-
-    Raises:
-        ValueError: The folder is missing, or holds no model that can be opened safely.
     """
     folder = Path(source)
     if folder.exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
@@ -50,12 +50,7 @@ def saved_folder(source: str, revision: str | None = None, option: str = "--mode
 
 
 def fetched(repo: str, revision: str | None, option: str, exported: bool) -> Path:
-    """Return a folder with what is needed of a repository: no pickles, no code, files of exports if asked for.
-
-    Raises:
-        HubError: The Hub does not give it.
-        ValueError: There are no weights.
-    """
+    """Return a folder with what is needed of a repository: no pickles, no code, files of exports if asked for."""
     try:
         with hub_errors(repo, revision):
             wanted = [*NEEDED, *CARRIED, EXPORT]
@@ -80,13 +75,16 @@ def open_model(model_class: Any, folder: Path, source_name: str, **options: Any)
         folder: The folder.
         source_name: The option that named it, for messages.
         **options: Passed on to `from_pretrained`.
-
-    Raises:
-        ValueError: Config and weights do not belong together, or cannot be read.
     """
-    try:
+    with file_errors(f"{source_name}: the model cannot be loaded", Path(folder)):
         return model_class.from_pretrained(folder, trust_remote_code=False, use_safetensors=True, **options)
-    except Exception as error:  # whatever a stranger's files make transformers stumble over
-        raise ValueError(
-            f"{source_name}: the model cannot be loaded: {one_line(error)}{damage(Path(folder))}"
-        ) from error
+
+
+def open_image_processor(folder: Path, source_name: str = "the model") -> Any:
+    """Return the image processor in the folder of a model; ValueError if it makes too many pixels of an image."""
+    with file_errors(f"{source_name}: the image processor cannot be loaded", folder):
+        processor = AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
+        sides = [side for side in dict(processor.size).values() if side is not None]
+    if not all(isinstance(side, int) and 0 < side <= LARGEST_SIDE for side in sides):
+        raise ValueError(f"{source_name}: its images would be scaled to {sides}, at most {LARGEST_SIDE} are allowed")
+    return processor

@@ -3,17 +3,17 @@
 import warnings
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import RevisionNotFoundError
 from huggingface_hub.utils import get_token, validate_repo_id
 from transformers.dynamic_module_utils import get_relative_import_files
 
 from vanillaformer.console.reporting import report
 
 from .card_merging import card_to_push, read_card, write_card
-from .checks import check_folder, read_config
+from .checks import check_folder, read_config, weight_files
 from .engines import EXPORTED_FILES
 from .errors import LOGIN, HubError, hub_errors
 from .file_names import (
@@ -32,7 +32,6 @@ from .file_names import (
     matching_files,
 )
 from .remote_code import saved_code
-from .weights import weight_files
 
 # In addition to weights: files that loading needs, and files for people
 PUSHED = (CONFIG, GENERATION, *TOKENIZERS, CARD, *LICENSES, *PICTURES, "all_results.json")
@@ -105,11 +104,7 @@ def check_name(repo: str) -> None:
 
 
 def api_for(token: str | None) -> HfApi:
-    """Return a client of the Hub.
-
-    Raises:
-        HubError: No token is given or stored.
-    """
+    """Return a client of the Hub; raise HubError if no token is given or stored."""
     if token is None:
         with hub_errors("the Hub"):
             token = get_token()
@@ -120,11 +115,6 @@ def api_for(token: str | None) -> HfApi:
 
 def claim(api: HfApi, repo: str, private: bool | None = None) -> str:
     """Make sure that there is a repository that the token may write to, and return its whole name.
-
-    Args:
-        api: The client.
-        repo: Its name, with or without the user's.
-        private: Whether a new one is private.
 
     Raises:
         HubError: The token is not valid, or has no right to write; or the repository is public already.
@@ -169,10 +159,6 @@ def push_folder(
         claimed: `claim` has found already that the token may write there; the Hub does not like to be asked often.
         message: The commit's.
         files: The files by their path there. Default: `files_to_push(folder)`.
-
-    Raises:
-        ValueError: The folder holds no model.
-        HubError: The Hub refuses it.
     """
     files = files_to_push(folder) if files is None else files
     check_name(repo)
@@ -182,35 +168,33 @@ def push_folder(
     with hub_errors(repo, revision):
         head = head_of(api, repo, revision, make=not pull_request)
         there = api.list_repo_files(repo, revision=head)
-        card = new_card(api, repo, head, files.get(CARD), CARD in there)
-        additions = [
+        card = None
+        if CARD in files:
+            local = read_card(files[CARD], f"in {files[CARD].parent}")
+            fetched = Path(api.hf_hub_download(repo, CARD, revision=head)) if CARD in there else None
+            card = card_to_push(local, read_card(fetched, f"of {repo}") if fetched else None, repo)
+        changes: list[Any] = [
             CommitOperationAdd(name, card.encode() if name == CARD and card is not None else path)
             for name, path in files.items()
         ]
-        patterns = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
-        old = [name for name in there if name not in files and any(fnmatch(name, pattern) for pattern in patterns)]
-        deletions = [CommitOperationDelete(name) for name in old]
+        stale = (*STALE, *(STALE_WITH_TOKENIZER if "tokenizer_config.json" in files else ()))
+        for name in there:
+            if name not in files and any(fnmatch(name, pattern) for pattern in stale):
+                changes.append(CommitOperationDelete(name))
+        where: dict[str, Any] = {"revision": revision, "create_pr": pull_request, "parent_commit": head}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the card's metadata: a card is written by the run
-            done = api.create_commit(
-                repo,
-                [*additions, *deletions],
-                commit_message=message,
-                revision=revision,
-                create_pr=pull_request,
-                parent_commit=head,
-            )
+            done = api.create_commit(repo, changes, commit_message=message, **where)
     if card is not None:
-        save_pushed_card(files[CARD], card)
+        try:
+            write_card(files[CARD], card)
+        except OSError as error:  # the push is done
+            report(f"The card that was pushed could not be written to {files[CARD]}: {error}")
     return Pushed(repo, done.pr_url or done.commit_url)
 
 
 def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
-    """Return the commit that a branch is at; a branch that is not there starts from main.
-
-    Raises:
-        HubError: The revision is a tag or a commit, to which nothing can be added.
-    """
+    """Return the commit that a branch is at; a branch that is not there starts from main."""
     try:
         head = str(api.repo_info(repo, revision=revision).sha)
     except RevisionNotFoundError:
@@ -223,24 +207,3 @@ def head_of(api: HfApi, repo: str, revision: str | None, make: bool) -> str:
         if revision not in branches:
             raise HubError(f"{revision!r} is a tag or commit of {repo}: push to a branch ({', '.join(branches)})")
     return head
-
-
-def new_card(api: HfApi, repo: str, revision: str, path: Path | None, there: bool) -> str | None:
-    """Return the card to upload, with a person's edits of the remote one; `None` for a folder without a card."""
-    if path is None:
-        return None
-    remote = None
-    if there:
-        try:
-            remote = read_card(Path(api.hf_hub_download(repo, CARD, revision=revision)), f"of {repo}")
-        except (EntryNotFoundError, RepositoryNotFoundError):
-            remote = None
-    return card_to_push(read_card(path, f"in {path.parent}"), remote, repo)
-
-
-def save_pushed_card(path: Path, text: str) -> None:
-    """Write the card that was pushed into the folder; the push is done, so an error is only reported."""
-    try:
-        write_card(path, text)
-    except OSError as error:
-        report(f"The card that was pushed could not be written to {path}: {error}")

@@ -2,15 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER, load_pair
 
-from .errors import damage
+from .errors import file_errors
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
 
@@ -39,14 +38,17 @@ def open_tokenizers(folder: Path, config: PreTrainedConfig | None = None, source
                 f"{source_name}: the replacements in {path.name} make up to {growth:,.0f} characters of one, at most "
                 f"{LARGEST_GROWTH:,} are allowed"
             )
-    try:
-        with tokenizer_errors(f"{source_name}: the tokenizer cannot be loaded"):
-            source, target = load_pair(folder, trust_remote_code=False)
-    except ValueError as error:
-        raise ValueError(f"{error}{damage(folder)}") from error
+    with file_errors(f"{source_name}: the tokenizer cannot be loaded", folder):
+        source, target = load_pair(folder, trust_remote_code=False)
     if config is not None:
-        check_tokenizers(config, source, target, source_name)
-        for tokenizer in (source, target):  # a classifier's may be shorter
+        sizes = {"vocab_size": config.vocab_size}
+        sizes["decoder_vocab_size"] = getattr(config, "decoder_vocab_size", None) or config.vocab_size
+        for (name, size), tokenizer in zip(sizes.items(), (source, target)):
+            largest = max(tokenizer.get_vocab().values(), default=-1) + 1
+            if largest > size:
+                raise ValueError(
+                    f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
+                )
             limit_length([tokenizer], min(tokenizer.model_max_length, readable_length(config) or math.inf))
     return source, target
 
@@ -64,17 +66,6 @@ def limit_length(tokenizers: Iterable[PreTrainedTokenizerBase], longest: float |
         tokenizer.model_max_length = longest
 
 
-@contextmanager
-def tokenizer_errors(what: str) -> Iterator[None]:
-    """Turn whatever the tokenizers library raises into a ValueError, the panics of its Rust code included."""
-    try:
-        yield
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # an interruption
-        raise ValueError(f"{what}: {' '.join(str(error).split())[:600]}") from error
-
-
 def largest_growth(path: Path) -> float:
     """Return how many characters the normalizer of a tokenizer.json can make of one by its replacements."""
     try:
@@ -88,17 +79,3 @@ def largest_growth(path: Path) -> float:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return 0.0  # whoever loads it says what is wrong
     return growth
-
-
-def check_tokenizers(
-    config: PreTrainedConfig, source: PreTrainedTokenizerBase, target: PreTrainedTokenizerBase, source_name: str
-) -> None:
-    """Raise ValueError when a tokenizer makes tokens that the model has no row for."""
-    sizes = {"vocab_size": config.vocab_size}
-    sizes["decoder_vocab_size"] = getattr(config, "decoder_vocab_size", None) or config.vocab_size
-    for (name, size), tokenizer in zip(sizes.items(), (source, target)):
-        largest = max(tokenizer.get_vocab().values(), default=-1) + 1
-        if largest > size:
-            raise ValueError(
-                f"{source_name}: the tokenizer makes {largest:,} tokens, but the model has {name}={size:,}"
-            )

@@ -13,8 +13,7 @@ from vanillaformer.console.progress import stage
 from vanillaformer.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
-from vanillaformer.hub.image_processors import open_image_processor
-from vanillaformer.hub.loading import open_config, saved_folder
+from vanillaformer.hub.loading import open_config, open_image_processor, saved_folder
 
 from .arguments import GenerateArguments
 from .tasks import UNCERTAIN, model_on_device, open_engine, show_no_bars

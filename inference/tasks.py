@@ -16,9 +16,10 @@ from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.progress import stage
 from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
-from vanillaformer.hub.tokenizers import open_tokenizers, readable_length, tokenizer_errors
+from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.hardware import inference_dtype
 
@@ -60,7 +61,7 @@ class LoadedModel:
         self.tokenizer.padding_side = side or "right"
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
-        with tokenizer_errors("the model's tokenizer cannot encode these texts"):
+        with file_errors("the model's tokenizer cannot encode these texts"):
             batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
         for text, encoding in zip(texts, batch.encodings or []):
             if encoding.overflowing:

@@ -16,7 +16,7 @@ from vanillaformer.console.program import CommandParser, hide_progress_bars, pro
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
 from vanillaformer.conversion.folders import convert_folder
 from vanillaformer.conversion.state_dicts.loading import SOURCES
-from vanillaformer.hub.new_folder import new_folder
+from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.training.arguments import ModelArguments
 
 

@@ -18,8 +18,8 @@ from transformers import PreTrainedConfig
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.console.program import CommandParser, program
+from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.hub.loading import open_config, saved_folder
-from vanillaformer.hub.new_folder import new_folder
 from vanillaformer.training.arguments import ModelArguments
 
 

@@ -19,9 +19,9 @@ from transformers import (
 from vanillaformer.configuration import PRESETS, VanillaConfig, preset
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.parsing import was_given
-from vanillaformer.console.reporting import report
+from vanillaformer.console.reporting import one_line, report
 from vanillaformer.data.tasks import KINDS, TASKS, Task, TaskName
-from vanillaformer.hub.loading import one_line, open_config, open_model
+from vanillaformer.hub.loading import open_config, open_model
 from vanillaformer.hub.tokenizers import readable_length
 
 from .arguments import ModelArguments

@@ -1,5 +1,6 @@
 """The tokenizers of a run: those of its checkpoint, those of a saved model, or new ones trained on its data."""
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
             if training_args.should_save:
                 origin = tokenizer_args.tokenizer_name_or_path or model_args.saved
                 kind: Any = check_preset(task.name, model_args)
+                ready = {field.name for field in dataclasses.fields(tokenizer_args)} - {"tokenizer_name_or_path"}
+                for name in sorted(ready & getattr(tokenizer_args, "given", set())) if origin else ():
+                    value = getattr(tokenizer_args, name)
+                    report(f"--{name} {value} is not used: the tokenizer is that of {origin}.")
                 pair = _loaded(origin, tokenizer_args) if origin else _trained(tokenizer_args, kind, columns)
                 if model_args.saved and tokenizer_args.tokenizer_name_or_path:
                     names = tokenizer_args.tokenizer_name_or_path, model_args.saved, str(model_args.model_name_or_path)

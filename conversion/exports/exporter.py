@@ -9,9 +9,9 @@ from typing import Any
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from vanillaformer.configuration import BlockConfig
+from vanillaformer.hub.atomic_files import check_free, new_folder
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
-from vanillaformer.hub.new_folder import check_free, new_folder
 from vanillaformer.tokenization import save_pair
 
 from .checks import check

@@ -7,8 +7,7 @@ import torch
 
 import vanillaformer.modeling as modeling
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
-from vanillaformer.hub.image_processors import open_image_processor
-from vanillaformer.hub.loading import open_config, open_model, saved_folder
+from vanillaformer.hub.loading import open_config, open_image_processor, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
 
 from ..convert import from_native

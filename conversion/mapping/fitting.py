@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import BlockConfig
 from vanillaformer.configuration.fields import PROJECTIONS
-from vanillaformer.hub.weights import one_line
+from vanillaformer.console.reporting import one_line
 
 from .architecture import Architecture
 from .canonical import (

@@ -11,7 +11,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file
 
-from vanillaformer.hub.weights import one_line
+from vanillaformer.console.reporting import one_line
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
 from ..mapping.fields import Values

@@ -156,6 +156,32 @@ def test_tokens_of_two_tokenizers_are_not_compared(tmp_path, pretended):
     assert found.variants["pre"].lost[1].message == "its record has no bits_per_byte"
 
 
+@pytest.mark.parametrize(
+    ("program_name", "common", "changed"),
+    [
+        ("train-language-model", {"objective": "masked"}, {"mlm_probability": 0.4}),
+        ("train-image-classifier", {"objective": "masked_image"}, {"mask_ratio": 0.3}),
+        ("train-translation", {}, {"max_target_length": 6}),
+        ("train-classifier", {"long_texts": "skip"}, {"max_length": 6}),
+        ("train-classifier", {}, {"long_texts": "skip"}),
+    ],
+)
+def test_scores_on_other_targets_are_not_compared(program_name, common, changed, tmp_path, pretended):
+    variants = {"a": {}, "b": changed}
+    plan = plan_file(tmp_path, program=program_name, arguments=common, variants=variants, budget={"steps": 4})
+    with pytest.raises(ValueError, match=rf"variant b: {next(iter(changed))}: it decides what is scored, and differs"):
+        compare(read_plan(plan), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_model_reads_may_differ(tmp_path, pretended):
+    """Shorter texts of a classifier have the same labels, and BLEU has whole references."""
+    options = {"program": "train-translation", "arguments": {"learning_rate": 1e-3}, "score": "bleu"}
+    variants = {"a": {}, "b": {"max_target_length": 6}, "c": {"max_source_length": 6}}
+    found = compare(read_plan(plan_file(tmp_path, **options, variants=variants, budget={"steps": 4})), tmp_path)
+    assert found.variants["b"].lost[1].message == "its record has no bleu"
+
+
 CLASSIFIER = {
     "program": "train-classifier",
     "arguments": {"train_file": "texts.csv", "validation_file": "texts.csv"},

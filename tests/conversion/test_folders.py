@@ -31,7 +31,7 @@ from vanillaformer import (
 )
 from vanillaformer.conversion import folders, from_native
 from vanillaformer.conversion.folders import convert_folder, logit_error
-from vanillaformer.hub.new_folder import new_folder
+from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.tokenization import save_pair, train, train_pair
 
 TEXTS = ["the cat sat on the mat", "a dog ate the log"] * 20

@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save, save_file
 from transformers import AutoModelForCausalLM, BertConfig, BertForPreTraining, LlamaConfig, LlamaForCausalLM
 
+from vanillaformer.hub.checks import read_headers
 from vanillaformer.hub.file_names import INDEX, WEIGHTS
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers
-from vanillaformer.hub.weights import read_headers
 from vanillaformer.inference import tasks
 from vanillaformer.modeling.parts.positions import SinusoidalPositions
 from vanillaformer.scripts import generate

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from vanillaformer.hub.loading import saved_folder
-from vanillaformer.hub.pushing import files_to_push, save_pushed_card
+from vanillaformer.hub.pushing import files_to_push
 from vanillaformer.scripts import push
 
 from .conftest import KINDS, OTHER, READ, WRITE, WRONG, Answer, Client
@@ -339,9 +339,12 @@ def test_a_card_that_is_no_text_is_named(where, client, server, copy):
     assert re.search(rf"the README.md {where}.*is not UTF-8 text", answer.error), answer.error
 
 
-def test_a_card_that_cannot_be_written_is_no_failed_push(tmp_path, capsys):
-    save_pushed_card(tmp_path / "gone" / "README.md", "# Mine")
-    assert f"could not be written to {tmp_path}/gone/README.md" in capsys.readouterr().out
+def test_a_card_that_cannot_be_written_is_no_failed_push(client, server, copy):
+    (copy / "README.md").write_text("# Mine")
+    (copy / "README.md.part").mkdir()
+    out = client.ok("push", copy, "ann/read-only")
+    assert f"could not be written to {copy}/README.md" in out
+    assert server.hub.files("ann/read-only")["README.md"] == b"# Mine\n"
 
 
 def test_a_commit_in_between_is_not_overwritten(client, server, saved):

@@ -159,6 +159,20 @@ def test_a_run_of_a_native_model_resumes(name: str, tmp_path: Path, monkeypatch:
     assert rest.losses == whole.losses[2:]
 
 
+def test_adapters_of_a_native_model_are_merged(tmp_path: Path) -> None:
+    """Of GPT-2, whose layers are no `nn.Linear`."""
+    native = native_folder("gpt2", tmp_path / "native")
+    lora = "--lora_rank", "2", "--learning_rate", "0.1", "--lora_targets"
+    run("gpt2", native, tmp_path / "run", *lora, "c_attn")
+    before, after = (transformers.GPT2LMHeadModel.from_pretrained(tmp_path / name) for name in ("native", "run"))
+    changed = {
+        name for name, value in after.state_dict().items() if not torch.allclose(value, before.state_dict()[name])
+    }
+    assert changed == {"transformer.h.0.attn.c_attn.weight"}
+    with pytest.raises(ValueError, match=r"--lora_targets q_proj: .* called c_attn, c_fc, c_proj, lm_head"):
+        run("gpt2", native, tmp_path / "other", *lora, "q_proj")
+
+
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5"])
 def test_packing_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"--packing: .*{MODELS[name][0] if name != 't5' else 'encoders'}"):

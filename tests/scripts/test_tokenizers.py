@@ -82,6 +82,15 @@ def test_another_tokenizer_than_the_models_is_told(without_padding, tmp_path, ca
     assert capsys.readouterr().out == ""
 
 
+def test_options_of_a_tokenizer_that_is_not_trained_are_told(without_padding, tmp_path, capsys) -> None:
+    given = "--tokenizer_algorithm", "word", "--tokenizer_name_or_path", str(without_padding)
+    train("causal", tmp_path, *given, "--max_steps", "1")
+    printed = capsys.readouterr().out
+    for option in ("tokenizer_algorithm word", "tokenizer_vocab_size 300"):
+        assert f"--{option} is not used: the tokenizer is that of {without_padding}." in printed
+    assert "--lowercase" not in printed
+
+
 def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS * 3))
     files = [f"--{split}_file={tmp_path / 't.jsonl'}" for split in ("train", "validation")]

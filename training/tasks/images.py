@@ -44,8 +44,7 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.targets import PATCHES
 from vanillaformer.data.tasks import ImageObjective
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
-from vanillaformer.hub.image_processors import open_image_processor
-from vanillaformer.hub.loading import open_config
+from vanillaformer.hub.loading import open_config, open_image_processor
 
 from ..arguments import ModelArguments
 from ..metrics import classification_metrics

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import PreTrainedModel, TrainerCallback
+from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
@@ -124,10 +125,11 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
     """
     from peft import LoraConfig, get_peft_model
 
-    modules = list(model.named_modules())
+    # Conv1D is GPT-2's linear layer
+    layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     for target in arguments.lora_targets:
-        if not any(isinstance(module, nn.Linear) and f".{name}".endswith(f".{target}") for name, module in modules):
-            names = sorted({name.rpartition(".")[2] for name, module in modules if isinstance(module, nn.Linear)})
+        if not any(f".{name}".endswith(f".{target}") for name in layers):
+            names = sorted({name.rpartition(".")[2] for name in layers})
             raise ValueError(f"--lora_targets {target}: the model's linear layers are called {', '.join(names)}")
     heads = [
         name for name in NEW_HEADS if hasattr(model, name) and any(True for _ in getattr(model, name).parameters())
