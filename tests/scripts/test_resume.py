@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 from script_runs import (
     PROGRAMS,
@@ -122,6 +123,25 @@ def test_resumed_from_a_checkpoint_equals_uninterrupted(case: str, tmp_path: Pat
     if case == "moving average":
         one, other = (load_file(path / "checkpoint-6" / "training_weights.safetensors") for path in (whole, resumed))
         assert all((one[name] == other[name]).all() for name in one)
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
+def test_a_resumed_run_has_the_rates_of_its_command(optim: str, tmp_path: Path) -> None:
+    """Not those of its checkpoint, which restores the optimizer with its options."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    train("causal", whole, "--optim", optim)
+    changed = "--learning_rate", "1e-2", "--weight_decay", "0.3", "--adam_beta2", "0.9"
+    train("causal", resumed, "--optim", optim, "--resume_from_checkpoint", str(whole / "checkpoint-4"), *changed)
+    old, new = (
+        [entry["learning_rate"] for entry in json.loads((folder / "trainer_state.json").read_text())["log_history"]
+         if "learning_rate" in entry]
+        for folder in (whole, resumed)
+    )  # fmt: skip
+    assert new == [*old[:4], *(pytest.approx(10 * rate) for rate in old[4:])]
+    groups = torch.load(resumed / "checkpoint-6" / "optimizer.pt", weights_only=True)["param_groups"]
+    assert {group["initial_lr"] for group in groups} == {1e-2}
+    assert 0.3 in {group["weight_decay"] for group in groups}
+    assert {group["betas"][1] for group in groups if "betas" in group} == {0.9}
 
 
 def test_a_checkpoint_without_its_optimizer_is_not_resumed_from(tmp_path: Path, capfd) -> None:

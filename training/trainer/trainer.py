@@ -51,7 +51,7 @@ from .losses import (
     with_mixed_images,
     without_labels,
 )
-from .optimizers import OPTIMIZERS, decaying_names, schedule_options
+from .optimizers import OPTIMIZERS, OptionsOfCommand, decaying_names, schedule_options
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
 """Schedules that depend on the steps since the warm-up and not on the length of the run."""
@@ -74,7 +74,7 @@ class RunTrainer(EvaluatingTrainer):
         super().__init__(prepare_parameters(model, args), args, *arguments, **keywords)
         self.label_smoother = None  # `compute_loss` smooths, and in training only
         self.model_accepts_loss_kwargs = True  # so that the targets of a step are counted, a classifier's too
-        self.account, self.nan_guard = Account(self), NanGuard()
+        self.account, self.nan_guard, self.of_command = Account(self), NanGuard(), OptionsOfCommand()
         self.budget: Budget | None = None
         if option == "max_time":
             self.budget = TimeBudget(args.max_time, args.started)
@@ -82,6 +82,7 @@ class RunTrainer(EvaluatingTrainer):
             self.budget = CountedBudget(option, getattr(args, option), self.account)
         patience = args.early_stopping_patience
         callbacks: list[Any] = [FollowRun(self), self.account, self.budget, self.average, self.nan_guard]
+        callbacks += [self.of_command]
         callbacks += [EarlyStopping(patience, args.early_stopping_threshold)] if patience else []
         callbacks += [MergeAdapters(self)] if args.lora_rank else []
         for callback in filter(None, callbacks):
@@ -197,7 +198,11 @@ class RunTrainer(EvaluatingTrainer):
         if self.optimizer is None and build is not None:
             trained: Any = self.model if model is None else model
             self.optimizer = build(trained, set(self.get_decay_parameter_names(trained)), self.args)
-        return super().create_optimizer(model)
+        built = super().create_optimizer(model)
+        self.of_command.options = [
+            {name: value for name, value in group.items() if name != "params"} for group in built.param_groups
+        ]
+        return built
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
         budget, warmup, options = self.budget, self.args.warmup_steps, self.args.lr_scheduler_kwargs
