@@ -39,7 +39,6 @@ def texts(path, column="text", task="causal", **options):
 
 # ----------------------------------------------------------------------------------------------- rows that do not fit
 RAGGED = {
-    "every row": "text,label\nhello 0,the old ship,pos\nhello 1,the new ship,neg\n",
     "the first row": "text,label\nhello,there,pos\ngood,neg\n",
     "a later row": "text,label\ngood,neg\nhello,there,pos\n",
     "trailing commas": "text,label\ngood,neg,\n",

@@ -88,20 +88,6 @@ def test_long_texts(decoder_tokenizer):
         packed_rows(splits(), decoder_tokenizer, block_size=16, long_texts="error")
 
 
-@pytest.mark.parametrize(("masked", "size"), [(False, 1), (True, 2)])
-def test_rows_too_short(decoder_tokenizer, encoder_tokenizer, masked, size):
-    with pytest.raises(ValueError, match=f"block_size={size}"):
-        packed_rows(splits(), encoder_tokenizer if masked else decoder_tokenizer, block_size=size, masked=masked)
-
-
-def test_tokenizers_that_cannot_part_texts(decoder_tokenizer):
-    with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
-        packed_rows(splits(), decoder_tokenizer, block_size=9, masked=True)
-    decoder_tokenizer.eos_token = None
-    with pytest.raises(ValueError, match="no eos_token"):
-        packed_rows(splits(), decoder_tokenizer, block_size=9)
-
-
 # ------------------------------------------------------------------------------------------------------ the batches
 def test_batch(decoder_tokenizer):
     rows = [

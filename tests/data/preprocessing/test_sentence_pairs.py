@@ -179,10 +179,3 @@ def test_texts_of_one_sentence_are_counted_and_all_of_them_refused(encoder_token
     assert "train data: 1 of 3 texts are one sentence, which nothing follows." in capsys.readouterr().out
     with pytest.raises(ValueError, match=r"train data: none of 2 texts has a second sentence.*--sample_by"):
         sentence_pairs(splits(["one", "two"]), encoder_tokenizer, block_size=40, seed=0)
-
-
-def test_pairs_need_room_and_special_tokens(encoder_tokenizer, decoder_tokenizer):
-    with pytest.raises(ValueError, match="block_size=4: a pair needs two tokens"):
-        sentence_pairs(splits(), encoder_tokenizer, block_size=4, seed=0)
-    with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
-        sentence_pairs(splits(), decoder_tokenizer, block_size=40, seed=0)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features
@@ -6,7 +8,8 @@ from transformers import DataCollatorForSeq2Seq, DataCollatorWithPadding
 from vanillaformer.data.caching import IDS
 from vanillaformer.data.preprocessing import tokenizing as encoding
 from vanillaformer.data.preprocessing.batching import BlockCollator, RowMasking
-from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks
+from vanillaformer.data.preprocessing.language_model import block_rows, cut_blocks, packed_rows
+from vanillaformer.data.preprocessing.sentence_pairs import sentence_pairs
 from vanillaformer.data.preprocessing.tokenizing import Blocks, classification_rows, token_ids, translation_rows
 from vanillaformer.tokenization import passages, train
 from vanillaformer.tokenization.control_tokens import text_tokenizer
@@ -125,12 +128,28 @@ def test_one_token_that_starts_and_ends_a_text_is_not_doubled(decoder_tokenizer)
     assert rows["train"][0]["input_ids"] == stream(decoder_tokenizer, ["a", "b"], end=[3])
 
 
-def test_causal_blocks_need_an_end_token(decoder_tokenizer):
+PAIRS = partial(sentence_pairs, seed=0)
+BLOCKS, PACKED = (partial(rows, masked=True) for rows in (block_rows, packed_rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "kind", "size"),
+    [
+        *((rows, "decoder", 1) for rows in (block_rows, packed_rows)),
+        *((rows, "encoder", size) for rows, size in ((BLOCKS, 2), (PACKED, 2), (PAIRS, 4))),
+    ],
+)
+def test_rows_without_room_are_refused(rows, kind, size, request):
+    with pytest.raises(ValueError, match=f"block_size={size}: a (block|row|pair) needs "):
+        rows(splits(text=TEXTS), request.getfixturevalue(f"{kind}_tokenizer"), block_size=size)
+
+
+@pytest.mark.parametrize("rows", [block_rows, packed_rows, BLOCKS, PACKED, PAIRS])
+def test_tokenizers_need_what_frames_a_text(rows, decoder_tokenizer):
+    missing = "eos_token" if rows in (block_rows, packed_rows) else "cls_token, sep_token, mask_token"
     decoder_tokenizer.eos_token = None
-    with pytest.raises(ValueError, match="eos_token"):
-        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=10)
-    with pytest.raises(ValueError, match="block_size=1"):
-        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=1)
+    with pytest.raises(ValueError, match=f"the tokenizer has no {missing}"):
+        rows(splits(text=TEXTS), decoder_tokenizer, block_size=40)
 
 
 @pytest.mark.parametrize("block_size", [3, 8, 1000])
@@ -148,13 +167,6 @@ def test_masked_blocks_collate(encoder_tokenizer):
     special = (batch["labels"] == -100) & (batch["attention_mask"] == 1)
     assert special.any()
     assert set(batch["input_ids"][special].tolist()) <= {2, 3}
-
-
-def test_masked_blocks_need_an_encoder_tokenizer(decoder_tokenizer, encoder_tokenizer):
-    with pytest.raises(ValueError, match="cls_token, sep_token, mask_token"):
-        block_rows(splits(text=["a"]), decoder_tokenizer, block_size=10, masked=True)
-    with pytest.raises(ValueError, match="block_size=2"):
-        block_rows(splits(text=["a"]), encoder_tokenizer, block_size=2, masked=True)
 
 
 @pytest.mark.parametrize(("size", "stride"), [(2, 1), (5, 2), (16, 15), (16, 16), (7, 3), (1000, 10)])
