@@ -13,7 +13,7 @@ BUDGETS = {
     "configuration": (2_600, 20),
     "console": (800, 9),
     "conversion": (6_300, 74),
-    "data": (4_300, 32),
+    "data": (4_300, 25),
     "exploration": (2_700, 18),
     "hub": (1_900, 17),
     "inference": (1_400, 15),
