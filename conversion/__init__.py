@@ -4,12 +4,12 @@
 `mapping/`, `fields.py` and `tensors.py` have the kinds of entries, and `architecture.py` the tables; `canonical.py`
 says when two configs compute the same, `fitting.py` which config an architecture can hold, and `weights.py` moves the
 weights. `convert.py` puts them together, `folders.py` converts saved models, `exports/` writes models for other
-engines, and `state_dicts/` reads state dicts of models outside transformers.
+engines, and `state_dicts.py` reads state dicts of models outside transformers.
 """
 
 from .architectures import ARCHITECTURES
 from .convert import from_native, native_architectures, to_native
 from .mapping.architecture import Architecture
-from .state_dicts.loading import from_state_dict
+from .state_dicts import from_state_dict
 
 __all__ = ["ARCHITECTURES", "Architecture", "from_native", "from_state_dict", "native_architectures", "to_native"]

@@ -1,9 +1,10 @@
 """Convert a saved model to a saved model: weights checked, tokenizer, generation config and card carried over."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import transformers
@@ -19,15 +20,17 @@ from vanillaformer.hub.tokenizers import readable_length
 from vanillaformer.modeling import AUTO_CLASSES
 from vanillaformer.modeling.base import VanillaPreTrainedModel
 
-from .convert import from_native, to_native
+from .convert import architecture_of, from_native, to_native
+from .mapping.canonical import NATIVE_NEUTRAL_FIELDS, equal
 from .tokens import ordinary_tokens, start_token
-from .training_settings import lost_settings
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 TOLERANCE = 1e-5  # relative RMS error of the logits in float32
 LENGTH = 12  # tokens of the random texts
 HALF_TOLERANCE = 2e-2  # in bfloat16 or float16, where the order of additions shows
+# Rates of dropout and of dropped layers: they do not change what a model computes, but fine-tuning depends on them
+RATES = ("dropout", "attention_dropout", "activation_dropout", "layer_drop", "drop_path_rate")
 
 
 class Conversion(NamedTuple):
@@ -203,3 +206,18 @@ def embedding_rows(path: Path) -> int:
         return 1 + max([*ids, *added], default=-1)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def lost_settings(ours: Any, native: PreTrainedModel, back: bool = False) -> list[str]:
+    """Return the rates that a conversion to native, or `back`, has lost, each with its new value."""
+    architecture = architecture_of(native.config)
+    head = architecture.head_of(type(native).__name__)
+    if back:
+        fields = {field.name for field in dataclasses.fields(native.config)}
+        before, after = native.config, architecture.to_native_config(ours.config, head)
+        names = sorted(name for name in fields & NATIVE_NEUTRAL_FIELDS if "drop" in name and "summary" not in name)
+    else:
+        before, after = ours.config, architecture.to_our_config(native.config, head)
+        names = [*RATES, *(["classifier_dropout"] if head in ("sequence", "token") else [])]
+    pairs = {name: (getattr(before, name, None) or 0.0, getattr(after, name, None) or 0.0) for name in names}
+    return [f"{name}={one} (now {other})" for name, (one, other) in pairs.items() if not equal(one, other)]

@@ -15,7 +15,7 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.program import CommandParser, hide_progress_bars, program
 from vanillaformer.conversion import ARCHITECTURES, from_state_dict
 from vanillaformer.conversion.folders import convert_folder
-from vanillaformer.conversion.state_dicts.loading import SOURCES
+from vanillaformer.conversion.state_dicts import SOURCES
 from vanillaformer.hub.atomic_files import new_folder
 from vanillaformer.training.arguments import ModelArguments
 

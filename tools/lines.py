@@ -12,7 +12,7 @@ BUDGETS = {
     "comparison": (1_400, 10),
     "configuration": (2_600, 20),
     "console": (800, 9),
-    "conversion": (6_300, 74),
+    "conversion": (5_780, 50),
     "data": (4_300, 25),
     "exploration": (2_700, 18),
     "hub": (1_900, 17),
@@ -23,7 +23,7 @@ BUDGETS = {
     "tokenization": (740, 10),
     "training": (7_800, 46),
 }
-OTHERS = {"tests": (30_000, None), "tools": (2_700, None), "benchmarks": (2_200, None)}
+OTHERS = {"tests": (30_000, None), "tools": (2_540, None), "benchmarks": (2_160, None)}
 PRODUCT = (36_500, 280)
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from vanillaformer import PRESETS, preset
 from vanillaformer.configuration.options import OPTIONS, POSITION_CHOICES, Choice
-from vanillaformer.conversion.targets import engines_table, targets_table
+from vanillaformer.conversion.exports import EXPORTERS
+from vanillaformer.conversion.targets import targets
 from vanillaformer.modeling.parts.residual import RESIDUALS
 from vanillaformer.training.report.card.descriptions import references
 
@@ -42,22 +43,46 @@ def row(option: str, name: str, choice: Choice) -> list[str]:
 
 
 def option_table(option: str) -> str:
-    """Return an option's values in Markdown, without columns that are empty."""
+    """Return an option's values, without columns that are empty."""
     column = [COLUMNS[option][0]] if option in COLUMNS else []
     header = ["value", "what it is", *column, "fields that it reads", "seen in", "papers"]
     rows = [row(option, name, choice) for name, choice in OPTIONS[option].items()]
     used = [any(cells) for cells in zip(*rows)]
-    lines = [
-        [cell for cell, is_used in zip(cells, used) if is_used] for cells in (header, ["---"] * len(header), *rows)
-    ]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown_table([[cell for cell, is_used in zip(cells, used) if is_used] for cells in (header, *rows)])
+
+
+def targets_table() -> str:
+    """Return where the config of each preset can go; a cell without a yes has the first obstacle."""
+    rows = [["config", "native architecture", *EXPORTERS]]
+    for name in PRESETS:
+        found = targets(preset(name))
+        natives = ", ".join(f"`{native}`" for native in found.pop("native")) or "none"
+        rows.append([f"`{name}`", natives, *("yes" if not reasons else reasons[0] for reasons in found.values())])
+    return markdown_table(rows)
+
+
+def engines_table() -> str:
+    """Return what each engine is."""
+    rows = [["`--engine`", "runs on", "models", "`--quantization`", "to write", "to run"]]
+    for name, exporter in EXPORTERS.items():
+        info = exporter.info
+        extras = [f"`pip install 'vanillaformer[{extra.name}]'`" for extra in (info.writer, info.runner)]
+        quantizations = ", ".join(f"`{quantization}`" for quantization in exporter.quantizations)
+        rows.append([f"`{name}`", info.runtime, info.models, quantizations, *extras])
+    return markdown_table(rows)
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """Return rows in Markdown, the first as the header."""
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])]
+    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
 
 
 # Page, name of the table and what makes it
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     **{option: ("parts.md", lambda option=option: option_table(option)) for option in OPTIONS},
     "engines": ("deploy.md", engines_table),
-    "configs": ("deploy.md", lambda: targets_table({name: preset(name) for name in PRESETS})),
+    "configs": ("deploy.md", targets_table),
 }
 
 

@@ -1,11 +1,11 @@
 """BART (Lewis et al. 2020) and the encoder-decoders that follow it: mBART, Pegasus, Marian and M2M-100."""
 
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, optional, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, optional, renamed, same
 from ..mapping.tensors import BufferRow, Table
 
 
@@ -46,13 +46,6 @@ def both_sides(positions: Table) -> tuple[Part, Part]:
     )
 
 
-def layer_drop_to_ours(config: PreTrainedConfig) -> Values:
-    # ours is the same on both sides; different native rates only concern training
-    rates = {getattr(config, name) or 0.0 for name in LAYER_DROPS}
-    return {"layer_drop": rates.pop()} if len(rates) == 1 else {}
-
-
-LAYER_DROPS = ("encoder_layerdrop", "decoder_layerdrop")
 TIES = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 # One switch for the tables of source and target and the output layer
 ONE_TIE = Field(
@@ -76,17 +69,19 @@ SEQ2SEQ: tuple[Field, ...] = (
     ),
     same("vocab_size", "encoder_layers", "max_position_embeddings", "scale_embedding", "use_cache"),
     same("dropout", "attention_dropout", "activation_dropout"),
-    Field(layer_drop_to_ours, lambda config: dict.fromkeys(LAYER_DROPS, config.layer_drop)),
+    # ours is the same on both sides; different native rates only concern training
+    Field(
+        to_ours=lambda config: (
+            {"layer_drop": config.decoder_layerdrop or 0.0}
+            if (config.encoder_layerdrop or 0.0) == (config.decoder_layerdrop or 0.0)
+            else {}
+        ),
+        to_native=lambda config: dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), config.layer_drop),
+    ),
     *PLAIN_HEADS,
     constant(norm_eps=1e-5, attention_bias=True, initialization="normal"),
 )
 SHARED = {"model.shared.weight": "model.encoder.embed_tokens.weight"}
-
-
-def read_logits_bias(model: PreTrainedModel) -> Values:
-    """Return whether there is a bias: a buffer of zeros is none, since the native model does not train it."""
-    bias = getattr(model, "final_logits_bias", None)
-    return {} if bias is None else {"lm_head_bias": bool(bias.any())}
 
 
 def with_logits_bias(name: str, native: str, language_model: str, positions: Table, *fields: Field) -> Architecture:
@@ -102,7 +97,12 @@ def with_logits_bias(name: str, native: str, language_model: str, positions: Tab
         unconstrained=("lm_head_bias",),
         unused=SHARED,
         fixed_tables={} if positions else POSITION_TABLES,
-        read=read_logits_bias,
+        # a buffer of zeros is no bias, since the native model does not train it
+        read=lambda model: (
+            {"lm_head_bias": bool(model.get_buffer("final_logits_bias").any())}
+            if hasattr(model, "final_logits_bias")
+            else {}
+        ),
     )
 
 
@@ -137,15 +137,16 @@ PEGASUS = with_logits_bias(
 
 
 # Marian (Junczys-Dowmunt et al. 2018): the model of the paper, with one vocabulary or two
-def vocabularies_to_ours(config: PreTrainedConfig) -> Values:
-    # without tied weights nothing is shared, whatever the other switch is
-    shared = config.share_encoder_decoder_embeddings and config.tie_word_embeddings
-    vocabulary = None if shared else config.decoder_vocab_size
-    return {"share_encoder_decoder_embeddings": shared, "decoder_vocab_size": vocabulary}
+def shares_vocabulary(config: PreTrainedConfig) -> bool:
+    """Return whether source and target share a table: without tied weights nothing is shared."""
+    return config.share_encoder_decoder_embeddings and config.tie_word_embeddings
 
 
 VOCABULARIES = Field(
-    to_ours=vocabularies_to_ours,
+    to_ours=lambda config: {
+        "share_encoder_decoder_embeddings": shares_vocabulary(config),
+        "decoder_vocab_size": None if shares_vocabulary(config) else config.decoder_vocab_size,
+    },
     to_native=lambda config: {
         "share_encoder_decoder_embeddings": config.share_encoder_decoder_embeddings,
         "decoder_vocab_size": config.target_vocab_size,

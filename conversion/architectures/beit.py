@@ -28,10 +28,10 @@ SHARED: Table = {f"{TABLES}0.weight": "shared_position_bias.relative_position_bi
 
 
 def positions_to_ours(config: PreTrainedConfig) -> Values:
+    kind = "learned" if config.use_absolute_position_embeddings else "none"
     if config.use_relative_position_bias or config.use_shared_relative_position_bias:
-        by_layer = config.use_relative_position_bias
-        return {"position_embedding_type": "grid_relative", "relative_attention_per_layer": by_layer}
-    return {"position_embedding_type": "learned" if config.use_absolute_position_embeddings else "none"}
+        kind = "grid_relative"
+    return {"position_embedding_type": kind, "relative_attention_per_layer": config.use_relative_position_bias}
 
 
 def positions_to_native(config: BlockConfig) -> Values:

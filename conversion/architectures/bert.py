@@ -3,7 +3,7 @@
 from vanillaformer.configuration import VanillaEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, PLAIN_HEADS, TEXT, Field, constant, renamed, same
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, PLAIN_HEADS, TEXT, Field, at_least_one, constant, renamed, same
 from ..mapping.tensors import Table
 
 LAYER = "encoder.layer.{layer}."
@@ -31,8 +31,9 @@ FIELDS: tuple[Field, ...] = (
     *PLAIN_HEADS,
     same(
         "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "hidden_act",
-        "type_vocab_size", "initializer_range", "tie_word_embeddings",
+        "initializer_range", "tie_word_embeddings",
     ),
+    at_least_one("type_vocab_size"),
     renamed(
         norm_eps="layer_norm_eps", dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"
     ),

@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 from vanillaformer.configuration import BlockConfig, VanillaImageEncoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, constant, same
+from ..mapping.fields import ALL_KEY_VALUE_HEADS, HEAD_DIM, Field, Values, at_least_one, constant, same
 from ..mapping.tensors import Table
 from .vit import IMAGES, PATCHES, POSITIONS, QUERY_KEY_VALUE_BIAS, SQUARE, TOKENS
 
@@ -99,7 +99,7 @@ DINOV2_WITH_REGISTERS = Architecture(
     name="dinov2_with_registers",
     config_class=VanillaImageEncoderConfig,
     prefix="dinov2_with_registers.",
-    fields=(*FIELDS, same("num_register_tokens"), constant(use_mask_token=True)),
+    fields=(*FIELDS, at_least_one("num_register_tokens"), constant(use_mask_token=True)),
     parts=PARTS,
     heads=classifying_heads("Dinov2WithRegisters"),
 )

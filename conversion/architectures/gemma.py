@@ -1,9 +1,9 @@
 """Gemma and Gemma 2 (Gemma team 2024): Llama with GEGLU, norms that multiply by 1 + weight and scaled embeddings."""
 
-from vanillaformer.configuration import BlockConfig, VanillaDecoderConfig
+from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Part
-from ..mapping.fields import Field, Values, constant, renamed, rotary, same, window_by_layer
+from ..mapping.fields import Field, constant, renamed, rotary, same, window_by_layer
 from ..mapping.tensors import Table
 from .llama import ATTENTION, ATTENTION_BIAS, BLOCK, DECODER, ENDS, GATED, GROUPED, RMS_NORM, decoder_heads
 
@@ -35,12 +35,13 @@ GEMMA2_NORMS: Table = {
 }
 
 
-def scale_to_native(config: BlockConfig) -> Values:
-    """Return the number whose inverse square root is the scale, a whole one."""
-    scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
-    return {"query_pre_attn_scalar": max(1, round(scale**-2))}
-
-
+# The native config has the number whose inverse square root is the scale, a whole one
+ATTENTION_SCALE = Field(
+    to_ours=lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5},
+    to_native=lambda config: {
+        "query_pre_attn_scalar": max(1, round((config.attention_scale or config.head_dim**-0.5) ** -2))
+    },
+)
 GEMMA2 = Architecture(
     name="gemma2",
     config_class=VanillaDecoderConfig,
@@ -48,7 +49,7 @@ GEMMA2 = Architecture(
         *FIELDS,
         same("attn_logit_softcapping"),
         renamed(hidden_act="hidden_activation"),
-        Field(lambda config: {"attention_scale": config.query_pre_attn_scalar**-0.5}, scale_to_native),
+        ATTENTION_SCALE,
         constant(norm_placement="sandwich"),
         window_by_layer(),
     ),

@@ -1,11 +1,9 @@
 """The first GPT (Radford et al. 2018), GPT-2 (Radford et al. 2019) and GPT-J (Wang and Komatsuzaki 2021)."""
 
-from transformers import PreTrainedConfig
-
 from vanillaformer.configuration import VanillaDecoderConfig
 
 from ..mapping.architecture import Architecture, Head, Part
-from ..mapping.fields import PLAIN_HEADS, TEXT, Field, Values, constant, first_rope, renamed, same
+from ..mapping.fields import PLAIN_HEADS, TEXT, Field, constant, first_rope, renamed, same
 from ..mapping.tensors import Table, Transposed, TransposedRows
 from .llama import decoder_heads
 
@@ -107,13 +105,19 @@ GPTJ_STACK: Table = {
 }
 
 
-def rotary_to_ours(config: PreTrainedConfig) -> Values:
-    # a little more than the quotient, so that rounding down gives the same number
-    part = min(1.0, (config.rotary_dim + 1e-6) / (config.n_embd // config.n_head))
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": part}
-    return {"position_embedding_type": "rotary", "rope_interleaved": True, "rope_parameters": rope}
-
-
+ROTARY_DIM = Field(
+    to_ours=lambda config: {
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000.0,
+            # a little more than the quotient, so that rounding down gives the same number
+            "partial_rotary_factor": min(1.0, (config.rotary_dim + 1e-6) / (config.n_embd // config.n_head)),
+        }
+    },
+    to_native=lambda config: {
+        "rotary_dim": int(config.head_dim * (first_rope(config) or {}).get("partial_rotary_factor", 1.0))
+    },
+)
 GPTJ = Architecture(
     name="gptj",
     config_class=VanillaDecoderConfig,
@@ -123,12 +127,8 @@ GPTJ = Architecture(
         INNER_SIZE,
         same("use_cache"),
         renamed(hidden_act="activation_function"),
-        Field(
-            to_ours=rotary_to_ours,
-            to_native=lambda config: {
-                "rotary_dim": int(config.head_dim * (first_rope(config) or {}).get("partial_rotary_factor", 1.0))
-            },
-        ),
+        ROTARY_DIM,
+        constant(position_embedding_type="rotary", rope_interleaved=True),
         constant(block_layout="parallel_shared_norm", attention_bias=False, initialization="normal"),
     ),
     parts=(Part(GPTJ_STACK),),

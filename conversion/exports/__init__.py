@@ -1,8 +1,8 @@
 """Our models on other engines: exported, checked against the original, and run there.
 
 `vanillaformer.hub.engines` is the table of engines, each with a folder of its name here. `exporter.py` has the steps
-that all exports share, `rules.py` their refusals, `engine.py` the requests that every engine answers, `checks.py` the
-comparison with the model.
+and refusals that all exports share, `engine.py` the requests that every engine answers, `checks.py` the comparison
+with the model.
 """
 
 import importlib
@@ -15,9 +15,8 @@ from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import EXPORT
 
-from .engine import Engine, EngineModel, ImageEngineModel
+from .engine import Engine, EngineModel, ImageEngineModel, read_record
 from .exporter import Exporter, ExportJob
-from .record import read_record
 
 EXPORTERS: dict[str, Exporter] = {
     name: importlib.import_module(f"{__name__}.{name}.exporter").EXPORTER for name in ENGINES

@@ -1,7 +1,13 @@
-"""The requests that every engine answers, and an engine with the interface of a transformers model."""
+"""The requests that every engine answers, an engine with the interface of a transformers model, and the record.
 
+The record in an exported folder says which model it was, for which engine, and how the export was checked.
+"""
+
+import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +15,9 @@ import numpy as np
 import torch
 from transformers import GenerationConfig
 
+import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import POSITION_CHOICES
+from vanillaformer.hub.file_names import EXPORT, GENERATION
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ..tokens import start_token, token_ids
@@ -19,11 +27,7 @@ Rows = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Search:
-    """How an engine generates; names, meaning and defaults are those of `GenerationConfig`.
-
-    Raises:
-        ValueError: A value is out of range, or two of them exclude each other.
-    """
+    """How an engine generates; names, meaning and defaults are those of `GenerationConfig`."""
 
     max_new_tokens: int
     num_beams: int = 1
@@ -67,15 +71,8 @@ DEFAULTS: dict[str, Any] = GenerationConfig._get_default_generation_params()
 class Engine:
     """An exported model, loaded; rows are lists of token ids without padding.
 
-    An engine implements `generate_rows` and `score`, or `classify_rows`, or `classify_images`.
-
-    Args:
-        architecture: The name of the exported model's class.
-        config: Its config.
-        generation_config: Its generation defaults.
-
-    Raises:
-        ValueError: From every method: the engine cannot do what is asked of it.
+    An engine implements `generate_rows` and `score`, or `classify_rows`, or `classify_images`. Every method raises
+    ValueError for what the engine cannot do. `architecture` is the name of the exported model's class.
     """
 
     generates = True
@@ -90,9 +87,7 @@ class Engine:
     def generate(self, prompts: Rows, **search: Any) -> list[list[int]]:
         """Return the continuation or translation of each prompt: new tokens only, without the one that ends a text.
 
-        Args:
-            prompts: The prompts.
-            **search: Fields of `Search`; `max_new_tokens` must be given.
+        `search` has fields of `Search`; `max_new_tokens` must be given.
         """
         if not self.generates:
             raise ValueError(f"{self.architecture} generates nothing")
@@ -151,9 +146,7 @@ def check_rows(rows: Rows) -> None:
 class EngineModel:
     """An engine with the interface of a transformers model: padded tensors, `generate` with the model's defaults.
 
-    Args:
-        engine: The engine.
-        seed: Seed of the sampling; it is set before the first call only.
+    The seed of sampling is set before the first call only.
     """
 
     device = torch.device("cpu")
@@ -192,8 +185,7 @@ class EngineModel:
     def settings(self, prompts: Rows, given: dict[str, Any]) -> dict[str, Any]:
         """Return the fields of a `Search`: the settings given, and for the rest the model's generation config.
 
-        Raises:
-            ValueError: A setting that engines do not have would change the output.
+        A setting that engines do not have is refused if it would change the output.
         """
         config = self.engine.generation_config
         saved = {name: getattr(config, name) for name in vars(GenerationConfig()) if not name.startswith("_")}
@@ -249,11 +241,7 @@ def padded(rows: Rows, fill: int, side: str = "right") -> tuple[torch.Tensor, to
 
 
 class StatesOfEngine(torch.nn.Module):
-    """An engine's stack as a module, for one of our heads to run on.
-
-    Args:
-        states: Returns the states (B, T, D) of rows of tokens, given their types or `None`.
-    """
+    """An engine's stack as a module, for one of our heads; `states` makes those (B, T, D) of rows and their types."""
 
     def __init__(self, states: Callable[[Rows, Rows | None], np.ndarray]):
         super().__init__()
@@ -270,3 +258,34 @@ class StatesOfEngine(torch.nn.Module):
     ) -> Any:
         states = torch.from_numpy(self.states(*unpadded(input_ids, attention_mask, token_type_ids)))
         return SimpleNamespace(last_hidden_state=states, past_key_values=None, hidden_states=None, attentions=None)
+
+
+def read_record(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the record of an exported folder; raise ValueError if it holds no export, or a damaged one."""
+    path = Path(folder) / EXPORT
+    if not path.is_file():
+        raise ValueError(f"{folder} holds no exported model: it has no {EXPORT}")
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        _ = model_class_of(record), record["engine"]  # which every record has
+        return record
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def model_class_of(record: dict[str, Any]) -> Any:
+    """Return the class of the model that was exported."""
+    return getattr(modeling, record["architecture"])
+
+
+def config_of(record: dict[str, Any]) -> Any:
+    """Return the config of the model that was exported."""
+    return model_class_of(record).config_class.from_dict(record["config"])
+
+
+def exported_model(folder: Path) -> tuple[str, Any, GenerationConfig]:
+    """Return what an `Engine` knows of its model: class name, config and generation config."""
+    record = read_record(folder)
+    has_defaults = (folder / GENERATION).is_file()
+    generation_config = GenerationConfig.from_pretrained(folder) if has_defaults else GenerationConfig()
+    return record["architecture"], config_of(record), generation_config

@@ -1,14 +1,18 @@
-"""The steps of every export: refuse what the engine lacks, write, compare the engine's answers with the model's."""
+"""The steps of every export: refuse what the engine lacks by rules, write, compare its answers with the model's."""
 
 import importlib.metadata
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
-from vanillaformer.configuration import BlockConfig
+import vanillaformer.modeling as modeling
+from vanillaformer.configuration import BlockConfig, layer_types
 from vanillaformer.hub.atomic_files import check_free, new_folder
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
@@ -16,21 +20,73 @@ from vanillaformer.tokenization import save_pair
 
 from .checks import check
 from .engine import Engine
-from .rules import CLASSIFIERS, GENERATORS, IMAGE_CLASSIFIERS, WRITES_STEP_BY_STEP, Rule, violations
+
+INFINITE_WAVELENGTH = 1e30  # as a factor on a wavelength: the dimension is not rotated
+
+GENERATORS: tuple[type, ...] = (
+    modeling.VanillaEncoderDecoderForConditionalGeneration,
+    modeling.VanillaDecoderForCausalLM,
+)
+CLASSIFIERS: tuple[type, ...] = (
+    modeling.VanillaDecoderForSequenceClassification,
+    modeling.VanillaEncoderForMaskedLM,
+    modeling.VanillaEncoderForPreTraining,
+    modeling.VanillaEncoderForSequenceClassification,
+    modeling.VanillaEncoderForTokenClassification,
+)
+IMAGE_CLASSIFIERS: tuple[type, ...] = (modeling.VanillaImageEncoderForImageClassification,)
+
+
+class Rule(NamedTuple):
+    """A field with values that an engine or format cannot express."""
+
+    field: str  # the field of our config
+    instead: str  # what the engine has instead, as the end of a sentence
+    # Whether a config has such a value; by default all values but `None` and `False` are
+    forbids: Callable[[Any], bool] | None = None
+
+
+def only(field: str, values: tuple[str, ...], subject: str) -> Rule:
+    """Return the rule that a field has one of some values; `subject` is such as "the engine has"."""
+    instead = f"{subject} {', '.join(map(repr, values))}"
+    return Rule(field, instead, lambda config: getattr(config, field) not in values)
+
+
+def violations(rules: Iterable[Rule], config: Any) -> list[str]:
+    """Return the fields that rules forbid, each with its value and what there is instead."""
+    reasons = []
+    for rule in rules:
+        value = getattr(config, rule.field, None)
+        if rule.forbids(config) if rule.forbids else value is not None and value is not False:
+            reasons.append(f"{rule.field}={value!r}, but {rule.instead}")
+    return reasons
+
+
+WRITES_STEP_BY_STEP = Rule(
+    "decoding", "engines write one token after the other", lambda config: config.decoding != "autoregressive"
+)
+# Of the exports that translate
+SOFTMAX_ONLY = Rule(
+    "output_distribution",
+    "the decoder of an export does not read the source's tokens",
+    lambda config: getattr(config, "output_distribution", "softmax") != "softmax",
+)
+
+
+def rope_entries(config: Any) -> list[dict[str, Any]]:
+    """Return the rotary parameters of each type of layer that has any."""
+    types = {*layer_types(config), *layer_types(getattr(config, "encoder_side", config))}
+    return [entry for layer_type in types if (entry := config.rope_of(layer_type))]
+
+
+def scales_by_length(config: Any) -> bool:
+    """Return whether the angles of rotary positions depend on the length of the input."""
+    return any(entry.get("rope_type") in ("dynamic", "longrope") for entry in rope_entries(config))
 
 
 @dataclass(frozen=True)
 class ExportJob:
-    """A model and how it is to be exported.
-
-    Args:
-        model: One of our models with a head.
-        folder: The folder to write.
-        quantization: How the weights are stored, one of the exporter's `quantizations`.
-        tokenizer: Its tokenizer, or that of the source.
-        target_tokenizer: That of the target. Default: the same.
-        image_processor: What makes pixels of the images of a classifier of images.
-    """
+    """A model and how it is to be exported: the arguments of `export`."""
 
     model: Any
     folder: Path
@@ -69,11 +125,7 @@ class Exporter:
         raise NotImplementedError
 
     def load(self, folder: Path, device: str = "cpu") -> Engine:
-        """Return the engine with the files of `write`.
-
-        Raises:
-            ImportError: The engine is not installed.
-        """
+        """Return the engine with the files of `write`; raise ImportError if it is not installed."""
         return self.engine_class(self.info.runner.load()[0], folder, device)
 
     def export(self, job: ExportJob) -> str:
@@ -102,11 +154,7 @@ class Exporter:
         return checked
 
     def compare(self, job: ExportJob) -> str:
-        """Compare the engine's answers with the model's, and return the result in words.
-
-        Raises:
-            ValueError: They differ.
-        """
+        """Compare the engine's answers with the model's, and return the result in words; raise if they differ."""
         return check(job.model, self.load(job.folder), job.quantization in self.exact)
 
     def refuse(self, job: ExportJob) -> None:
@@ -133,3 +181,15 @@ class Exporter:
             "config": job.model.config.to_dict(),
         }
         (job.folder / EXPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a copy of a tensor, in float32."""
+    return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+
+
+def wavelength_factors(frequencies: torch.Tensor, base: float) -> np.ndarray[Any, Any]:
+    """Return base^(-2i/K) / frequency of each pair of dimensions (K/2): how much longer its wavelength is."""
+    pairs = len(frequencies)
+    unscaled = base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    return array((unscaled / frequencies.detach().cpu().double()).nan_to_num(posinf=INFINITE_WAVELENGTH))

@@ -20,16 +20,8 @@ def export_folder(
 ) -> str:
     """Export the model saved in `source`, with its tokenizers or image processor, and return what was done in words.
 
-    Args:
-        source: A folder or Hub id of one of our models, or of a native one that converts to ours.
-        target: A new or empty folder.
-        engine: A name in `EXPORTERS`.
-        quantization: How the weights are stored, one of the exporter's `quantizations`. Default: `float32`.
-        revision: Branch, tag or commit of a Hub id.
-
-    Raises:
-        ValueError: The source cannot be read or converted, one of its files is a link out of it, or as from `export`.
-        ImportError: The engine is not installed.
+    Arguments and errors are those of `export`; `source` is a folder or Hub id of one of our models, or of a native one
+    that converts to ours, and none of its files may be a link out of it.
     """
     folder, source_name = saved_folder(source, revision, "SRC"), f"SRC {source}"
     architecture = next(iter(open_config(folder).architectures or []), "none")

@@ -48,6 +48,14 @@ def switch(native: str, ours: str, on: Any, off: Any) -> Field:
     )
 
 
+def at_least_one(name: str) -> Field:
+    """A number of the same name and value that is 1 or more in the native model."""
+    return Field(
+        to_ours=lambda config: {name: getattr(config, name)},
+        to_native=lambda config: {name: max(1, getattr(config, name))},
+    )
+
+
 def optional(*names: str) -> Field:
     """Attributes that either config may lack, such as the ids of special tokens."""
 

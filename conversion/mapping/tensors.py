@@ -112,15 +112,10 @@ class PointConvolution(Same):
 
 @dataclass(frozen=True)
 class HeadRow(Same):
-    """The weight (K) of one head's norm, a row of our tensor for all heads (H, K); its links are added up (StableLM).
+    """The weight (K) of one head's norm, a row of our tensor for all (H, K); its links are added up (StableLM)."""
 
-    Args:
-        count: Our field with the number of heads.
-        head: The number of the head.
-    """
-
-    count: str
-    head: int = 0
+    count: str  # our field with the number of heads
+    head: int = 0  # the number of the head
 
     def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
         rows = tensor.new_zeros(getattr(config, self.count), *tensor.shape)

@@ -67,11 +67,7 @@ def expand_table(
 
 
 def present_links(links: Iterable[Link], ours: Collection[str], native: Collection[str]) -> list[Link]:
-    """Return the links between existing tensors: modules and biases that neither side has are left out.
-
-    Raises:
-        ValueError: Only one side has a tensor.
-    """
+    """Return the links between existing tensors, which both sides must have; what neither has is left out."""
     existing = []
     for link in links:
         if link.native in native or any(name in ours for name in link.ours):
@@ -117,11 +113,7 @@ def uncovered(model: nn.Module, names: Iterable[str]) -> list[str]:
 
 @torch.no_grad()
 def write_tensors(model: nn.Module, values: Tensors) -> None:
-    """Copy `values` into a model, in its own dtype; tied tensors stay tied.
-
-    Raises:
-        ValueError: A tensor has another shape than the model's, or two that the model ties are not equal.
-    """
+    """Copy `values` into a model, in its own dtype; tied tensors stay tied, and their values must be equal."""
     tensors = tensors_of(model)
     written: dict[int, tuple[str, torch.Tensor]] = {}
     for name, value in values.items():
@@ -160,11 +152,7 @@ def native_weights(
 def model_links(
     architecture: Architecture, ours: VanillaPreTrainedModel, native: PreTrainedModel, head: str
 ) -> list[Link]:
-    """Return the links between the tensors of two models with a head.
-
-    Raises:
-        ValueError: A tensor of either model is left over.
-    """
+    """Return the links between the tensors of two models with a head; raise ValueError if a tensor is left over."""
     links = expand_table(architecture.heads[head].tensors)
     for part in architecture.parts:
         if part.when(ours.config):

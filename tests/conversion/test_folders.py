@@ -140,13 +140,13 @@ def test_a_folder_is_made_in_a_thread_too(tmp_path):
         (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
         (lambda folder: (folder / "config.json").write_text("{"), r"config\.json that is not JSON"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"\x10" * 100), "has a damaged model.safetensors"),
-        (lambda folder: truncate(folder / "model.safetensors"), "has a damaged model.safetensors"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 30_000), "has a damaged model.safetensors"),
         (lambda folder: change(folder, "vocab_size", 81),
          r"of shape \(80, 32\) in its weights, but \(81, 32\) by config.json"),
         (lambda folder: change(folder, "architectures", ["Nonsense"]), "Nonsense.*it must name one of"),
-        (lambda folder: drop(folder, "model.layers.1.mlp.up_proj.weight"),
+        (lambda folder: change_weights(folder, {}, "model.layers.1.mlp.up_proj.weight"),
          r"weights without model\.layers\.1\.mlp\.up_proj"),
-        (lambda folder: add(folder, "model.layers.7.mlp.up_proj.weight"),
+        (lambda folder: change_weights(folder, {"model.layers.7.mlp.up_proj.weight": torch.zeros(3)}),
          r"weights with model\.layers\.7\.mlp\.up_proj"),
         (lambda folder: train_larger(folder), r"tokenizer\.json makes \d+ tokens, .* vocab_size=80"),
         (lambda folder: add_tokens(folder), r"tokenizer\.json makes 81 tokens, .* vocab_size=80"),
@@ -161,24 +161,15 @@ def test_a_damaged_source_is_one_clear_error(ours, tmp_path, spoil, message):
     assert files(tmp_path) == ["ours"]
 
 
-def truncate(path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def change(folder, field: str, value) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {field: value}))
 
 
-def drop(folder, name: str) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    del tensors[name]
+def change_weights(folder, more: dict[str, torch.Tensor], without: str = "") -> None:
+    tensors = load_file(folder / "model.safetensors") | more
+    tensors.pop(without, None)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
-
-
-def add(folder, name: str) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    save_file(tensors | {name: torch.zeros(3)}, folder / "model.safetensors", {"format": "pt"})
 
 
 def train_larger(folder) -> None:
@@ -303,14 +294,13 @@ def test_what_a_killed_process_has_left_is_deleted_by_the_next(tmp_path):
 
 
 def test_two_that_write_the_same_folder_do_not_meet(tmp_path):
-    def another() -> None:
-        with new_folder(tmp_path / "new"):
-            pytest.fail("the folder was given to two")
-
     with new_folder(tmp_path / "new") as folder:
         (folder / "file").write_text("x")
-        with pytest.raises(ValueError, match="new cannot be written: another process is writing it"):
-            another()
+        with (
+            pytest.raises(ValueError, match="new cannot be written: another process is writing it"),
+            new_folder(tmp_path / "new"),
+        ):
+            pytest.fail("the folder was given to two")
     assert files(tmp_path / "new") == ["file"]
 
 
@@ -328,12 +318,8 @@ def test_a_link_is_not_replaced(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
 
-    def write() -> None:
-        with new_folder(tmp_path / "link"):
-            pytest.fail("a link was taken for a free place")
-
-    with pytest.raises(ValueError, match="link exists already"):
-        write()
+    with pytest.raises(ValueError, match="link exists already"), new_folder(tmp_path / "link"):
+        pytest.fail("a link was taken for a free place")
 
 
 def test_a_native_model_is_not_converted_to_native_nor_one_of_ours_to_ours(ours, tmp_path):

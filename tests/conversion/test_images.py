@@ -148,13 +148,3 @@ def test_stages_whose_heads_double_are_a_swin(fields):
 
 def test_a_single_stage_is_a_vit():
     assert "vit" in native_architectures(preset("vit-tiny", depths=[12]))
-
-
-def test_half_precision_and_labels_are_kept(native_folder):
-    ours = from_native(native_folder, dtype=torch.bfloat16)
-    assert {tensor.dtype for tensor in tensors_of(ours).values()} == {torch.bfloat16}
-    ours.config.id2label = {0: "no", 1: "maybe", 2: "yes"}
-    ours.config.label2id = {"no": 0, "maybe": 1, "yes": 2}
-    back = to_native(ours, "vit")
-    assert back.config.id2label == ours.config.id2label
-    assert {tensor.dtype for tensor in tensors_of(back).values()} == {torch.bfloat16}

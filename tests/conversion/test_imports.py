@@ -17,7 +17,7 @@ from vanillaformer import (
     VanillaEncoderModel,
 )
 from vanillaformer.conversion import from_state_dict, native_architectures, to_native
-from vanillaformer.conversion.state_dicts.loading import SOURCES, unwrapped
+from vanillaformer.conversion.state_dicts import SOURCES, unwrapped
 
 from .natives import poison, right_padding, words
 

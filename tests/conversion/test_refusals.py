@@ -1,10 +1,11 @@
 """What an architecture cannot say is refused with the field's name, and what is not refused computes the same."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from modeling.axes import ALL_CONFIGS, axes
 from modeling.toys import relative_error
 from transformers import CONFIG_MAPPING, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
@@ -17,7 +18,6 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     preset,
 )
-from vanillaformer.configuration import options
 from vanillaformer.conversion import ARCHITECTURES, from_native, native_architectures, to_native
 from vanillaformer.conversion.folders import random_inputs
 from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
@@ -43,71 +43,34 @@ from .natives import (
 Change = dict[str, Any]
 FIRST = MAIN_CASES
 
+# Beside every value of every axis: sizes, and values that some architecture has
 CHANGES: list[Change] = [
-    *({"norm": name} for name in get_args(options.Norm)),
-    *({"norm_placement": name} for name in get_args(options.NormPlacement)),
-    *({"block_layout": name} for name in get_args(options.BlockLayout)),
-    *({"feed_forward": name} for name in get_args(options.FeedForward)),
-    *({"position_embedding_type": name} for name in get_args(options.PositionEmbedding)),
-    *({"sinusoidal_layout": name} for name in get_args(options.SinusoidalLayout)),
-    *({"qk_norm": name} for name in get_args(options.QueryKeyNorm)),
-    *({"hidden_act": name} for name in ("relu", "gelu", "gelu_new", "silu")),
-    *({"attention_bias": value} for value in (True, False, ["q_proj", "k_proj", "v_proj"], ["v_proj"])),
-    *({"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": part}} for part in (0.4, 1.0)),
-    *(
-        {name: value}
-        for name in (
-            "mlp_bias", "norm_weight", "norm_bias", "norm_unit_offset", "embedding_norm", "final_norm",
-            "skip_first_norm", "rope_interleaved", "relative_attention_per_layer", "scale_embedding", "lm_head_bias",
-            "tie_word_embeddings", "scale_decoder_outputs", "share_encoder_decoder_embeddings", "head_bias",
-        )
-        for value in (True, False)
-    ),
     *({"head_act": name} for name in ("relu", "gelu")),
-    {"attention_scale": 0.3},
-    {"attention_scale": 1.0},
-    {"attn_logit_softcapping": 2.0},
-    {"final_logit_softcapping": 2.0},
-    {"logit_scale": 0.3},
-    {"sliding_window": 3},
-    {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]},
-    {"sliding_window": 3, "layer_types": ["full_attention"]},
-    {"rotary_layers": [True, False]},
+    *({"rope_parameters": {"rope_theta": 50.0, "partial_rotary_factor": part}} for part in (0.4, 1.0)),
     {"rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 50.0}},
-    {"rope_parameters": {"rope_type": "dynamic", "factor": 3.0, "rope_theta": 50.0}},
+    {"attention_bias": ["q_proj", "k_proj", "v_proj"]},
+    {"attention_scale": 1.0},
+    {"sliding_window": 3, "layer_types": ["full_attention"]},
     {"position_offset": 3},
-    {"norm_eps": 0.02},
-    {"num_key_value_heads": 1},
-    {"head_dim": 4},
-    {"intermediate_size": 20},
-    {"encoder_intermediate_size": 20},
     {"encoder_hidden_size": 16, "share_encoder_decoder_embeddings": False},
-    {"encoder_layers": 3},
-    {"num_hidden_layers": 3},
-    {"max_position_embeddings": 30},
-    {"relative_attention_num_buckets": 12},
-    {"relative_attention_max_distance": 30},
-    {"type_vocab_size": 2},
-    {"vocab_size": 43},
     {"decoder_vocab_size": 31, "share_encoder_decoder_embeddings": False},
-    {"image_size": 8},
-    {"image_size": [8, 12]},
-    {"patch_size": 2},
-    {"num_channels": 3},
-    {"num_register_tokens": 2},
-    {"pooler_act": "tanh"},
-    *({"image_pooling": name} for name in get_args(options.ImagePooling)),
-    *({"patch_embedding": name} for name in get_args(options.PatchEmbedding)),
     *(
-        {name: value}
-        for name in ("patch_norm", "use_cls_token", "use_distillation_token", "use_mask_token", "pooler_norm")
-        for value in (True, False)
+        {name: size}
+        for name, size in {
+            "intermediate_size": 20, "encoder_intermediate_size": 20, "num_hidden_layers": 3,
+            "max_position_embeddings": 30, "relative_attention_num_buckets": 12,
+            "relative_attention_max_distance": 30, "vocab_size": 43, "image_size": 8, "num_channels": 3,
+        }.items()
     ),
 ]  # fmt: skip
 
 
-# Where the native config has one switch for two of our fields, either may be named
+# Where the native config has one switch for two of our fields, or one follows from the other, either may be named
 COUPLED = {
+    "num_attention_heads": "head_dim",
+    "rope_parameters": "rope_interleaved",
+    "skip_first_norm": "final_norm",
+    "image_size": "window_size",
     "mlp_bias": "attention_bias",
     "norm_weight": "norm_bias",
     "norm_placement": "skip_first_norm",
@@ -166,7 +129,8 @@ def test_a_change_is_refused_by_name_or_converted(case):
     architecture = ARCHITECTURES[case.architecture]
     _, ours = converted(case)
     refused = converted_changes = 0
-    for change in CHANGES:
+    kind = next(kind for kind, config_class in ALL_CONFIGS.items() if config_class is type(ours.config))
+    for change in [*(value for values in axes(kind).values() for value in values), *CHANGES]:
         config = changed(ours.config, change)
         if config is None:
             continue

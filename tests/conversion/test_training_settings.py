@@ -8,7 +8,7 @@ from vanillaformer.configuration import VanillaDecoderConfig, VanillaEncoderDeco
 from vanillaformer.conversion import from_native, to_native
 from vanillaformer.conversion.architectures.bart import BART
 from vanillaformer.conversion.architectures.opt import OPT
-from vanillaformer.conversion.training_settings import lost_settings
+from vanillaformer.conversion.folders import lost_settings
 from vanillaformer.scripts import convert
 
 ENDS = {"bos_token_id": 2, "eos_token_id": 3}

@@ -76,14 +76,13 @@ def like(name: str, fields: dict) -> dict:
 
 def family(name: str, reference: str, config_class: type[VanillaConfig], fields: dict, **more: Any) -> Family:
     """Return a family of the config's kind."""
-    kind, auto_classes, pipelines, hidden_size = KINDS[config_class]
+    kind, auto_classes, hidden_size = KINDS[config_class]
     return Family(
         name=name,
         kind=kind,
         reference=reference,
         config=lambda: config_class(**copy.deepcopy(fields)),
         auto_classes=auto_classes,
-        pipelines=pipelines,
         config_kwargs={"hidden_size": hidden_size},
         **more,
     )
@@ -96,7 +95,6 @@ KINDS: dict[type[VanillaConfig], tuple] = {
             "AutoModel": VanillaRecurrentEncoderDecoderModel,
             "AutoModelForSeq2SeqLM": VanillaRecurrentEncoderDecoderForConditionalGeneration,
         },
-        ("feature-extraction",),
         64,
     ),
     VanillaDecoderConfig: (
@@ -106,7 +104,6 @@ KINDS: dict[type[VanillaConfig], tuple] = {
             "AutoModelForCausalLM": VanillaDecoderForCausalLM,
             "AutoModelForSequenceClassification": VanillaDecoderForSequenceClassification,
         },
-        ("text-generation", "text-classification", "feature-extraction"),
         64,
     ),
     VanillaEncoderDecoderConfig: (
@@ -115,7 +112,6 @@ KINDS: dict[type[VanillaConfig], tuple] = {
             "AutoModel": VanillaEncoderDecoderModel,
             "AutoModelForSeq2SeqLM": VanillaEncoderDecoderForConditionalGeneration,
         },
-        ("feature-extraction",),
         64,
     ),
     VanillaEncoderConfig: (
@@ -126,7 +122,6 @@ KINDS: dict[type[VanillaConfig], tuple] = {
             "AutoModelForSequenceClassification": VanillaEncoderForSequenceClassification,
             "AutoModelForTokenClassification": VanillaEncoderForTokenClassification,
         },
-        ("fill-mask", "text-classification", "token-classification", "feature-extraction"),
         48,
     ),
     VanillaImageEncoderConfig: (
@@ -136,7 +131,6 @@ KINDS: dict[type[VanillaConfig], tuple] = {
             "AutoModelForImageClassification": VanillaImageEncoderForImageClassification,
             "AutoModelForMaskedImageModeling": VanillaImageEncoderForMaskedImageModeling,
         },
-        ("image-classification", "image-feature-extraction"),
         48,
     ),
 }

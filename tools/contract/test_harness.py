@@ -23,7 +23,7 @@ NATIVE = native.NativeFamily(
 
 
 def family(*heads: str) -> Family:
-    return Family("encoder", "encoder", lambda: None, dict.fromkeys(heads, object), (), {}, reference="bert")
+    return Family("encoder", "encoder", lambda: None, dict.fromkeys(heads, object), {}, reference="bert")
 
 
 WITH_ALL_HEADS = family("AutoModel", "AutoModelForMaskedLM")

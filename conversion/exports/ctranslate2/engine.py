@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from ..engine import Engine, Rows, Search, StatesOfEngine, padded
-from ..record import exported_model, model_class_of, read_record
+from ..engine import Engine, Rows, Search, StatesOfEngine, exported_model, model_class_of, padded, read_record
 
 HEAD = "head.safetensors"
 """The weights after the stack of a classifier or a masked language model."""

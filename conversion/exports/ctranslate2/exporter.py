@@ -12,9 +12,17 @@ from vanillaformer.hub.engines import ENGINES
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 from ...tokens import start_token
-from ..arrays import array
-from ..exporter import Exporter, ExportJob
-from ..rules import CLASSIFIERS, SOFTMAX_ONLY, Rule, only, rope_entries, scales_by_length
+from ..exporter import (
+    CLASSIFIERS,
+    SOFTMAX_ONLY,
+    Exporter,
+    ExportJob,
+    Rule,
+    array,
+    only,
+    rope_entries,
+    scales_by_length,
+)
 from .engine import HEAD, CTranslate2Engine
 from .specs import ACTIVATIONS, SpecBuilder, logits_transform
 
@@ -24,10 +32,6 @@ SMALLEST = STEPS / np.finfo(np.float32).max  # magnitude whose scale is a float3
 
 def is_decoder(config: Any) -> bool:
     return MODEL_KINDS[config.model_type] == "decoder"
-
-
-def is_encoder_decoder(config: Any) -> bool:
-    return MODEL_KINDS[config.model_type] == "encoder_decoder"
 
 
 # Values that the engine has; what is added to `configuration/options.py` is refused until it is added here
@@ -43,61 +47,53 @@ RULES = (
     SOFTMAX_ONLY,
     Rule(
         "block_layout",
-        lambda config: config.block_layout != "sequential" and not is_decoder(config),
         "CTranslate2 has parallel sublayers only in decoders without an encoder",
+        lambda config: config.block_layout != "sequential" and not is_decoder(config),
     ),
     Rule(
         "block_layout",
-        lambda config: config.block_layout != "sequential" and config.norm_placement == "sandwich",
         "CTranslate2 has parallel sublayers only with norm_placement='pre'",
+        lambda config: config.block_layout != "sequential" and config.norm_placement == "sandwich",
     ),
-    Rule(
-        "layer_scale_init_value",
-        lambda config: config.layer_scale_init_value is not None,
-        "CTranslate2 has no factors on the sublayers' outputs",
-    ),
-    Rule("skip_first_norm", lambda config: config.skip_first_norm, "CTranslate2 has a norm in every sublayer"),
+    Rule("layer_scale_init_value", "CTranslate2 has no factors on the sublayers' outputs"),
+    Rule("skip_first_norm", "CTranslate2 has a norm in every sublayer"),
     Rule(
         "norm_bias",
-        lambda config: config.norm == "rms_norm" and config.norm_bias,
         "CTranslate2 has no bias in an RMSNorm",
+        lambda config: config.norm == "rms_norm" and config.norm_bias,
     ),
     Rule(
         "position_embedding_type",
-        lambda config: config.position_embedding_type == "alibi" and not is_decoder(config),
         "CTranslate2 has ALiBi only in decoders without an encoder",
+        lambda config: config.position_embedding_type == "alibi" and not is_decoder(config),
     ),
     Rule(
         "qk_norm",
-        lambda config: config.qk_norm not in (("none",) if is_encoder_decoder(config) else ("none", "head")),
         "CTranslate2 has one norm for each 'head', and only in self-attention",
+        lambda config: config.qk_norm not in (("none",) if config.is_encoder_decoder else ("none", "head")),
     ),
-    Rule(
-        "attn_logit_softcapping",
-        lambda config: config.attn_logit_softcapping is not None,
-        "CTranslate2 has no bound of attention scores",
-    ),
+    Rule("attn_logit_softcapping", "CTranslate2 has no bound of attention scores"),
     Rule(
         "sliding_window",
+        "in CTranslate2 every token sees all others, or all before it",
         lambda config: any(
             "sliding_attention" in layer_types(side) for side in (config, getattr(config, "encoder_side", config))
         ),
-        "in CTranslate2 every token sees all others, or all before it",
     ),
-    Rule("rope_parameters", scales_by_length, "scalings in CTranslate2 do not depend on the input's length"),
+    Rule("rope_parameters", "scalings in CTranslate2 do not depend on the input's length", scales_by_length),
     Rule(
         "rope_parameters",
+        "CTranslate2 has YaRN's factor only on whole heads",
         lambda config: any(
             entry.get("rope_type") == "yarn" and entry.get("partial_rotary_factor", 1.0) != 1.0
             for entry in rope_entries(config)
         ),
-        "CTranslate2 has YaRN's factor only on whole heads",
     ),
-    Rule("max_ngram", lambda config: config.max_ngram > 1, "CTranslate2 has embeddings of single tokens"),
+    Rule("max_ngram", "CTranslate2 has embeddings of single tokens", lambda config: config.max_ngram > 1),
     Rule(
         "decoder_start_token_id",
-        lambda config: is_encoder_decoder(config) and config.decoder_start_token_id is None,
         "CTranslate2 needs a token to start from",
+        lambda config: config.is_encoder_decoder and config.decoder_start_token_id is None,
     ),
 )
 

@@ -1,8 +1,8 @@
 """Our weights in CTranslate2's specs, as its converters fill them for other architectures.
 
 A spec is CTranslate2's description of a model: an attribute per tensor or setting. Its constructors know the layouts
-of some architectures; `put` adds what else the engine reads. All tensors are copies in
-float32: quantization changes them in place.
+of some architectures; `put` adds what else the engine reads. All tensors are copies in float32: quantization changes
+them in place.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch import nn
 from vanillaformer.configuration import layer_types
 from vanillaformer.modeling.stack import TokenStack
 
-from ..arrays import array, wavelength_factors
+from ..exporter import array, wavelength_factors
 
 # Our names of activations, and CTranslate2's
 ACTIVATIONS = {
@@ -41,12 +41,7 @@ def put(spec: Any, **values: Any) -> None:
 
 
 class SpecBuilder:
-    """Makes the specs of one model's stacks.
-
-    Args:
-        specs: The module `ctranslate2.specs`.
-        config: The model's config.
-    """
+    """Makes the specs of one model's stacks; `specs` is the module `ctranslate2.specs`."""
 
     def __init__(self, specs: ModuleType, config: Any):
         self.specs = specs
@@ -159,6 +154,7 @@ class SpecBuilder:
     def fill_stack(self, spec: Any, stack: TokenStack) -> None:
         """Set the positions, norms and blocks of an encoder or decoder."""
         embeddings = stack.embeddings
+        vars(spec).pop("position_encodings", None)  # the constructor's, of sines
         spec.scale_embeddings = float(embeddings.scale)
         if self.config.position_embedding_type in ("learned", "sinusoidal"):
             put(spec, position_encodings=self.position_table(embeddings.positions))
@@ -204,7 +200,6 @@ class SpecBuilder:
             embeddings_merge=self.specs.EmbeddingsMerge.ADD,
             **self.common(),
         )
-        self.drop_positions(spec)
         spec.embeddings[0].weight = array(stack.embed_tokens.weight)
         if types is not None:  # ours are added after the scale
             spec.embeddings[1].weight = array(types.weight / stack.embeddings.scale)
@@ -223,7 +218,6 @@ class SpecBuilder:
             external_pre_post_encoder_layers=self.sandwich and stack.has_cross_attention,
             **self.common(),
         )
-        self.drop_positions(spec)
         weight = stack.embed_tokens.weight
         types = getattr(stack.embeddings.token_types, "embed_token_types", None)
         if types is not None:  # the engine knows one type: that of tokens without a given one
@@ -238,11 +232,6 @@ class SpecBuilder:
             spec.final_logit_softcapping = float(cap)
         self.fill_stack(spec, stack)
         return spec
-
-    @staticmethod
-    def drop_positions(spec: Any) -> None:
-        """Remove the position table of a constructor; `fill_stack` adds one if the model has one."""
-        vars(spec).pop("position_encodings", None)
 
 
 def logits_transform(config: Any) -> tuple[float, float | None]:

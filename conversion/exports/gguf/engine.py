@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..engine import Engine, Rows, Search, check_rows
-from ..record import exported_model
+from ..engine import Engine, Rows, Search, check_rows, exported_model
 from .tensors import TABLES
 
 MODEL = "model.gguf"

@@ -13,8 +13,7 @@ import numpy as np
 from vanillaformer.configuration import layer_types
 
 from ...mapping.fields import first_rope
-from ..arrays import array, wavelength_factors
-from ..rules import Rule, only, scales_by_length, violations
+from ..exporter import Rule, array, only, scales_by_length, violations, wavelength_factors
 
 Tensors = dict[str, np.ndarray]
 Fields = dict[str, Any]
@@ -25,52 +24,40 @@ TABLES = ("learned", "sinusoidal", "none")  # positions that a table can hold
 
 COMMON_RULES = (
     only("norm_placement", ("pre",), "llama and gpt2 have"),
-    Rule("final_norm", lambda c: c.final_norm is False, "llama and gpt2 have a norm at the end"),
-    Rule("embedding_norm", lambda c: c.embedding_norm, "llama and gpt2 have no norm of the embeddings"),
-    Rule(
-        "layer_scale_init_value",
-        lambda c: c.layer_scale_init_value is not None,
-        "llama and gpt2 have no factors on the sublayers' outputs",
-    ),
-    Rule("skip_first_norm", lambda c: c.skip_first_norm, "llama and gpt2 have a norm before every sublayer"),
+    Rule("final_norm", "llama and gpt2 have a norm at the end", lambda c: c.final_norm is False),
+    Rule("embedding_norm", "llama and gpt2 have no norm of the embeddings"),
+    Rule("layer_scale_init_value", "llama and gpt2 have no factors on the sublayers' outputs"),
+    Rule("skip_first_norm", "llama and gpt2 have a norm before every sublayer"),
     only("block_layout", ("sequential",), "llama and gpt2 have"),
-    Rule("qk_norm", lambda c: c.qk_norm != "none", "llama and gpt2 have no norm of queries and keys"),
-    Rule(
-        "attn_logit_softcapping",
-        lambda c: c.attn_logit_softcapping is not None,
-        "llama and gpt2 have no bound of attention scores",
-    ),
-    Rule(
-        "final_logit_softcapping",
-        lambda c: c.final_logit_softcapping is not None,
-        "llama and gpt2 have no bound of logits",
-    ),
-    Rule("sliding_window", lambda c: "sliding_attention" in layer_types(c), "llama and gpt2 have full attention"),
-    Rule("lm_head_bias", lambda c: c.lm_head_bias, "llama and gpt2 have no bias of the logits"),
-    Rule("type_vocab_size", lambda c: c.type_vocab_size > 0, "llama and gpt2 have no token types"),
+    Rule("qk_norm", "llama and gpt2 have no norm of queries and keys", lambda c: c.qk_norm != "none"),
+    Rule("attn_logit_softcapping", "llama and gpt2 have no bound of attention scores"),
+    Rule("final_logit_softcapping", "llama and gpt2 have no bound of logits"),
+    Rule("sliding_window", "llama and gpt2 have full attention", lambda c: "sliding_attention" in layer_types(c)),
+    Rule("lm_head_bias", "llama and gpt2 have no bias of the logits"),
+    Rule("type_vocab_size", "llama and gpt2 have no token types", lambda c: c.type_vocab_size > 0),
 )
 RULES = {
     "llama": (
         only("norm", ("rms_norm",), "llama has"),
-        Rule("norm_bias", lambda c: c.norm_bias, "llama has no bias in a norm"),
+        Rule("norm_bias", "llama has no bias in a norm"),
         only("feed_forward", ("gated",), "llama has"),
-        Rule("hidden_act", lambda c: c.hidden_act not in ("silu", "swish"), "llama has 'silu'"),
+        Rule("hidden_act", "llama has 'silu'", lambda c: c.hidden_act not in ("silu", "swish")),
         only("position_embedding_type", ("rotary",), "llama has"),
-        Rule("rotary_layers", lambda c: c.rotary_layers is not None, "llama has rotation in every layer"),
+        Rule("rotary_layers", "llama has rotation in every layer"),
         Rule(
             "rope_parameters",
-            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
             "llama rotates whole heads",
+            lambda c: rope_of(c).get("partial_rotary_factor", 1.0) != 1.0,
         ),
-        Rule("rope_parameters", scales_by_length, "scalings in llama do not depend on the input's length"),
+        Rule("rope_parameters", "scalings in llama do not depend on the input's length", scales_by_length),
     ),
     "gpt2": (
         only("norm", ("layer_norm",), "gpt2 has"),
         only("feed_forward", ("plain",), "gpt2 has"),
-        Rule("hidden_act", lambda c: c.hidden_act not in TANH_GELU, "gpt2 has 'gelu_new'"),
+        Rule("hidden_act", "gpt2 has 'gelu_new'", lambda c: c.hidden_act not in TANH_GELU),
         only("position_embedding_type", TABLES, "gpt2 has"),
         Rule(
-            "head_dim", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size, "gpt2 has hidden_size / heads"
+            "head_dim", "gpt2 has hidden_size / heads", lambda c: c.head_dim * c.num_attention_heads != c.hidden_size
         ),
     ),
 }

@@ -13,8 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from vanillaformer.configuration.image_encoder import image_sides
 
-from ..engine import Engine, Rows, Search, check_rows, padded
-from ..record import exported_model
+from ..engine import Engine, Rows, Search, check_rows, exported_model, padded
 
 GRAPHS = ("encoder", "prefill", "decode", "model")
 

@@ -8,12 +8,13 @@ from vanillaformer.configuration import VanillaImageEncoderConfig
 from vanillaformer.hub.engines import ENGINES
 from vanillaformer.hub.file_names import CONFIG
 
-from ..exporter import Exporter, ExportJob
-from ..rules import (
+from ..exporter import (
     CLASSIFIERS,
     GENERATORS,
     IMAGE_CLASSIFIERS,
     SOFTMAX_ONLY,
+    Exporter,
+    ExportJob,
     Rule,
     scales_by_length,
     violations,
@@ -25,20 +26,20 @@ SHORTEST = 8  # position table that leaves room for the tokens of a trace
 
 RULES = (
     SOFTMAX_ONLY,
-    Rule("rope_parameters", scales_by_length, "the scaling of positions in a graph does not depend on the length"),
+    Rule("rope_parameters", "the scaling of positions in a graph does not depend on the length", scales_by_length),
     Rule(
         "max_position_embeddings",
-        lambda config: config.max_position_embeddings < SHORTEST and not isinstance(config, VanillaImageEncoderConfig),
         f"tracing a graph takes {SHORTEST}",
+        lambda config: config.max_position_embeddings < SHORTEST and not isinstance(config, VanillaImageEncoderConfig),
     ),
     Rule(
         "decoder_start_token_id",
-        lambda config: config.is_encoder_decoder and config.decoder_start_token_id is None,
         "a translation needs a token to start from",
+        lambda config: config.is_encoder_decoder and config.decoder_start_token_id is None,
     ),
 )
 OF_CLASSIFYING_DECODERS = Rule(
-    "pad_token_id", lambda config: config.pad_token_id is None, "a classifying decoder finds the ends of texts by it"
+    "pad_token_id", "a classifying decoder finds the ends of texts by it", lambda config: config.pad_token_id is None
 )
 
 

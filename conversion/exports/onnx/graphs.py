@@ -35,20 +35,10 @@ WEIGHTS = "weights.bin"
 
 
 def trace(model: Any, quantizer: Any = None) -> dict[str, Any]:
-    """Return the graphs of a model, by name.
-
-    Args:
-        model: One of our models with a head, in float32 on the CPU.
-        quantizer: A quantizer of `transformers.exporters`, if any.
-    """
-    return {name: trace_graph(*parts, quantizer) for name, parts in graph_parts(traceable(model)).items()}
-
-
-def traceable(model: Any) -> Any:
-    """Return a copy that attends by plain operations, in eval mode."""
+    """Return the graphs of a model with a head, by name; `quantizer` is one of `transformers.exporters`, if any."""
     copied = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
-    copied.set_attn_implementation("eager")
-    return copied
+    copied.set_attn_implementation("eager")  # by plain operations
+    return {name: trace_graph(*parts, quantizer) for name, parts in graph_parts(copied).items()}
 
 
 def graph_parts(model: Any) -> dict[str, tuple[Any, dict[str, Any], dict[str, Any]]]:

@@ -20,6 +20,7 @@ from vanillaformer.configuration.options import OPTIONS, SEQUENCE_POSITION_CHOIC
 from vanillaformer.conversion.exports import EXPORTERS, Engine, EngineModel, ExportJob, export, load_engine
 from vanillaformer.conversion.exports.ctranslate2.exporter import KNOWN, RULES
 from vanillaformer.conversion.exports.ctranslate2.specs import ACTIVATIONS
+from vanillaformer.conversion.exports.exporter import violations
 
 pytest.importorskip("ctranslate2", reason="pip install 'vanillaformer[ctranslate2]'")
 
@@ -185,12 +186,6 @@ def test_heads_of_our_own_behind_the_engine(name, fields, tmp_path):
         engine.generate(rows, max_new_tokens=2)
 
 
-def test_a_language_model_classifies_nothing(tmp_path):
-    engine = on_engine(toy("decoder"), tmp_path / "export")
-    with pytest.raises(ValueError, match="VanillaDecoderForCausalLM classifies nothing"):
-        engine.classify(rows_of())
-
-
 # -------------------------------------------------------------------------------------------------- weights
 @torch.no_grad()
 def rounded(model: PreTrainedModel, quantization: str) -> PreTrainedModel:
@@ -264,26 +259,18 @@ def test_a_bfloat16_model_is_compared_in_float32(tmp_path):
 # --------------------------------------------------------------------------------------------------- search
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
 def test_beams(kind, tmp_path):
-    """Without a length penalty both stop at the same texts; with one, transformers looks on for longer ones."""
+    """Without a length penalty both stop at the same texts; with one, transformers looks on for longer ones.
+
+    With early stopping both stop with as many finished texts as beams, whatever the length penalty.
+    """
     model = toy(kind, scale_embedding=True)
     engine = on_engine(model, tmp_path / "export")
     rows = rows_of((5, 6, 3, 4, 2, 6, 5, 4))
-    expected = [continuation(model, row, num_beams=4, length_penalty=0.0) for row in rows]
-    assert engine.generate(rows, max_new_tokens=NEW, num_beams=4, length_penalty=0.0) == expected
-    assert expected != [continuation(model, row) for row in rows], "beams that find what greedy search finds"
-
-
-@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
-def test_beams_with_early_stopping(kind, tmp_path):
-    """Both stop with as many finished texts as beams then, whatever the length penalty."""
-    model = toy(kind, scale_embedding=True)
-    engine = on_engine(model, tmp_path / "export")
-    rows = rows_of((5, 6, 3, 4, 2, 6, 5, 4))
-    for penalty in (0.6, 2.0):
-        options = {"num_beams": 4, "length_penalty": penalty, "early_stopping": True}
-        assert engine.generate(rows, max_new_tokens=NEW, **options) == [
-            continuation(model, r, **options) for r in rows
-        ]
+    for penalty, stop in ((0.0, False), (0.6, True), (2.0, True)):
+        options = {"num_beams": 4, "length_penalty": penalty, "early_stopping": stop}
+        expected = [continuation(model, row, **options) for row in rows]
+        assert engine.generate(rows, max_new_tokens=NEW, **options) == expected
+        assert stop or expected != [continuation(model, row) for row in rows], "beams find what greedy search finds"
     with pytest.raises(ValueError, match="early_stopping='never': CTranslate2 stops as soon as"):
         engine.generate(rows, max_new_tokens=NEW, num_beams=4, early_stopping="never")
 
@@ -383,6 +370,8 @@ def test_a_text_longer_than_the_position_table(kind, tmp_path):
         engine.generate([[5] * 25], max_new_tokens=3)
     with pytest.raises(ValueError, match="row 1 has no tokens"):
         engine.generate([[5], []], max_new_tokens=3)
+    with pytest.raises(ValueError, match="classifies nothing"):
+        engine.classify([[5]])
 
 
 def test_no_special_tokens_at_all(tmp_path):
@@ -457,7 +446,7 @@ def test_every_rule_has_a_case():
         number
         for kind, fields, _ in REFUSED
         for number, rule in enumerate(RULES)
-        if rule.forbids(toy_config(kind, **fields))
+        if violations([rule], toy_config(kind, **fields))
     }
     # an option of which the engine has all values: the rule waits for a new one
     read = {name: {*choices} for name, choices in OPTIONS.items()}  # by models of texts
@@ -490,12 +479,3 @@ def export_unasked(model: PreTrainedModel, folder: Path) -> None:
             return []
 
     Unasked().export(ExportJob(model, folder))
-
-
-def test_only_models_with_a_head():
-    model_class = vanillaformer.VanillaDecoderModel
-    (obstacle,) = EXPORTER.obstacles(model_class, toy_config("decoder"))
-    assert (
-        "the model must be a VanillaEncoderDecoderForConditionalGeneration or VanillaDecoderForCausalLM or "
-        in obstacle
-    )

@@ -8,6 +8,7 @@ import pytest
 from modeling.toys import KINDS, toy
 from transformers import AutoTokenizer
 
+import vanillaformer.modeling as modeling
 from vanillaformer import tokenization
 from vanillaformer.conversion.exports import (
     EXPORTERS,
@@ -18,8 +19,8 @@ from vanillaformer.conversion.exports import (
     load_engine,
     read_record,
 )
-from vanillaformer.conversion.exports.record import config_of, model_class_of
-from vanillaformer.conversion.exports.rules import Rule
+from vanillaformer.conversion.exports.engine import config_of, model_class_of
+from vanillaformer.conversion.exports.exporter import Rule
 from vanillaformer.hub.engines import EngineInfo, Extra
 from vanillaformer.hub.file_names import EXPORT
 
@@ -28,18 +29,13 @@ from .twin import Twin
 TEXTS = ["one two three", "four five six", "seven eight"]
 
 
-def info_of(*packages: str) -> EngineInfo:
-    extra = Extra("ourselves", packages)
-    return EngineInfo("ourselves", "torch", "decoders", (), writer=extra, runner=extra)
-
-
 class OurselvesExporter(Exporter):
-    rules = (Rule("norm", lambda config: config.norm == "rms_norm", "it has none"),)
+    rules = (Rule("norm", "it has none", lambda config: config.norm == "rms_norm"),)
     quantizations = ("float32", "rounded")
+    info = EngineInfo("ourselves", "torch", "decoders", (), writer=Extra("ours", ()), runner=Extra("ours", ()))
 
-    def __init__(self, wrong: bool = False, package: str | None = None):
+    def __init__(self, wrong: bool = False):
         self.wrong = wrong
-        self.info = info_of() if package is None else info_of(package)
 
     def write(self, job):
         job.model.save_pretrained(job.folder)
@@ -127,10 +123,18 @@ def test_unknown_engine(model, tmp_path):
         export(model, tmp_path / "export", "tensorrt")
 
 
-def test_missing_library(model, tmp_path):
-    with pytest.raises(ImportError, match=r"ourselves needs no_such_thing: pip install 'vanillaformer\[ourselves\]'"):
-        OurselvesExporter(package="no_such_thing").export(ExportJob(model, tmp_path / "export"))
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize(
+    ("engine", "kind", "model_class"),
+    [
+        *((name, "decoder", "VanillaDecoderModel") for name in EXPORTERS),
+        ("gguf", "encoder_decoder", None),
+        ("gguf", "encoder", None),
+    ],
+)
+def test_models_that_an_engine_does_not_run(engine, kind, model_class, tmp_path):
+    allowed = " or ".join(each.__name__ for each in EXPORTERS[engine].models)
+    with pytest.raises(ValueError, match=f"the model must be a {allowed}"):
+        export(toy(kind, getattr(modeling, model_class) if model_class else None), tmp_path / "export", engine)
 
 
 @pytest.mark.parametrize("name", EXPORTERS)
@@ -139,7 +143,7 @@ def test_engines_are_imported_when_they_are_used(name, tmp_path, monkeypatch):
     extra = EXPORTERS[name].info.writer
     for package in extra.modules:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"pip install 'vanillaformer\[{extra.name}\]'"):
+    with pytest.raises(ImportError, match=rf"{extra.name} needs .*: pip install 'vanillaformer\[{extra.name}\]'"):
         EXPORTERS[name].export(ExportJob(model, tmp_path / "export"))
     assert not list(tmp_path.iterdir())
 

@@ -218,11 +218,20 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.parametrize("more", [{"partial_rotary_factor": 0.5}, {"rope_type": "dynamic", "factor": 2.0}])
-def test_rotations_of_one_type_of_layer_are_looked_into(more):
-    by_type = {"full_attention": {"rope_type": "default", "rope_theta": 1e3} | more}
-    fields = LLAMA | {"rope_parameters": by_type, "sliding_window": 8, "layer_types": ["full_attention"]}
-    (obstacle,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, toy_config("decoder", **fields))
+BY_TYPE = {"sliding_window": 8, "layer_types": ["full_attention"]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rope_parameters": rope("dynamic")},
+        {"rope_parameters": rope("longrope")},
+        {"rope_parameters": {"full_attention": rope("dynamic")}, **BY_TYPE},
+        {"rope_parameters": {"full_attention": rope("default") | {"partial_rotary_factor": 0.5}}, **BY_TYPE},
+    ],
+)
+def test_other_rotations_are_named_even_of_one_type_of_layer(fields):
+    (obstacle,) = EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, toy_config("decoder", **LLAMA, **fields))
     assert obstacle.startswith("rope_parameters=")
 
 
@@ -256,18 +265,6 @@ def test_every_reason_is_named():
     assert [reason.split("=")[0] for reason in reasons] == [
         "norm_placement", "lm_head_bias", "hidden_act", "head_dim",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
-def test_scalings_by_length_are_named(rope_type):
-    config = toy_config("decoder", **LLAMA, rope_parameters=rope(rope_type))
-    assert "rope_parameters" in str(EXPORTER.obstacles(modeling.VanillaDecoderForCausalLM, config))
-
-
-@pytest.mark.parametrize("kind", ["encoder_decoder", "encoder"])
-def test_other_models_are_refused(kind, tmp_path):
-    with pytest.raises(ValueError, match="the model must be a VanillaDecoderForCausalLM"):
-        export(toy(kind), tmp_path / "out", "gguf")
 
 
 # -------------------------------------------------------------------------------------------- vocabularies
@@ -349,13 +346,6 @@ def test_without_llama_cpp_the_report_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(ImportError, match=r"pip install 'vanillaformer\[llama-cpp\]'"):
         load_engine(tmp_path / "out")
-
-
-def test_without_gguf_the_extra_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(ImportError, match=r"gguf needs gguf: pip install 'vanillaformer\[gguf\]'"):
-        export(toy("decoder", **LLAMA), tmp_path / "out", "gguf")
-    assert not list(tmp_path.iterdir())
 
 
 @needs_llama_cpp

@@ -276,20 +276,12 @@ def test_a_classifying_decoder_needs_padding():
     }  # fmt: skip
 
 
-def test_a_model_without_a_head_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="the model must be a VanillaEncoderDecoderForConditionalGeneration or "):
-        export(toy("decoder", modeling.VanillaDecoderModel), tmp_path / "out", "onnx")
-
-
-def test_without_the_libraries_the_extra_is_named(tmp_path, monkeypatch, classifier):
+def test_running_needs_less_than_writing(monkeypatch, classifier):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(ImportError, match=r"pip install 'vanillaformer\[onnx\]'"):
-        export(toy("encoder"), tmp_path / "out", "onnx")
-    load_engine(classifier[1])  # running needs less than writing
+    load_engine(classifier[1])
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"onnx needs onnxruntime: pip install 'vanillaformer\[onnx\]'"):
         load_engine(classifier[1])
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

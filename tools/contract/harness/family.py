@@ -13,6 +13,16 @@ Inputs = dict[str, torch.Tensor]
 BATCH_SIZE = 7  # with fewer rows transformers' sdpa tests fill the batch up with random tokens
 SEQUENCE_LENGTH = 7
 FIRST_ORDINARY_TOKEN = 3  # the special tokens of the toy configs lie below
+# Tasks of transformers' pipelines, and the Auto class of the head that each needs
+PIPELINES = {
+    "text-generation": "AutoModelForCausalLM",
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "token-classification": "AutoModelForTokenClassification",
+    "feature-extraction": "AutoModel",
+    "image-classification": "AutoModelForImageClassification",
+    "image-feature-extraction": "AutoModel",
+}
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,6 @@ class Family:
         kind: Decides on the inputs and on the checks that make sense.
         config: Makes a new toy config.
         auto_classes: Model class by the name of the Auto class that must lead to it.
-        pipelines: The pipeline tasks that the family serves.
         config_kwargs: Config arguments, unlike the defaults, that must survive saving and loading.
         reference: The native family that this one is measured against; empty for a native family.
         inputs: Makes the inputs in place of `token_inputs`.
@@ -38,7 +47,6 @@ class Family:
     kind: Literal["encoder_decoder", "decoder", "encoder", "image_encoder"]
     config: Callable[[], PreTrainedConfig]
     auto_classes: dict[str, type[PreTrainedModel]]
-    pipelines: tuple[str, ...]
     config_kwargs: dict[str, Any]
     reference: str = ""
     inputs: Callable[["Family"], Inputs] | None = None
@@ -51,6 +59,12 @@ class Family:
     def of_images(self) -> bool:
         """Whether the models read images and not tokens."""
         return self.kind == "image_encoder"
+
+    @property
+    def pipelines(self) -> list[str]:
+        """The pipeline tasks that the family serves: those of its heads."""
+        tasks = [task for task, head in PIPELINES.items() if head in self.auto_classes]
+        return [task for task in tasks if task.startswith("image-") == self.of_images]
 
     @property
     def language_model(self) -> str:

@@ -7,28 +7,19 @@ import torch
 from PIL import Image
 from transformers import Pipeline, ViTImageProcessorPil, pipeline
 
+from ..family import PIPELINES
 from .base import Checks, not_applicable
-
-AUTO_CLASSES = {
-    "text-generation": "AutoModelForCausalLM",
-    "fill-mask": "AutoModelForMaskedLM",
-    "text-classification": "AutoModelForSequenceClassification",
-    "token-classification": "AutoModelForTokenClassification",
-    "feature-extraction": "AutoModel",
-    "image-classification": "AutoModelForImageClassification",
-    "image-feature-extraction": "AutoModel",
-}
 
 
 class PipelineChecks(Checks):
-    """One test for each task; a family's `pipelines` say which ones it serves."""
+    """One test for each task; a family serves those of its heads."""
 
     def pipeline(self, task: str, padding_side: str = "right") -> Pipeline:
         """Make a pipeline of a new model."""
         if task not in self.family.pipelines:
             not_applicable(f"the family declares no {task} pipeline")
         config = self.family.config()
-        model = self.family.auto_classes[AUTO_CLASSES[task]](config).eval()
+        model = self.family.auto_classes[PIPELINES[task]](config).eval()
         if self.family.of_images:
             processor = ViTImageProcessorPil(size={"height": config.image_size, "width": config.image_size})
             return pipeline(task, model=model, image_processor=processor, device="cpu")

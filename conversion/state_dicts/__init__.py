@@ -1,1 +1,0 @@
-"""State dicts of models outside transformers."""
