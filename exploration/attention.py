@@ -1,19 +1,21 @@
-"""Attention of heads: maps, entropy and distance.
+"""Attention of heads: maps, entropy and distance; of image models, where the pooled vector comes from.
 
 Shape letters: B batch, T query length, S key length, H heads, L layers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch.nn.utils.rnn import pad_sequence
 
 from vanillaformer.modeling.parts.grid_positions import Grid
 
 from .examples import Example
-from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, map_grid, number
-from .recording import Recording
+from .pictures import LONGEST, Drawing, NotApplicable, counted, heat_map, large_map, map_grid, shortened, table
+from .recording import Recording, record
 
 KINDS = {
     "encoder": "self-attention of the encoder",
@@ -25,6 +27,7 @@ KINDS = {
 TO_SOURCE = ("cross", "copy")
 
 
+# --------------------------------------------------------------------------------------------------------- numbers
 def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
     """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each.
 
@@ -41,11 +44,7 @@ def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def with_attention(recording: Recording) -> dict[str, tuple[torch.Tensor, ...]]:
-    """Return the kinds of attention that a model has.
-
-    Raises:
-        NotApplicable: It has none.
-    """
+    """Return the kinds of attention that a model has; raises `NotApplicable` if it has none."""
     if not recording.attentions:
         raise NotApplicable("the model has no attention")
     return recording.attentions
@@ -92,10 +91,7 @@ def head_distances(recording: Recording) -> dict[str, np.ndarray]:
     """Return the mean distance over the queries of each head by kind of self-attention, (L, H).
 
     The distance is that of tokens in the text, or of patches in the image in units of a patch; tokens before the
-    patches have none.
-
-    Raises:
-        NotApplicable: The model has no self-attention.
+    patches have none. Raises `NotApplicable` without self-attention.
     """
     found = {}
     for kind, layers in recording.attentions.items():
@@ -133,59 +129,158 @@ def grid_distances(grid: Grid) -> torch.Tensor:
     return torch.nn.functional.pad(torch.cdist(points, points), (grid.prefix, 0, grid.prefix, 0), value=torch.nan)
 
 
+def attention_rollout(attentions: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return how much of each token's last state comes from each input token: `Π (A + I) / 2` over the layers.
+
+    A is the mean of a layer's heads, and I stands for the residual connection (Abnar and Zuidema 2020, arXiv
+    2005.00928). Every row sums to 1.
+
+    Shapes: L of (B, H, T, T), the first layer first → (B, T, T).
+    """
+    rollout = identity = torch.eye(attentions[0].shape[-1], device=attentions[0].device)
+    for probabilities in attentions:
+        rollout = (probabilities.float().mean(dim=1) + identity) / 2 @ rollout
+    return rollout
+
+
+def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> torch.Tensor:
+    """Return how much of a model's pooled vector comes from each patch, the heat map of attention roll-out.
+
+    It is the class token's row of `attention_rollout`, or the mean of the patches' rows where those are pooled. The
+    rest, up to 1, comes from the tokens before the patches.
+
+    Args:
+        model: An image model of this package, with a head or without; it attends eagerly meanwhile.
+        pixel_values: Images (B, C, height, width).
+        **options: Passed on to the model, such as `interpolate_pos_encoding`.
+
+    Shapes: (B, C, height, width) → (B, rows, columns).
+
+    Raises:
+        NotApplicable: The model attends inside of windows, or has several stages: its layers do not have the same
+            tokens.
+    """
+    check_meeting(model.config)
+    recording = record(model, {"pixel_values": pixel_values, **options})
+    return over_patches(recording, attention_rollout(recording.attentions["encoder"]))
+
+
+def pooled_attention(recording: Recording) -> torch.Tensor:
+    """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns).
+
+    Raises:
+        NotApplicable: As `image_rollout`.
+    """
+    check_meeting(recording.model.config)
+    return over_patches(recording, torch.stack(recording.attentions["encoder"], dim=1).float())
+
+
+def check_meeting(config: Any) -> None:
+    """Raise `NotApplicable` for a model in which not all patches meet in every layer, or that has none."""
+    if config.model_type != "vanilla_image_encoder":
+        raise NotApplicable("only image models have patches")
+    for name, one in (("window_size", config.window_size), ("depths", len(config.depths or [0]) > 1)):
+        if one:
+            raise NotApplicable(f"{name}={getattr(config, name)}: roll-out needs layers in which all patches meet")
+
+
+def over_patches(recording: Recording, weights: torch.Tensor) -> torch.Tensor:
+    """Return the pooled tokens' mean row of weights over the patches, (..., T, T) → (..., rows, columns)."""
+    config = recording.model.config
+    first = config.num_prefix_tokens
+    rows = weights[..., :1, first:] if "first" in config.image_pooling else weights[..., first:, first:]
+    height, width = (side // config.patch_size for side in recording.inputs["pixel_values"].shape[-2:])
+    return rows.mean(dim=-2).unflatten(-1, (height, width))
+
+
+# --------------------------------------------------------------------------------------------------------- figures
 def attention_maps(example: Example) -> list[Drawing]:
     """Draw every map of attention, and the mean of the heads of the last layer with its tokens."""
     drawings = []
     for kind, maps in attention_arrays(example.recording).items():
         rows = columns = example.tokens.get(kind, [])
+        axes = "token that reads", "token that is read"
         if kind in TO_SOURCE:
-            rows, columns = example.predicted, example.tokens["encoder"]
-        length = max(len(rows), len(columns))
-        cut = f" (the first {LONGEST} of {length} tokens)" if length > LONGEST else ""
+            rows, columns, axes = example.predicted, example.tokens["encoder"], ("predicted token", "source")
+        name, cut = KINDS[kind].capitalize(), shortened(max(len(rows), len(columns)))
+        is_single = maps.shape[:2] == (1, 1)
         maps, rows, columns = maps[..., :LONGEST, :LONGEST], rows[:LONGEST], columns[:LONGEST]
-        if maps.shape[:2] != (1, 1):
-            title = f"{KINDS[kind].capitalize()}, every layer and head{cut}"
-            numbers = [
-                (layer, head, row, *map(number, maps[layer, head, at]))
-                for layer, head in np.ndindex(maps.shape[:2])
-                for at, row in enumerate(rows)
-            ]
+        if not is_single:
+            title = f"{name}, every layer and head{cut}"
+            numbers = [(layer, head, rows[at], *values) for layer, head, at, *values in table(maps[:, :, : len(rows)])]
             header = ("layer", "head", "token", *columns)
             drawings.append(Drawing(f"attention_{kind}", title, map_grid(maps, title), header, numbers))
-        mean, which = maps[-1].mean(axis=0), "" if maps.shape[:2] == (1, 1) else ", last layer, mean of the heads"
-        title = f"{KINDS[kind].capitalize()}{which}{cut}"
-        numbers = [(row, *map(number, values)) for row, values in zip(rows, mean)]
-        axes = ("predicted token", "source") if kind in TO_SOURCE else ("token that reads", "token that is read")
+        title = f"{name}{'' if is_single else ', last layer, mean of the heads'}{cut}"
+        mean = maps[-1].mean(axis=0)
         picture = large_map(mean, rows, columns, title, axes=axes)
+        numbers = [(row, *values) for row, values in zip(rows, mean)]
         drawings.append(Drawing(f"attention_{kind}_last", title, picture, ("token", *columns), numbers))
     return drawings
 
 
 def entropies(example: Example) -> list[Drawing]:
     """Draw the entropy of every head."""
-    uniform = uniform_entropies(example.recording)
-    return [
-        head_map(
-            f"entropy_{kind}", values, f"Entropy, {KINDS[kind]}", "nats", f"uniform attention: {uniform[kind]:.2f}"
-        )
-        for kind, values in head_entropies(example.recording).items()
-    ]
+    uniform, drawings = uniform_entropies(example.recording), []
+    for kind, values in head_entropies(example.recording).items():
+        remark = f"; uniform attention: {uniform[kind]:.2f}"
+        drawings.append(head_map(f"entropy_{kind}", values, f"Entropy, {KINDS[kind]}", "nats", remark))
+    return drawings
 
 
 def distances(example: Example) -> list[Drawing]:
     """Draw the mean distance of every head."""
     unit = "patches" if "pixel_values" in example.recording.inputs else "tokens"
     return [
-        head_map(f"distance_{kind}", values, f"Mean distance, {KINDS[kind]}", unit, "")
+        head_map(f"distance_{kind}", values, f"Mean distance, {KINDS[kind]}", unit)
         for kind, values in head_distances(example.recording).items()
     ]
 
 
-def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str) -> Drawing:
+def head_map(name: str, values: np.ndarray, title: str, unit: str, remark: str = "") -> Drawing:
     """Draw a number for every head (L, H); the caption names the heads with the least and the most."""
     extremes = [np.unravel_index(index, values.shape) for index in (np.nanargmin(values), np.nanargmax(values))]
     words = [f"{values[layer, head]:.2f} (layer {layer}, head {head})" for layer, head in extremes]
-    caption = f"{title}, from {words[0]} to {words[1]} {unit}" + (f"; {remark}" if remark else "")
-    rows = [(layer, head, number(value)) for (layer, head), value in np.ndenumerate(values)]
+    caption = f"{title}, from {words[0]} to {words[1]} {unit}{remark}"
     picture = heat_map(values, counted(len(values)), counted(values.shape[1]), title, what=unit)
-    return Drawing(name, caption, picture, ("layer", "head", unit), rows)
+    return Drawing(name, caption, picture, ("layer", "head", unit), table(values[..., None]))
+
+
+def rollout(example: Example) -> list[Drawing]:
+    """Draw attention roll-out over the picture, and the attention of the pooled vector in every head."""
+    pooled = pooled_attention(example.recording)[0].cpu().numpy()
+    recording = example.recording
+    found = over_patches(recording, attention_rollout(recording.attentions["encoder"]))[0].cpu().numpy()
+    panels = {"roll-out": found, "attention of the last layer": pooled[-1].mean(axis=0)}
+    title, (row, column) = "What the pooled vector is made of", np.unravel_index(found.argmax(), found.shape)
+    caption = (
+        f"{title}: roll-out gives {found.sum():.0%} to the patches, the most to that in row {row}, column "
+        f"{column} ({found.max() / found.mean():.1f} times the mean)"
+    )
+    picture = over_picture(recording.inputs["pixel_values"][0], panels, title)
+    heads = "Attention of the pooled vector over the patches, every layer and head"
+    header = ("layer", "head", *(f"{row},{column}" for row, column in np.ndindex(found.shape)))
+    numbers = table(pooled.reshape(*pooled.shape[:2], -1))
+    return [
+        Drawing("rollout", caption, picture, ("row", "column", *panels), table(np.stack([*panels.values()], -1))),
+        Drawing("rollout_heads", heads, map_grid(pooled, heads), header, numbers),
+    ]
+
+
+def over_picture(pixels: torch.Tensor, panels: dict[str, np.ndarray], title: str) -> Figure:
+    """Draw an image (C, height, width) as the model sees it, and maps of its patches over it."""
+    image = pixels.float().cpu().numpy().transpose(1, 2, 0)
+    image = (image - image.min()) / max(np.ptp(image), 1e-6)  # undoes the processor's normalization but for its scale
+    gray = image.mean(axis=-1)
+    height, width = gray.shape
+    figure = Figure(figsize=(3 * (1 + len(panels)), 3.4), layout="constrained")
+    plots = figure.subplots(1, 1 + len(panels))
+    plots[0].imshow(image if image.shape[-1] == 3 else gray, cmap="gray")
+    for plot, values in zip(plots[1:], panels.values()):
+        plot.imshow(gray, cmap="gray", vmin=-0.5, vmax=1.5)
+        heat = plot.imshow(values, cmap="viridis", alpha=0.65, vmin=0, extent=(-0.5, width - 0.5, height - 0.5, -0.5))
+        figure.colorbar(heat, shrink=0.7, aspect=15).ax.tick_params(labelsize=7)
+    for plot, name in zip(plots, ("input", *panels)):
+        plot.set_title(name, fontsize=9)
+        plot.set_axis_off()
+    figure.suptitle(title, fontsize=10)
+    return figure

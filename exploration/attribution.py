@@ -20,8 +20,8 @@ from torch import nn
 from vanillaformer.modeling.parts.ngrams import NgramEmbeddings
 
 from .examples import Example
-from .pictures import LONGEST, Drawing, NotApplicable, large_map, number
-from .recording import logits_of
+from .pictures import LONGEST, Drawing, NotApplicable, large_map
+from .recording import hooked, logits_of
 
 STEPS = 50
 ROWS = 64
@@ -91,7 +91,7 @@ def attributions(
     outputs: Outputs,
     steps: int = STEPS,
 ) -> Attributions:
-    """Return what each input token contributes to some logits.
+    """Return what each input token contributes to some logits; needs captum.
 
     Args:
         model: A model of texts with a head, in evaluation mode.
@@ -99,9 +99,6 @@ def attributions(
         baseline_ids: A text of as many tokens that says nothing (1, T).
         outputs: Which logits.
         steps: Points of the path.
-
-    Raises:
-        ImportError: captum is not installed.
     """
     try:
         from captum.attr import IntegratedGradients
@@ -153,11 +150,8 @@ def vector_layer(model: Any) -> nn.Module:
 def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """Return the vectors of the input tokens (1, T, D)."""
     found: list[torch.Tensor] = []
-    handle = vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output))
-    try:
+    with hooked(vector_layer(model).register_forward_hook(lambda module, args, output: found.append(output))):
         model(**inputs)
-    finally:
-        handle.remove()
     return found[0]  # of a table that both sides share, the source's
 
 
@@ -165,11 +159,8 @@ def token_vectors(model: Any, inputs: Mapping[str, torch.Tensor]) -> torch.Tenso
 def replaced_vectors(model: Any, vectors: torch.Tensor) -> Iterator[None]:
     """Let a model read other vectors (B, T, D) than those of its input tokens."""
     left = [vectors]  # for the first call: a table that both sides share gives the target's vectors after that
-    handle = vector_layer(model).register_forward_hook(lambda module, args, output: left.pop() if left else None)
-    try:
+    with hooked(vector_layer(model).register_forward_hook(lambda module, args, output: left.pop() if left else None)):
         yield
-    finally:
-        handle.remove()
 
 
 def token_attributions(example: Example) -> list[Drawing]:
@@ -186,16 +177,14 @@ def token_attributions(example: Example) -> list[Drawing]:
         raise NotApplicable(str(error)) from error
     columns = example.tokens["encoder" if "encoder" in example.tokens else "decoder"]
     rows = [example.answers(token) for _, token in found.outputs]
-    values = found.values
     cut = f" (the first {LONGEST})" if max(len(columns), len(outputs)) > LONGEST else ""
     caption = (
         f"What each token of the text contributes to the logit of each answer{cut}, in place of padding; "
         f"a row's sum misses the difference of the logits by at most {np.abs(found.deltas).max():.2g}."
     )
-    picture = large_map(
-        values[:, :LONGEST], rows, columns[:LONGEST], "Attributions", signed="contribution", axes=("answer", "token")
-    )
-    table = [[row, *map(number, line)] for row, line in zip(rows, values)]
+    shown, axes = found.values[:, :LONGEST], ("answer", "token")
+    picture = large_map(shown, rows, columns[:LONGEST], "Attributions", signed="contribution", axes=axes)
+    table = [(row, *values) for row, values in zip(rows, found.values)]
     return [Drawing("attributions", caption, picture, ("answer", *columns), table)]
 
 

@@ -24,32 +24,19 @@ CONTINUATION = 20  # tokens that a language model adds to the text, for the page
 
 @dataclass
 class Example:
-    """A model with one input, recorded.
+    """A model with one input, recorded."""
 
-    Args:
-        recording: The forward pass; `recording.model` is the model.
-        tokens: Names of the tokens by stack, "encoder" and "decoder".
-        text: The input as it was given; the name of an image.
-        output: The model's output, in words.
-        targets: The right token at each position of the last stack (T), -100 where there is none; `None` of models
-            that do not predict tokens.
-        answers: Returns the name of a column of the logits: a token, or a class.
-        tokenizer: The tokenizer of the text, `None` of an image.
-        rows: Batches of held-out rows, model inputs with labels, for the figures of the loss.
-        replacement: Ablation's replacement of a head's output: zero or mean.
-        notes: Sentences that the page begins with, such as what was cut.
-    """
-
-    recording: Recording
-    tokens: dict[str, list[str]]
-    text: str
-    output: str = ""
+    recording: Recording  # the forward pass; `recording.model` is the model
+    tokens: dict[str, list[str]]  # names of the tokens by stack, "encoder" and "decoder"
+    text: str  # the input as it was given; the name of an image
+    output: str = ""  # the model's output, in words
+    # The right token at each position of the last stack (T), -100 where there is none; None without tokens to predict
     targets: torch.Tensor | None = None
-    answers: Callable[[int], str] = str
-    tokenizer: Any = None
-    rows: Sequence[dict[str, Any]] = ()
-    replacement: Literal["zero", "mean"] = "zero"
-    notes: list[str] = field(default_factory=list)
+    answers: Callable[[int], str] = str  # returns the name of a column of the logits: a token, or a class
+    tokenizer: Any = None  # of the text, None of an image
+    rows: Sequence[dict[str, Any]] = ()  # batches of held-out rows with labels, for the figures of the loss
+    replacement: Literal["zero", "mean"] = "zero"  # what replaces the output of an ablated head
+    notes: list[str] = field(default_factory=list)  # sentences that the page begins with, such as what was cut
 
     @property
     def model(self) -> Any:
@@ -66,15 +53,10 @@ class Example:
 def text_example(
     loaded: LoadedModel, text: str, target: str | None = None, cut: Mapping[str, Any] | None = None
 ) -> Example:
-    """Run a model on a text and return the example.
+    """Run a model (`vanillaformer.inference.tasks.load`) on a text and return the example.
 
-    An encoder-decoder reads the target, or else the output of the model's `generate`, in one pass.
-
-    Args:
-        loaded: The model with its tokenizers (`vanillaformer.inference.tasks.load`).
-        text: The text.
-        target: The right output of an encoder-decoder.
-        cut: Arguments of `loaded.encode`, which cuts a text that is too long; without them it is an error.
+    An encoder-decoder reads the target, or else the output of the model's `generate`, in one pass. `cut` are arguments
+    of `loaded.encode`, which cuts a text that is too long; without them it is an error.
 
     Raises:
         ValueError: The text has no tokens or too many, or there is a target for a model that reads none.
@@ -96,11 +78,7 @@ def text_example(
 
 
 def encoded(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, option: str) -> dict[str, torch.Tensor]:
-    """Return a text as a batch of one.
-
-    Raises:
-        ValueError: It has no tokens, or more than the model handles.
-    """
+    """Return a text as a batch of one; raises ValueError if it has no tokens, or more than the model handles."""
     if not text.strip():
         raise ValueError(f"{option} {text!r} is empty")
     with file_errors(f"{option}: the model's tokenizer cannot encode the text"):
@@ -198,11 +176,7 @@ ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:
-    """Run a classifier of images on an image and return the example.
-
-    Raises:
-        ValueError: The file cannot be read.
-    """
+    """Run a classifier of images on an image and return the example."""
     image = read_image(path)
     pixels = processor([image], return_tensors="pt")["pixel_values"].to(model.device, model.dtype)
     recording, config, names = record(model, {"pixel_values": pixels}), model.config, model.config.id2label

@@ -1,4 +1,4 @@
-"""`FIGURES` is the list of figures.
+"""`FIGURES` is the list of figures; `write_page` writes them as one HTML file that needs no network.
 
 A figure is a function from an `Example` (a model with one input, recorded) to drawings: it calls a function that gives
 the numbers, such as `attention.entropy`, and one of `pictures` that draws them. It raises `NotApplicable` with the
@@ -12,36 +12,43 @@ program, page and browser read it. `draw_all` calls the functions:
             drawing.figure.savefig(f"{drawing.name}.png")
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from .ablation import ablations
-from .attention import attention_maps, distances, entropies
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from vanillaformer import __version__
+from vanillaformer.console.drawing import embedded, save
+from vanillaformer.hub.atomic_files import write_text
+
+from .attention import attention_maps, distances, entropies, rollout
 from .attribution import token_attributions
 from .examples import Example
-from .images import rollout
 from .lens import lens
-from .losses import position_losses
+from .losses import ablations, position_losses
 from .pictures import Drawing, NotApplicable
 from .positions import positions
 from .stream import factors, stream, sublayers
 
+ENGINE = Environment(
+    loader=PackageLoader("vanillaformer.exploration", "."),
+    undefined=StrictUndefined,
+    autoescape=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in the list.
+    """A figure in the list."""
 
-    Attributes:
-        name: Its name for `--figures`.
-        title: Its heading.
-        explanation: Two sentences on what it shows, with the paper.
-        function: Draws it; raises `NotApplicable`.
-    """
-
-    name: str
-    title: str
-    explanation: str
-    function: Callable[[Example], list[Drawing]]
+    name: str  # for `--figures`
+    title: str  # its heading
+    explanation: str  # two sentences on what it shows, with the paper
+    function: Callable[[Example], list[Drawing]]  # draws it; raises `NotApplicable`
 
 
 FIGURES: tuple[Figure, ...] = (
@@ -163,3 +170,48 @@ def draw_all(
                 raise ValueError(f"--figures {figure.name}: {reason}") from reason
             missing[figure.name] = str(reason)
     return drawn, missing
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing on the page."""
+
+    name: str
+    caption: str
+    remark: str
+    data: str
+    width: int
+
+
+def write_page(
+    example: Example,
+    drawn: Sequence[tuple[Figure, Sequence[Drawing]]],
+    missing: dict[str, str],
+    folder: Path,
+    name: str,
+) -> Path:
+    """Write what `draw_all` returned as index.html, and every picture as PNG with its numbers as CSV; return the page.
+
+    The name is the folder or Hub id of the model.
+    """
+    sections = [
+        {"figure": figure, "pictures": [written(drawing, folder / "figures") for drawing in drawings]}
+        for figure, drawings in drawn
+    ]
+    text = ENGINE.get_template("page.html.jinja").render(
+        example=example, name=model_name(name), sections=sections, missing=missing, version=__version__
+    )
+    write_text(folder / "index.html", text)
+    return folder / "index.html"
+
+
+def model_name(path: str) -> str:
+    """Return the name of a model without the folders or the user that it belongs to."""
+    return Path(os.path.abspath(path)).name
+
+
+def written(drawing: Drawing, folder: Path) -> Picture:
+    """Write a drawing and its numbers, and return it for the page."""
+    (png,) = save(drawing.figure, folder / drawing.name, drawing.header, drawing.rows, endings=(".png",))
+    width = round(96 * drawing.figure.get_figwidth())
+    return Picture(drawing.name, drawing.caption, drawing.remark, embedded(folder / png), width)

@@ -14,26 +14,19 @@ from vanillaformer.console.drawing import COLORS
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .examples import Example
-from .pictures import LONGEST, Drawing, NotApplicable, curves, heat_map, label, number
-from .recording import Recording, eager, logits_of, stacks
+from .pictures import LONGEST, Drawing, NotApplicable, counted, curves, heat_map, label, shortened
+from .recording import Recording, eager, hooked, logits_of, stacks
 
 CLASSES = len(COLORS)
 
 
 class Lens(NamedTuple):
-    """What a model of tokens would predict after each layer; all arrays are (L + 1, T), the last row the model's own.
+    """Predictions of a model of tokens after each layer; all arrays are (L + 1, T), the last row the model's own."""
 
-    Attributes:
-        token: The likeliest token.
-        probability: Its probability.
-        right_rank: Rank of the right token, 1 if it is the likeliest; 0 where no token is right.
-        right_probability: Probability of the right token; NaN where there is none.
-    """
-
-    token: np.ndarray
-    probability: np.ndarray
-    right_rank: np.ndarray
-    right_probability: np.ndarray
+    token: np.ndarray  # the likeliest token
+    probability: np.ndarray  # its probability
+    right_rank: np.ndarray  # rank of the right token, 1 if it is the likeliest; 0 where no token is right
+    right_probability: np.ndarray  # probability of the right token; NaN where there is none
 
 
 @torch.no_grad()
@@ -56,21 +49,14 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
         for state in states:
             if state.shape == states[-1].shape:
                 hook = stack.norm.register_forward_pre_hook(lambda module, args, state=state: (state,))
-                try:
+                with hooked(hook):
                     yield logits_of(recording.model(**recording.inputs))
-                finally:
-                    hook.remove()
 
 
 def token_lens(recording: Recording, targets: torch.Tensor) -> Lens:
-    """Return what a model would predict after each layer in the first row of the batch.
+    """Return what a model of tokens would predict after each layer in the first row of the batch.
 
-    Args:
-        recording: Of a model of tokens.
-        targets: The right token at each position (T), -100 where there is none.
-
-    Raises:
-        NotApplicable: As `lens_logits`.
+    Targets are the right token at each position (T), -100 where there is none; raises as `lens_logits`.
     """
     known = targets != IGNORE_INDEX
     wanted = targets.where(known, 0).unsqueeze(-1)
@@ -86,8 +72,7 @@ def token_lens(recording: Recording, targets: torch.Tensor) -> Lens:
 def class_lens(recording: Recording) -> np.ndarray:
     """Return the probability of each class after each layer in the first row of the batch, (L + 1, C).
 
-    Raises:
-        NotApplicable: As `lens_logits`, or the model does not answer with classes.
+    Raises as `lens_logits`, and for a model that does not answer with classes.
     """
     config = recording.model.config
     if config.problem_type == "regression" or (recording.logits is not None and recording.logits.shape[-1] == 1):
@@ -104,9 +89,7 @@ def lens(example: Example) -> list[Drawing]:
     found, right = token_lens(example.recording, example.targets), example.predicted
     read = example.tokens[list(stacks(example.model))[-1]]
     depth, length = found.token.shape
-    layers, cut = [str(layer) for layer in range(depth)], ""
-    if length > LONGEST:
-        cut = f" (the first {LONGEST} of {length} tokens)"
+    layers, cut, shown = counted(depth), shortened(length), slice(LONGEST)
     known, shifted = found.right_rank[-1] > 0, right[:-1] == read[1:]  # or each position predicts its own token
     names = [
         f"{label(old)} → {label(new)}" if wanted and (shifted or new != old) else label(old)
@@ -114,25 +97,16 @@ def lens(example: Example) -> list[Drawing]:
     ]
     words = np.array([[example.answers(int(token)) for token in tokens] for tokens in found.token.T])  # (T, L + 1)
     ranks = np.where(found.right_rank > 0, found.right_rank, np.nan).T
-    shown = slice(LONGEST)
     axes: dict[str, Any] = {"rows": names[shown], "columns": layers, "axes": ("", "layers passed")}
     title, tokens = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
     probabilities = found.probability.T[shown]
     picture = heat_map(probabilities, title=title, what="probability", norm=Normalize(0, 1), words=tokens, **axes)
-    header = [
-        "layers passed",
-        "position",
-        "token",
-        "likeliest",
-        "probability",
-        "right",
-        "rank",
-        "probability of right",
-    ]
+    header = ("layers passed", "position", "token", "likeliest", "probability")
+    header += ("right", "rank", "probability of right")
     rows = [
         (
-            *(layer, index + 1, read[index], words[index, layer], number(found.probability[layer, index])),
-            *(right[index], int(found.right_rank[layer, index]), number(found.right_probability[layer, index])),
+            *(layer, index + 1, read[index], words[index, layer], found.probability[layer, index]),
+            *(right[index], found.right_rank[layer, index], found.right_probability[layer, index]),
         )
         for layer, index in np.ndindex(depth, length)
     ]
@@ -154,7 +128,7 @@ def classes_over_layers(example: Example) -> Drawing:
     likeliest = np.argsort(-found[-1], kind="stable")[:CLASSES]
     layers = range(len(total) - len(found), len(total))
     names = [example.answers(int(index)) for index in range(found.shape[1])]
-    rows = [(layer, *map(number, values)) for layer, values in zip(layers, found)]
+    rows = [(layer, *values) for layer, values in zip(layers, found)]
     title = "Probability of the classes after each layer"
     lines = {names[index]: found[:, index] for index in likeliest}
     picture = curves(lines, layers, title, axes=("probability", "layers passed"), limits=(0, 1.02))

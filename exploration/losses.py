@@ -1,27 +1,44 @@
-"""The loss on held-out rows, as a whole and by position.
+"""The loss on held-out rows: as a whole, by position, and how much worse it is without a part of the model.
 
 Rows are batches: the keyword arguments of the model's `forward`, with what it is compared with (`labels` or
-`bool_masked_pos`). Shape letters: B batch, T length, V vocabulary.
+`bool_masked_pos`). A head is named by its attention (`encoder` and `decoder` for the self-attention of a stack,
+`cross` for that of the decoder to the encoder), its layer and its number.
+
+Shape letters: B batch, T length, V vocabulary, H heads, K head width, L layers.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
+from vanillaformer.console.progress import stage
 from vanillaformer.data.targets import count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
+from vanillaformer.modeling.parts.attention import Attention
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, curves, number
-from .recording import logits_of
+from .pictures import Drawing, NotApplicable, counted, curves, heat_map
+from .recording import hooked, logits_of, stacks
 
 Batch = Mapping[str, torch.Tensor]
+Replacement = Literal["zero", "mean"]
+"""Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
+SUBLAYERS = ("self_attn", "cross_attn", "mlp")
+PARTS = (*SUBLAYERS, "layer")
+"""Parts of a layer that can be ablated: the columns of `sublayer_ablation`."""
+NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
+Advance = Callable[[], Any]
+"""Called after each pass over the rows."""
 
 
+# -------------------------------------------------------------------------------------------------------- the loss
 @torch.no_grad()
 def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
     """Return the mean loss over all targets of the rows, `Σ CE / N`, as evaluation after training counts it.
@@ -42,7 +59,7 @@ def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
 
 
 @torch.no_grad()
-def loss_by_position(model: Any, batches: Iterable[Batch]) -> tuple[np.ndarray, np.ndarray]:
+def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean loss at each position and the number of targets there, both (T) with T the longest row.
 
     A position is that of the token that is predicted: of a causal language model, position 0 has no target. The means
@@ -55,23 +72,19 @@ def loss_by_position(model: Any, batches: Iterable[Batch]) -> tuple[np.ndarray, 
     if not hasattr(model, "lm_head") or DECODING_CHOICES[decoding].is_parallel:
         raise ValueError(f"{type(model).__name__} (decoding={decoding!r}) has no loss of each token by its position")
     shift = int(model.predicts_next_token)
-    sums: list[np.ndarray] = []
-    counts: list[np.ndarray] = []
+    longest = max(batch["labels"].shape[1] for batch in batches)
+    total, count = np.zeros(longest), np.zeros(longest, dtype=int)
     for batch in batches:
         logits = logits_of(model(**batch))
         targets = model.targets(batch["labels"])  # (B, T)
         losses = nn.functional.cross_entropy(
             logits.double().transpose(1, 2), targets, reduction="none", ignore_index=IGNORE_INDEX
         )
-        for found, values in ((sums, losses), (counts, targets != IGNORE_INDEX)):
-            per_position = values.sum(dim=0).cpu().numpy()
-            found.append(np.concatenate([np.zeros(shift), per_position[: len(per_position) - shift]]))
-    longest = max(map(len, sums))
-    total, count = (
-        np.sum([np.pad(part, (0, longest - len(part))) for part in parts], axis=0) for parts in (sums, counts)
-    )
+        for found, values in ((total, losses), (count, targets != IGNORE_INDEX)):
+            sums = values.sum(dim=0).cpu().numpy()
+            found[shift : len(sums)] += sums[: len(sums) - shift]
     with np.errstate(invalid="ignore"):
-        return total / count, count.astype(int)
+        return total / count, count
 
 
 def position_losses(example: Example) -> list[Drawing]:
@@ -86,5 +99,191 @@ def position_losses(example: Example) -> list[Drawing]:
     total = np.nansum(means * counts) / counts.sum()
     caption = f"Mean over all {counts.sum():,} tokens: {total:.4f}, a perplexity of {np.exp(total):.1f}."
     figure = curves({"loss": means[found]}, found, "Loss by position", axes=("mean loss of a token", "position"))
-    rows = [[int(position), number(means[position]), int(counts[position])] for position in found]
+    rows = [(position, means[position], counts[position]) for position in found]
     return [Drawing("loss_by_position", caption, figure, ("position", "loss", "tokens"), rows)]
+
+
+# -------------------------------------------------------------------------------------------------------- ablation
+def attention_layers(model: Any) -> dict[str, list[Attention]]:
+    """Return the attention of each layer by kind: `encoder`, `decoder` and `cross`, those that a model has.
+
+    Raises:
+        ValueError: The model has no attention heads, or is not one of this package.
+    """
+    found: dict[str, list[Attention]] = {}
+    for name, stack in stacks(model).items():
+        layers: Any = stack.layers
+        found[name] = [layer.self_attn for layer in layers]
+        if stack.has_cross_attention:
+            found["cross"] = [layer.cross_attn for layer in layers]
+    if not found:
+        raise ValueError(f"{type(model).__name__} has no attention heads")
+    return found
+
+
+def count_passes(model: Any) -> int:
+    """Return how often `head_ablation` and `sublayer_ablation` run all rows, together and with the full model."""
+    attentions = [attention for layers in attention_layers(model).values() for attention in layers]
+    heads = sum(attention.config.num_attention_heads for attention in attentions)
+    return heads + sum(len(parts_of(layer)) for stack in stacks(model).values() for layer in stack.layers) + 2
+
+
+def head_ablation(
+    model: Any, batches: Sequence[Batch], replacement: Replacement = "zero", advance: Advance = lambda: None
+) -> dict[str, np.ndarray]:
+    """Return by how much the loss grows without each head (Michel et al. 2019, arXiv 1905.10650).
+
+    The head's output is replaced before the output projection, whose bias belongs to no head and stays: without all
+    heads of a layer (by zeros), attention gives that bias.
+
+    Args:
+        model: The model, in evaluation mode.
+        batches: Held-out rows.
+        replacement: Replacement of the head's output.
+        advance: Called after each pass over the rows.
+
+    Returns:
+        By kind of attention the difference to the loss of the whole model, (L, H), nan where a layer has no such head.
+
+    Raises:
+        ValueError: The model has no heads, or the rows no targets.
+    """
+    if replacement not in get_args(Replacement):
+        raise ValueError(f"replacement must be one of {', '.join(get_args(Replacement))}, got {replacement!r}")
+    attentions = attention_layers(model)
+    loss = held_out_loss(model, batches)
+    means = mean_outputs(model, batches) if replacement == "mean" else {}
+    advance()
+    differences = {}
+    for kind, layers in attentions.items():
+        counts = [attention.config.num_attention_heads for attention in layers]
+        differences[kind] = np.full((len(layers), max(counts)), np.nan)
+        for layer, attention in enumerate(layers):
+            for head in range(counts[layer]):
+                with replaced_heads(attention, [head], means[attention][head] if means else 0.0):
+                    differences[kind][layer, head] = held_out_loss(model, batches) - loss
+                advance()
+    return differences
+
+
+def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = lambda: None) -> dict[str, np.ndarray]:
+    """Return by how much the loss grows without each sublayer, and without each whole layer.
+
+    Without a sublayer its residual connection adds 0, or without a residual connection is 0: nothing of it remains,
+    neither biases nor what a norm inside the connection makes of 0. Without a layer its input is its output.
+
+    Returns:
+        By stack the difference to the loss of the whole model, (L, 4), the columns being `PARTS`; nan where a layer
+        has no such sublayer.
+
+    Raises:
+        ValueError: The model has no layers of attention, or the rows no targets.
+    """
+    attention_layers(model)
+    loss = held_out_loss(model, batches)
+    advance()
+    differences = {}
+    for name, stack in stacks(model).items():
+        differences[name] = np.full((len(stack.layers), len(PARTS)), np.nan)
+        for index, layer in enumerate(stack.layers):
+            for part in parts_of(layer):
+                with without_part(layer, part):
+                    differences[name][index, PARTS.index(part)] = held_out_loss(model, batches) - loss
+                advance()
+    return differences
+
+
+def parts_of(layer: nn.Module) -> list[str]:
+    """Return the names of the parts of a layer that can be ablated."""
+    return [part for part in PARTS if part == "layer" or hasattr(layer, part)]
+
+
+@contextmanager
+def replaced_heads(attention: Attention, heads: Sequence[int], value: torch.Tensor | float = 0.0) -> Iterator[None]:
+    """Let heads of one attention give a number or a vector (K) in place of their output."""
+
+    def replace(module: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        by_head = args[0].unflatten(-1, (-1, attention.head_dim)).clone()  # (B, T, H, K)
+        by_head[..., list(heads), :] = value
+        return (by_head.flatten(-2),)
+
+    with hooked(attention.o_proj.register_forward_pre_hook(replace)):
+        yield
+
+
+@contextmanager
+def without_part(layer: Any, part: str) -> Iterator[None]:
+    """Leave out a sublayer of a layer, or with `part="layer"` all of it."""
+    if part == "layer":
+        with hooked(layer.register_forward_hook(lambda module, args, output: args[0])):
+            yield
+        return
+    residual = getattr(layer, f"{part}_residual")
+    residual.branch = torch.zeros_like
+    try:
+        yield
+    finally:
+        del residual.branch
+
+
+@torch.no_grad()
+def mean_outputs(model: Any, batches: Sequence[Batch]) -> dict[Attention, torch.Tensor]:
+    """Return the mean output of each head (H, K) over all tokens of the rows, padding left out."""
+    sums: dict[Attention, torch.Tensor] = {}
+    counts: Counter[Attention] = Counter()
+
+    def add(attention: Attention, mask: torch.Tensor | None, module: nn.Module, args: tuple[torch.Tensor]) -> None:
+        (outputs,) = args  # (B, T, H · K)
+        # Frames of CTC have another length, and windows of patches no mask
+        seen = outputs[mask.bool()] if mask is not None and mask.shape == outputs.shape[:2] else outputs.flatten(0, 1)
+        sums[attention] = sums.get(attention, 0.0) + seen.double().sum(dim=0)
+        counts[attention] += len(seen)
+
+    for batch in batches:
+        with ExitStack() as hooks:
+            for kind, layers in attention_layers(model).items():
+                source = kind == "encoder" or not model.config.is_encoder_decoder
+                mask = batch.get("attention_mask") if source else batch["labels"] != IGNORE_INDEX  # of queries (B, T)
+                for attention in layers:
+                    hook = attention.o_proj.register_forward_pre_hook(partial(add, attention, mask))
+                    hooks.enter_context(hooked(hook))
+            model(**batch)
+    return {
+        attention: (total / counts[attention]).unflatten(0, (-1, attention.head_dim)).to(model.dtype)
+        for attention, total in sums.items()
+    }
+
+
+def ablations(example: Example) -> list[Drawing]:
+    """Draw by how much the loss grows without each head, and without each sublayer and layer."""
+    model = example.model
+    if not example.rows:
+        raise NotApplicable("it needs held-out rows (--rows)")
+    if not stacks(model):
+        raise NotApplicable("a recurrent model has no heads")
+    with stage("Ablation", count_passes(model), "passes") as advance:
+        heads = head_ablation(model, example.rows, example.replacement, advance=lambda: advance(1))
+        parts = sublayer_ablation(model, example.rows, advance=lambda: advance(1))
+    how = f"its output replaced by {'0' if example.replacement == 'zero' else 'its mean'}"
+    drawings = []
+    for kind, values in heads.items():
+        words, names = f"Without one head of {NAMES[kind]}, {how}.", counted(values.shape[1])
+        drawings.append(ablation_drawing(f"ablation_{kind}", words, values, kind, names, f"Heads of {NAMES[kind]}"))
+    for kind, values in parts.items():
+        names = [part for part, column in zip(PARTS, values.T) if not np.isnan(column).all()]
+        values = values[:, [PARTS.index(part) for part in names]]
+        words, name = f"Without one sublayer of the {kind}, or a whole layer.", f"ablation_{kind}_layers"
+        drawings.append(ablation_drawing(name, words, values, kind, names, f"Layers of the {kind}"))
+    return drawings
+
+
+def ablation_drawing(
+    name: str, caption: str, values: np.ndarray, kind: str, columns: list[str], title: str
+) -> Drawing:
+    """Draw the change of the loss without each part."""
+    rows, unit = [f"{kind}.{layer}" for layer in range(len(values))], "change of the loss"
+    largest = np.nanmax(np.abs(values))
+    digits = ".1f" if largest >= 10 else ".2f" if largest >= 0.1 else ".3f"
+    figure = heat_map(values, rows, columns, title, what=unit, signed=True, axes=("", ""), style=digits)
+    table = [(f"{rows[row]}.{columns[column]}", value) for (row, column), value in np.ndenumerate(values)]
+    return Drawing(name, caption, figure, ("part", unit), table)

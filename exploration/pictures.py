@@ -34,6 +34,12 @@ class Drawing:
     header: Sequence[str] = ()
     rows: Iterable[Sequence[Any]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        """Round the numbers as they are written."""
+        self.rows = [
+            [f"{value:.4g}" if isinstance(value, float | np.floating) else value for value in row] for row in self.rows
+        ]
+
     @property
     def remark(self) -> str:
         """The caption without the title that the picture has itself."""
@@ -41,19 +47,52 @@ class Drawing:
         return rest[:1].upper() + rest[1:]
 
 
+def table(values: np.ndarray) -> list[tuple[Any, ...]]:
+    """Return the rows of a table: the indices of each vector of an array, and its numbers."""
+    return [(*index, *values[index]) for index in np.ndindex(values.shape[:-1])]
+
+
+def shortened(length: int) -> str:
+    """Return the words for what is drawn of a text of so many tokens, none if it is drawn whole."""
+    return f" (the first {LONGEST} of {length} tokens)" if length > LONGEST else ""
+
+
 def label(token: str) -> str:
     """Return a token's name as a label of an axis, short and with its spaces visible."""
     return visible(token if len(token) <= WIDEST else token[: WIDEST - 1] + "…")
 
 
-def number(value: Any) -> str:
-    """Return a number for a CSV file."""
-    return f"{value:.4g}"
-
-
 def counted(count: int) -> list[str]:
     """Return labels of layers and heads, which are counted from 0 as in the code."""
     return [str(each) for each in range(count)]
+
+
+def canvas(size: tuple[float, float], title: str, axes: tuple[str, str], **options: Any) -> tuple[Figure, Axes]:
+    """Return a picture of a size in inches with a title, and its plot; axes are the names of y and x."""
+    figure = Figure(figsize=size, layout="constrained")
+    plot = figure.add_subplot(**options)
+    plot.set_title(title, fontsize=10)
+    plot.set_ylabel(axes[0], fontsize=9)
+    plot.set_xlabel(axes[1], fontsize=9)
+    return figure, plot
+
+
+def color_bar(figure: Figure, image: Any, name: str, ticks: Sequence[float] | None = None) -> Axes:
+    """Add the scale of colors of a map, no longer than three inches; return its axes."""
+    bar = figure.colorbar(image, ticks=ticks, shrink=min(1.0, 3 / figure.get_figheight()), aspect=15)
+    bar.set_label(name, fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    return bar.ax
+
+
+def colors(signed: str) -> dict[str, Any]:
+    """Return the colors of probabilities, or of numbers of both signs."""
+    return {"cmap": TWO_SIDED, "norm": CenteredNorm()} if signed else {"cmap": ONE_SIDED, "norm": PowerNorm(0.5, 0, 1)}
+
+
+def scale(figure: Figure, image: Any, signed: str) -> None:
+    """Add the scale of the colors of probabilities, or of the numbers that `signed` names."""
+    color_bar(figure, image, signed or "probability", None if signed else PROBABILITIES)
 
 
 def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str, str] = ("layer", "head")) -> Figure:
@@ -67,31 +106,13 @@ def map_grid(maps: np.ndarray, title: str, *, signed: str = "", axes: tuple[str,
     mosaic = np.pad(maps, ((0, 0), (0, 0), (0, gap_y), (0, gap_x)), constant_values=np.nan)
     mosaic = mosaic.transpose(0, 2, 1, 3).reshape(layers * (height + gap_y), -1)[:-gap_y, :-gap_x]
     panel, tall = min(max(1.5, 4.5 / heads), 10 / heads), min(max(height / width, 0.5), 2.0)
-    figure = Figure(figsize=(panel * heads + 1.6, panel * tall * layers + 0.9), layout="constrained")
-    plot = figure.add_subplot(facecolor="0.75")
+    figure, plot = canvas((panel * heads + 1.6, panel * tall * layers + 0.9), title, axes, facecolor="0.75")
     image = plot.imshow(mosaic, aspect="auto", interpolation="nearest", **colors(signed))
     plot.set_xticks((width + gap_x) * np.arange(heads) + (width - 1) / 2, counted(heads))
     plot.set_yticks((height + gap_y) * np.arange(layers) + (height - 1) / 2, counted(layers))
     plot.tick_params(length=0, labelsize=8)
-    plot.set(xlabel=axes[1], ylabel=axes[0])
-    plot.set_title(title, fontsize=10)
     scale(figure, image, signed)
     return figure
-
-
-def colors(signed: str) -> dict[str, Any]:
-    """Return the colors of probabilities, or of numbers of both signs."""
-    if signed:
-        return {"cmap": TWO_SIDED, "norm": CenteredNorm()}
-    return {"cmap": ONE_SIDED, "norm": PowerNorm(0.5, 0, 1)}
-
-
-def scale(figure: Figure, image: Any, signed: str) -> None:
-    """Add the scale of colors of a map, no longer than three inches."""
-    ticks = None if signed else PROBABILITIES
-    bar = figure.colorbar(image, ticks=ticks, shrink=min(1.0, 3 / figure.get_figheight()), aspect=15)
-    bar.set_label(signed or "probability", fontsize=8)
-    bar.ax.tick_params(labelsize=8)
 
 
 def large_map(
@@ -105,15 +126,11 @@ def large_map(
 ) -> Figure:
     """Draw one map (T, S), as in `map_grid`, with the names of its rows and columns, or numbers."""
     size = (2.6 + 0.24 * len(columns), 1.6 + 0.22 * len(rows)) if rows and columns else (5.6, 4.6)
-    figure = Figure(figsize=size, layout="constrained")
-    plot = figure.add_subplot()
+    figure, plot = canvas(size, title, axes)
     image = plot.imshow(values, aspect="auto", **colors(signed))
     if rows and columns:
         plot.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90, fontsize=7)
         plot.set_yticks(range(len(rows)), [label(name) for name in rows], fontsize=7)
-    plot.set_ylabel(axes[0], fontsize=8)
-    plot.set_xlabel(axes[1], fontsize=8)
-    plot.set_title(title, fontsize=10)
     scale(figure, image, signed)
     return figure
 
@@ -137,34 +154,23 @@ def heat_map(
     """
     wide = 0.78 if words is not None else 0.42
     size = (2.2 + max(wide * len(columns), 1.5), 1.3 + max(0.24 * len(rows), 0.8))
-    figure = Figure(figsize=size, layout="constrained")
-    plot = figure.add_subplot()
+    figure, plot = canvas(size, title, axes)
     norm = norm or (CenteredNorm() if signed else Normalize(0))
     image = plot.imshow(values, cmap=TWO_SIDED if signed else ONE_SIDED, norm=norm, aspect="auto")
     plot.set_xticks(range(len(columns)), columns, fontsize=8)
     plot.set_yticks(range(len(rows)), rows, fontsize=8)
-    plot.set_ylabel(axes[0], fontsize=9)
-    plot.set_xlabel(axes[1], fontsize=9)
-    plot.set_title(title, fontsize=10)
-    bar = figure.colorbar(image, shrink=min(1.0, 3 / size[1]), aspect=15)
-    bar.set_label(what, fontsize=8)
-    bar.ax.tick_params(labelsize=8)
+    bar = color_bar(figure, image, what)
     if isinstance(norm, LogNorm):
-        bar.ax.yaxis.set_major_formatter("{x:,.0f}")
+        bar.yaxis.set_major_formatter("{x:,.0f}")
     if values.size <= NUMBERED or words is not None:
         for (row, column), value in np.ndenumerate(values):
-            text = format(value, style) if words is None else str(words[row, column])
             if np.isfinite(value):
-                write(plot, column, row, text, image.to_rgba(value))
+                text = format(value, style) if words is None else str(words[row, column])
+                red, green, blue, _ = image.to_rgba(value)
+                color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
+                cell = plot.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
+                cell.set_in_layout(False)  # it lies inside the axes: looking for room takes most of the time
     return figure
-
-
-def write(plot: Axes, x: float, y: float, text: str, background: Any) -> None:
-    """Write into a cell, white on dark colors."""
-    red, green, blue = background[:3]
-    color = "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.5 else "black"
-    cell = plot.text(x, y, text, ha="center", va="center", fontsize=7, color=color)
-    cell.set_in_layout(False)  # it lies inside the axes: looking for room for it takes most of the time
 
 
 def curves(
@@ -177,8 +183,7 @@ def curves(
     limits: tuple[float, float] | None = None,
 ) -> Figure:
     """Draw named curves over x, within limits of y; axes are the names of y and x."""
-    figure = Figure(figsize=(7.0, 3.8), layout="constrained")
-    plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1], yscale="log" if log else "linear")
+    figure, plot = canvas((7.0, 3.8), title, axes, yscale="log" if log else "linear")
     for index, (name, values) in enumerate(lines.items()):
         plot.plot(x, values, label=name, marker="." if len(x) <= LONGEST else None, **style(index))
     if log:
@@ -188,7 +193,6 @@ def curves(
     if limits:
         plot.set_ylim(limits)
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
-    plot.set_title(title, fontsize=10)
     plot.grid(alpha=0.3)
     if len(lines) > 1:
         figure.legend(loc="outside lower center", ncols=min(len(lines), 6), frameon=False, fontsize=8)
@@ -205,8 +209,7 @@ def bars(
     limits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]] | None = None,
 ) -> Figure:
     """Draw bars side by side, one color of `looks` for each group; NaN for none. Limits are lines on the bars."""
-    figure = Figure(figsize=(max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), layout="constrained")
-    plot = figure.add_subplot(ylabel=axes[0], xlabel=axes[1])
+    figure, plot = canvas((max(6.0, 1.5 + 0.2 * len(names) * len(groups)), 3.4), title, axes)
     width = 0.8 / len(groups)
     for index, (name, values) in enumerate(groups.items()):
         x = np.arange(len(names)) + (index - (len(groups) - 1) / 2) * width
@@ -215,7 +218,6 @@ def bars(
             plot.vlines(x, limits[0][name], limits[1][name], color="black", linewidth=1)
     plot.axhline(0, color="black", linewidth=0.8)
     plot.set_xticks(range(len(names)), names, fontsize=8)
-    plot.set_title(title, fontsize=10)
     plot.grid(axis="y", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=len(groups), frameon=False, fontsize=8)
     return figure

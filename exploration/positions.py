@@ -14,7 +14,7 @@ from vanillaformer.modeling.parts.positions import PositionTable, RotaryPosition
 from vanillaformer.modeling.stack import Stack
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, number
+from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, table
 from .recording import stacks
 
 LONGEST_DISTANCE = 128
@@ -39,9 +39,6 @@ def cosines(vectors: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def position_similarity(model: Any) -> torch.Tensor:
     """Return the cosine similarity of every two patches' position vectors (ViT, Dosovitskiy et al. 2021, figure 7).
-
-    Args:
-        model: An image model of this package, with a head or without.
 
     Shapes: → (rows, columns, rows, columns): the first two name a patch, the others those it is compared with.
 
@@ -97,7 +94,7 @@ def bias_over_distance(stack: Stack, length: int = LONGEST_DISTANCE) -> tuple[np
     distances = torch.arange(1 - length, 1 if stack.is_causal else length, device=stack.device)
     x = torch.zeros(1, 1, stack.config.hidden_size, device=stack.device)
     origin, tables = distances.new_zeros(1), sorted({scheme.table_index(layer) for layer in range(len(stack.layers))})
-    biases = [scheme.bias(x, origin, distances, table)[0, :, 0].float().cpu().numpy() for table in tables]
+    biases = [scheme.bias(x, origin, distances, index)[0, :, 0].float().cpu().numpy() for index in tables]
     return distances.cpu().numpy(), np.stack(biases)
 
 
@@ -108,9 +105,9 @@ def grid_bias(stack: Stack) -> list[np.ndarray]:
     itself.
     """
     found = []
-    for table in (module for module in stack.embeddings.positions.modules() if isinstance(module, GridBias)):
-        rows, columns = 2 * table.grid.height - 1, 2 * table.grid.width - 1
-        values = table.weight[: rows * columns].detach().float().T.unflatten(1, (rows, columns))
+    for bias in (module for module in stack.embeddings.positions.modules() if isinstance(module, GridBias)):
+        rows, columns = 2 * bias.grid.height - 1, 2 * bias.grid.width - 1
+        values = bias.weight[: rows * columns].detach().float().T.unflatten(1, (rows, columns))
         found.append(values.flip(1, 2).cpu().numpy())  # the table counts query minus key
     return found
 
@@ -123,8 +120,7 @@ def positions(example: Example) -> list[Drawing]:
         raise NotApplicable("a recurrent model has no position scheme: it reads one token after the other")
     for name, stack in stacks(model).items():
         for drawing in drawings_of(model, stack, name):
-            rows = drawing.rows = list(drawing.rows)
-            drawings.setdefault(str(rows), drawing)
+            drawings.setdefault(str(drawing.rows), drawing)
     if not drawings:
         scheme = model.config.position_embedding_type
         raise NotApplicable(f"position_embedding_type={scheme!r}: there is nothing to show")
@@ -151,11 +147,10 @@ def drawings_of(model: Any, stack: Stack, name: str) -> list[Drawing]:
         shown = found[:LONGEST_DISTANCE, :LONGEST_DISTANCE]
         cut = f" (the first {len(shown)} of {len(found)})" if len(shown) < len(found) else ""
         title = f"Cosine similarity of position vectors, {name}{cut}"
-        rows = [(index, *map(number, values)) for index, values in enumerate(shown)]
         picture = large_map(shown, None, None, title, signed="cosine", axes=("position", "position"))
         near, far = np.diagonal(found, 1).mean(), found[0, -1]
         caption = f"{title}: {near:.2f} for neighbors on average, {far:.2f} for the first and the last"
-        return [Drawing(f"positions_{name}", caption, picture, ("position", *range(len(shown))), rows)]
+        return [Drawing(f"positions_{name}", caption, picture, ("position", *range(len(shown))), table(shown))]
     return []
 
 
@@ -167,30 +162,29 @@ def rotary_drawing(stack: Stack, name: str, layer_type: str, values: np.ndarray)
     layers: Any = stack.layers
     without = [str(index) for index, layer in enumerate(layers) if layer.self_attn.rotate is no_rotation]
     caption = title + (f"; no rotation in layers {', '.join(without)}" if without else "")
-    rows = [(distance, *map(number, row)) for distance, row in enumerate(values)]
     picture = curves(lines, range(len(values)), title, axes=("cosine", "distance in tokens"))
     header = ("distance", *(f"plane {plane + 1}" for plane in range(values.shape[1])))
-    return Drawing(f"positions_{name}_{layer_type}", caption, picture, header, rows)
+    return Drawing(f"positions_{name}_{layer_type}", caption, picture, header, table(values))
 
 
 def bias_drawings(stack: Stack, name: str) -> list[Drawing]:
     """Draw what each head adds to its scores over distance, a picture for each table."""
     distances, tables = bias_over_distance(stack)
     drawings = []
-    for table, values in enumerate(tables):
-        which = f", layer {table}" if len(tables) > 1 else ""
+    for number, values in enumerate(tables):
+        which = f", layer {number}" if len(tables) > 1 else ""
         title = f"Bias of attention scores over distance, {name}{which}"
-        rows = [(distance, *map(number, row)) for distance, row in zip(distances, values.T)]
+        rows = [(distance, *row) for distance, row in zip(distances, values.T)]
         heads = [f"head {head}" for head in range(len(values))]
         picture = curves(dict(zip(heads, values)), distances, title, axes=("bias", "distance, key minus query"))
         caption = f"{title}: from {values.min():.3g} to {values.max():.3g}"
-        drawings.append(Drawing(f"positions_{name}_{table}", caption, picture, ("distance", *heads), rows))
+        drawings.append(Drawing(f"positions_{name}_{number}", caption, picture, ("distance", *heads), rows))
     return drawings
 
 
 def grid_drawing(values: np.ndarray, title: str) -> Drawing:
     """Draw a number for every two patches, a map for each patch: (rows, columns, rows, columns)."""
-    rows = [(row, column, *map(number, values[row, column].ravel())) for row, column in np.ndindex(values.shape[:2])]
+    rows = table(values.reshape(*values.shape[:2], -1))
     header = ("row", "column", *(f"{row},{column}" for row, column in np.ndindex(values.shape[2:])))
     picture = map_grid(values, title, signed="cosine", axes=("row of the patch", "column of the patch"))
     return Drawing("positions", f"{title}: a map for each patch, at its place in the image", picture, header, rows)
@@ -199,16 +193,13 @@ def grid_drawing(values: np.ndarray, title: str) -> Drawing:
 def grid_bias_drawings(stack: Stack) -> list[Drawing]:
     """Draw what each head adds to its scores over the distance in rows and columns, a picture for each table."""
     drawings = []
-    for table, values in enumerate(tables := grid_bias(stack)):
-        which = f", layer {table}" if len(tables) > 1 else ""
+    for number, values in enumerate(tables := grid_bias(stack)):
+        which = f", layer {number}" if len(tables) > 1 else ""
         title = f"Bias of attention scores by rows and columns to the key{which}"
         height, width = (side // 2 for side in values.shape[1:])
-        rows = [
-            (head, row - height, column - width, number(value))
-            for (head, row, column), value in np.ndenumerate(values)
-        ]
+        rows = [(head, row - height, column - width, value) for (head, row, column), value in np.ndenumerate(values)]
         picture = map_grid(values[None], title, signed="bias", axes=("", "head"))
         header = ("head", "rows to the key", "columns to the key", "bias")
         caption = f"{title}: from {values.min():.3g} to {values.max():.3g}, the patch itself in the middle"
-        drawings.append(Drawing(f"positions_{table}", caption, picture, header, rows))
+        drawings.append(Drawing(f"positions_{number}", caption, picture, header, rows))
     return drawings

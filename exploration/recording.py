@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention
 from vanillaformer.modeling.parts.pointers import PointerGenerator
@@ -36,46 +37,30 @@ class Sublayer:
     """One sublayer's input, output and terms of the sum with the stream, all (B, T, D).
 
     The stream after it is `kept + added`, in the placements that end with a norm its norm.
-
-    Args:
-        layer: Index of the layer in its stack.
-        name: self_attn, cross_attn or mlp.
-        x: The stream before it.
-        out: The output of attention or the feed-forward layer.
-        kept: The part of x that remains: x itself, in DeepNorm `α x`, in Admin `ω ⊙ x`.
-        added: The contribution of out after norms and factors of the placement (sandwich, layer scale, ReZero's α).
     """
 
-    layer: int
-    name: str
-    x: torch.Tensor
-    out: torch.Tensor
-    kept: torch.Tensor
-    added: torch.Tensor
+    layer: int  # index of the layer in its stack
+    name: str  # self_attn, cross_attn or mlp
+    x: torch.Tensor  # the stream before it
+    out: torch.Tensor  # the output of attention or the feed-forward layer
+    kept: torch.Tensor  # the part of x that remains: x itself, in DeepNorm `α x`, in Admin `ω ⊙ x`
+    added: torch.Tensor  # the contribution of out after norms and factors of the placement
 
 
 @dataclass
 class Recording:
-    """One forward pass with the values that were computed on the way.
-
-    Args:
-        model: The model.
-        inputs: Its arguments.
-        attentions: Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy"
-            (B, 1, T, S) of a head that copies, the first of equal tokens having what all of them get. In models with
-            windows they are (B · windows, H, S, S).
-        hidden_states: The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder",
-            "decoder". All are before the stack's final norm.
-        sublayers: The sublayers in the order in which they ran, by stack.
-        logits: The logits, `None` of a model without a head.
-    """
+    """One forward pass of a model with the values that were computed on the way."""
 
     model: Any
-    inputs: dict[str, Any]
+    inputs: dict[str, Any]  # the model's arguments
+    # Probabilities (B, H, T, S) of each layer, by kind: "encoder", "decoder", "cross", and "copy" (B, 1, T, S) of a
+    # head that copies, the first of equal tokens having what all of them get; of windows (B · windows, H, S, S)
     attentions: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
+    # The first block's input and each block's output (B, T, D), L + 1 of them, by stack: "encoder", "decoder". All are
+    # before the stack's final norm.
     hidden_states: dict[str, tuple[torch.Tensor, ...]] = field(default_factory=dict)
-    sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)
-    logits: torch.Tensor | None = None
+    sublayers: dict[str, list[Sublayer]] = field(default_factory=dict)  # by stack, in the order in which they ran
+    logits: torch.Tensor | None = None  # None of a model without a head
 
 
 def stacks(model: Any) -> dict[str, Stack]:
@@ -93,6 +78,15 @@ def stacks(model: Any) -> dict[str, Stack]:
         )
     sides = {name: getattr(base, name) for name in ("encoder", "decoder")}
     return {name: side for name, side in sides.items() if isinstance(side, Stack)}
+
+
+@contextmanager
+def hooked(handle: RemovableHandle) -> Iterator[None]:
+    """Let a hook of a module work meanwhile."""
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -129,7 +123,7 @@ def record(model: Any, inputs: dict[str, Any]) -> Recording:
             hook = pointer.register_forward_hook(
                 lambda module, args, out: found.attentions.update(copy=(out[1].unsqueeze(1),))
             )
-            hooks.callback(hook.remove)
+            hooks.enter_context(hooked(hook))
         options = {} if sides else {"output_attentions": True}  # of a recurrent model, which hooks do not know
         outputs = model(**inputs, **options)
     if not sides and outputs.cross_attentions is not None:

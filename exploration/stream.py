@@ -13,56 +13,42 @@ from matplotlib.figure import Figure
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, LayerScale, ReZero
 
 from .examples import Example
-from .pictures import Drawing, NotApplicable, bars, counted, curves, number
+from .pictures import Drawing, NotApplicable, bars, counted, curves
 from .recording import Recording, stacks
 
 SUBLAYERS = {"self_attn": "self-attention", "cross_attn": "cross-attention", "mlp": "feed-forward"}
 
 
 class Contributions(NamedTuple):
-    """Contributions of the sublayers of a stack to its stream; all arrays are means over the tokens, (N).
+    """Contributions of the sublayers of a stack to its stream; all arrays are means over the tokens, (N)."""
 
-    Attributes:
-        sublayers: Layer and name of each, in the order in which they ran.
-        x: Norm of the stream before it.
-        out: Norm of the sublayer's output.
-        added: Norm of what is added, after norms and factors of the placement.
-        share: `|added| / (|kept| + |added|)`: 0 where nothing is added, 1 where nothing is kept.
-        cosine: Cosine of what is added and what is kept: below 0 where the sublayer erases.
-    """
-
-    sublayers: list[tuple[int, str]]
-    x: np.ndarray
-    out: np.ndarray
-    added: np.ndarray
-    share: np.ndarray
-    cosine: np.ndarray
+    sublayers: list[tuple[int, str]]  # layer and name of each, in the order in which they ran
+    x: np.ndarray  # norm of the stream before it
+    out: np.ndarray  # norm of the sublayer's output
+    added: np.ndarray  # norm of what is added, after norms and factors of the placement
+    share: np.ndarray  # `|added| / (|kept| + |added|)`: 0 where nothing is added, 1 where nothing is kept
+    cosine: np.ndarray  # cosine of what is added and what is kept: below 0 where the sublayer erases
 
 
 def stream_norms(recording: Recording) -> dict[str, list[np.ndarray]]:
-    """Return the norm of each token's vector before the first and after every block by stack, L + 1 of (B, T).
-
-    Raises:
-        NotApplicable: The model has no residual stream.
-    """
-    if not recording.hidden_states:
-        raise NotApplicable("a recurrent model has no residual stream")
+    """Return the norm of each token's vector before the first and after every block by stack, L + 1 of (B, T)."""
     return {
         name: [state.float().norm(dim=-1).cpu().numpy() for state in states]
-        for name, states in recording.hidden_states.items()
+        for name, states in of_stream(recording.hidden_states).items()
     }
 
 
-def contributions(recording: Recording) -> dict[str, Contributions]:
-    """Return by stack what each sublayer adds to the stream.
-
-    Raises:
-        NotApplicable: The model has no residual stream.
-    """
-    if not recording.sublayers:
+def of_stream(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what was recorded of the stream; raises `NotApplicable` if there is none."""
+    if not values:
         raise NotApplicable("a recurrent model has no residual stream")
+    return values
+
+
+def contributions(recording: Recording) -> dict[str, Contributions]:
+    """Return by stack what each sublayer adds to the stream."""
     found = {}
-    for name, sublayers in recording.sublayers.items():
+    for name, sublayers in of_stream(recording.sublayers).items():
         columns = []
         for each in sublayers:
             kept, added = each.kept.float(), each.added.float()
@@ -94,11 +80,7 @@ FACTORS: dict[type, tuple[str, Callable[[Any], torch.Tensor | float]]] = {
 
 
 def residual_factors(model: Any) -> dict[str, list[Factors]]:
-    """Return the factors in the residual connections by stack: ReZero's α, DeepNorm's α, Admin's ω, layer scale's λ.
-
-    Raises:
-        NotApplicable: The residual connections have no factors.
-    """
+    """Return by stack the factors in residual connections: ReZero's and DeepNorm's α, Admin's ω, layer scale's λ."""
     found: dict[str, list[Factors]] = {}
     for stack_name, stack in stacks(model).items():
         by_name: dict[str, dict[tuple[int, str], torch.Tensor]] = {}
@@ -132,7 +114,7 @@ def stream(example: Example) -> list[Drawing]:
         )
         tokens = dict(enumerate(example.tokens.get(name, [])))  # merged patches are numbers
         rows = [
-            (layer, tokens.get(position, position + 1), number(value))
+            (layer, tokens.get(position, position + 1), value)
             for layer, values in enumerate(layers)
             for position, value in enumerate(values[0])
         ]
@@ -145,7 +127,7 @@ def sublayers(example: Example) -> list[Drawing]:
     drawings = []
     for name, found in contributions(example.recording).items():
         header = ("layer", "sublayer", *found._fields[1:])
-        rows = [(layer, part, *map(number, values)) for (layer, part), *values in zip(*found)]
+        rows = [(layer, part, *values) for (layer, part), *values in zip(*found)]
         for what, title, unit in (
             ("share", "Share of what each sublayer adds", "|added| / (|kept| + |added|)"),
             ("cosine", "Cosine of what each sublayer adds and the stream", "cosine"),
@@ -167,9 +149,8 @@ def factors(example: Example) -> list[Drawing]:
     for name, each in residual_factors(example.model).items():
         for index, found in enumerate(each):
             title = f"{found.name}, {name}"
-            rows = [(layer, part, *map(number, values)) for (layer, part), *values in zip(*found[1:])]
-            limits = found.smallest, found.largest
-            picture = sublayer_bars(found.sublayers, found.mean, title, "factor", limits)
+            rows = [(layer, part, *values) for (layer, part), *values in zip(*found[1:])]
+            picture = sublayer_bars(found.sublayers, found.mean, title, "factor", (found.smallest, found.largest))
             caption = f"{title}: means from {found.mean.min():.3g} to {found.mean.max():.3g}"
             header = ("layer", "sublayer", *found._fields[2:])
             drawings.append(Drawing(f"factors_{name}_{index + 1}", caption, picture, header, rows))

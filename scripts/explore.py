@@ -23,10 +23,9 @@ import yaml
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.program import CommandParser, program
 from vanillaformer.console.reporting import report
-from vanillaformer.exploration.ablation import Replacement
 from vanillaformer.exploration.examples import Example, image_example, text_example
-from vanillaformer.exploration.figures import FIGURES, chosen, draw_all
-from vanillaformer.exploration.page import write_page
+from vanillaformer.exploration.figures import FIGURES, chosen, draw_all, write_page
+from vanillaformer.exploration.losses import Replacement
 from vanillaformer.exploration.server import HOST, PORT, serve
 from vanillaformer.hub.loading import saved_folder
 from vanillaformer.inference.arguments import GenerateArguments

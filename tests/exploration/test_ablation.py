@@ -7,17 +7,17 @@ from modeling.toys import attending, inputs_of, labels_of, padding, pixels, toke
 from torch import nn
 
 from vanillaformer import VanillaEncoderForSequenceClassification, VanillaImageEncoderForMaskedImageModeling
-from vanillaformer.exploration.ablation import (
+from vanillaformer.exploration.losses import (
     PARTS,
     attention_layers,
     count_passes,
     head_ablation,
+    held_out_loss,
     mean_outputs,
     replaced_heads,
     sublayer_ablation,
     without_part,
 )
-from vanillaformer.exploration.losses import held_out_loss
 
 KINDS = ("encoder_decoder", "decoder", "encoder", "image_encoder")
 WINDOWS = {"window_size": 2, "depths": [1, 1], "use_cls_token": False, "image_pooling": "mean"}

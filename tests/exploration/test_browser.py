@@ -17,8 +17,7 @@ from gradio_client import Client, handle_file
 from transformers import ViTImageProcessorPil
 
 from vanillaformer import VanillaEncoderForSequenceClassification
-from vanillaformer.exploration import browser
-from vanillaformer.exploration.server import MAX_BYTES
+from vanillaformer.exploration.server import FAILED, MAX_BYTES, alert
 from vanillaformer.scripts import explore, generate
 from vanillaformer.tokenization import train
 
@@ -188,7 +187,7 @@ def test_what_is_no_picture_gets_a_sentence(clients, models, tmp_path) -> None:
 
 
 def test_an_unexpected_error_is_told_on_the_server(capfd) -> None:
-    assert browser.alert(RuntimeError("planted")) == f"<p role='alert'>{browser.FAILED}</p>"
+    assert alert(RuntimeError("planted")) == f"<p role='alert'>{FAILED}</p>"
     assert "RuntimeError: planted" in capfd.readouterr().err
 
 

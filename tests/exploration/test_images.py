@@ -4,7 +4,7 @@ import pytest
 import torch
 from modeling.toys import pixels, toy
 
-from vanillaformer.exploration.images import attention_rollout, image_rollout
+from vanillaformer.exploration.attention import attention_rollout, image_rollout
 from vanillaformer.exploration.positions import position_similarity
 
 MEAN = {"use_cls_token": False, "image_pooling": "mean"}

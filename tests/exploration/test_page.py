@@ -11,8 +11,7 @@ from transformers import ViTImageProcessorPil
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.exploration.examples import image_example, text_example
-from vanillaformer.exploration.figures import FIGURES, draw_all
-from vanillaformer.exploration.page import write_page
+from vanillaformer.exploration.figures import FIGURES, draw_all, write_page
 from vanillaformer.exploration.pictures import LONGEST
 from vanillaformer.inference.tasks import LoadedModel
 from vanillaformer.scripts import explore
