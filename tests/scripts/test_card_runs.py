@@ -130,7 +130,7 @@ def test_cards_tell_what_the_run_knows(cards: dict[str, str]) -> None:
     assert "one of 20 classes" not in cards["causal"]
 
 
-def test_words_stay_when_a_run_is_made_longer(tmp_path: Path) -> None:
+def test_words_and_a_card_that_is_no_text_stay_when_a_run_is_made_longer(tmp_path: Path) -> None:
     train("classification", tmp_path, *SHORT)
     path = tmp_path / "README.md"
     path.write_text(
@@ -140,6 +140,11 @@ def test_words_stay_when_a_run_is_made_longer(tmp_path: Path) -> None:
     assert "steps | 4 (" in path.read_text()
     assert "From Ann.\n\n# " in path.read_text()
     assert "steps | 3 (" in (tmp_path / "README.edited.md").read_text()
+    words = "caf\u00e9".encode("latin-1")
+    path.write_bytes(words)
+    train("classification", tmp_path, "--max_steps", "6", "--eval_steps", "2")
+    assert (tmp_path / "README.edited2.md").read_bytes() == words
+    assert "# How to use it" in path.read_text()
 
 
 def test_edited_card_is_kept_when_a_run_starts_anew(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -155,15 +160,6 @@ def test_edited_card_is_kept_when_a_run_starts_anew(tmp_path: Path, capsys: pyte
         assert f"it is {name} now" in capsys.readouterr().out
         assert "From Ann." in (tmp_path / name).read_text()
         assert "From Ann." not in path.read_text()
-
-
-def test_card_that_is_no_text_is_kept(tmp_path: Path) -> None:
-    train("classification", tmp_path, *SHORT)
-    words = "caf\u00e9".encode("latin-1")
-    (tmp_path / "README.md").write_bytes(words)
-    train("classification", tmp_path, "--max_steps", "4", "--eval_steps", "2")
-    assert (tmp_path / "README.edited.md").read_bytes() == words
-    assert "# How to use it" in (tmp_path / "README.md").read_text()
 
 
 def test_no_code_without_the_saved_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,17 +20,9 @@ def models(tmp_path_factory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("chat")
     rows = Dataset.from_dict({"turns": DIALOGUES})
     rows.to_json(folder / "d.jsonl", force_ascii=False)
-    more = [
-        "--train_file",
-        str(folder / "d.jsonl"),
-        "--validation_file",
-        str(folder / "d.jsonl"),
-        "--turns_column",
-        "turns",
-        "--max_train_samples",
-        "20",
-    ]
-    more += ["--tokenizer_algorithm", "chinese_character", "--max_steps", "3"]
+    more = ["--train_file", str(folder / "d.jsonl"), "--validation_file", str(folder / "d.jsonl")]
+    more += ["--turns_column", "turns", "--tokenizer_algorithm", "chinese_character"]
+    more += ["--max_train_samples", "20", "--max_steps", "3"]
     train("causal", folder / "forward", *more)
     backward = [*more, "--reverse_turns", "--tokenizer_name_or_path", str(folder / "forward")]
     train("causal", folder / "backward", *backward)
@@ -106,9 +98,3 @@ def test_reranking(models, capsys) -> None:
     common = ["--model", models[0], "--chat", "--text", "你好", "--max_new_tokens", "6"]
     more = ["--candidates", "5", "--rerank_model", models[1]]
     assert short_message(capsys, *common, *more) == short_message(capsys, *common, *more)
-
-
-@pytest.mark.parametrize("options", [["--objective", "masked"], ["--streaming", "--max_steps", "2"]])
-def test_what_does_not_go_with_dialogues(options, models, tmp_path) -> None:
-    with pytest.raises(ValueError, match=f"--turns_column turns does not go with {options[0]}"):
-        train("causal", tmp_path, "--turns_column", "turns", *options)

@@ -188,7 +188,7 @@ def steps_of(folder: Path) -> int:
 @settings(deadline=None, max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     count=st.sampled_from(["tokens", "flops"]),
-    steps=st.integers(8, 40),
+    steps=st.integers(8, 24),
     technique=st.sampled_from(["", "--r_drop 1", "--ensemble 2", "--gradient_accumulation_steps 2"]),
     batch=st.sampled_from([2, 5, 8]),
 )

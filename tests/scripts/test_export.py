@@ -96,18 +96,6 @@ def test_only_a_model_with_a_head(tmp_path):
     assert not (tmp_path / "e").exists()
 
 
-@pytest.mark.parametrize("source", ["nowhere/at/all", "./nowhere"])
-def test_no_model(source, tmp_path):
-    with pytest.raises(SystemExit, match=f"SRC {source} is not a directory"):
-        export.main([source, str(tmp_path / "e"), "--engine", "ctranslate2"])
-
-
-def test_an_unknown_engine(capsys):
-    with pytest.raises(SystemExit):
-        export.main(["a", "b", "--engine", "abacus"])
-    assert "invalid choice: 'abacus'" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

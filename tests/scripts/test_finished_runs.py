@@ -123,6 +123,7 @@ def test_data_is_known_by_content(run: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (("--learning_rate", "0.1"), r"\(learning_rate: 0.001 there, 0.1 now"),
         (("--max_steps", "1"), "max_steps: 2 there, 1 now"),
         (("--max_steps", "-1", "--num_train_epochs", "9"), "max_steps: 2 there, -1 now"),
         (("--eval_steps", "2"), "eval_steps: 1"),
@@ -130,8 +131,12 @@ def test_data_is_known_by_content(run: Path) -> None:
     ],
 )
 def test_other_settings_and_shorter_runs_are_refused(more: tuple[str, ...], message: str, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=f"holds a finished run with other settings .*{message}"):
         again(run, *more)
+    with pytest.raises(ValueError, match="other settings"):
+        train("translation", run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_new_test_data_is_scored(run: Path, tmp_path: Path) -> None:
@@ -267,7 +272,8 @@ def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
 def test_intervals_of_a_longer_run_are_its_own(tmp_path: Path, capfd) -> None:
     options = "--eval_steps", "0.5", "--logging_steps", "0.5"
     train("causal", tmp_path, *options, "--max_steps", "4")
-    train("causal", tmp_path, *options, "--max_steps", "12")
+    assert train("causal", tmp_path, *options, "--max_steps", "12").details["steps"] == 12
+    assert (tmp_path / "checkpoint-4").exists()
     history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in history if "eval_loss" in entry][:4] == [2, 4, 6, 12]
     assert [entry["step"] for entry in history if "loss" in entry] == [2, 4, 6, 12]

@@ -35,16 +35,12 @@ def page(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS, *COMMANDS])
-def test_help_is_short(program: str, page) -> None:
-    lines = page(program).splitlines()
+def test_help_is_short_and_options_stand_once_in_titled_groups_after_three_examples(program: str, page) -> None:
+    text = page(program)
+    lines = text.splitlines()
     assert len(lines) <= 200
     assert max(map(len, lines[1:])) <= 100  # examples stay as they are
     assert lines[0].startswith(f"usage: vanillaformer {program} ")
-
-
-@pytest.mark.parametrize("program", [*PROGRAMS, *COMMANDS])
-def test_options_stand_once_in_titled_groups_after_three_examples(program: str, page) -> None:
-    text = page(program)
     names = OPTION.findall(text)
     assert len(names) == len(set(names))
     other = "_" if program == "serve" else "-"  # the server's options are those of transformers' command

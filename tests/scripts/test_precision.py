@@ -8,9 +8,9 @@ from script_runs import assert_equal_weights, losses, train, weights
 from transformers import modeling_utils
 
 RECIPES = {
-    "translation": "--learning_rate 0.01 --label_smoothing_factor 0.1 --tokens_per_batch 400",
+    "translation": "--learning_rate 0.01 --label_smoothing_factor 0.1 --tokens_per_batch 400 "
+    "--predict_with_generate False",
     "causal": "--learning_rate 0.01 --r_drop 2",
-    "masked": "--learning_rate 0.01",
     "classification": "--learning_rate 0.01",
 }
 
@@ -29,11 +29,6 @@ def test_bfloat16(job: str, tmp_path: Path) -> None:
         assert all(torch.tensor(loss).bfloat16().item() != loss for loss in half)
         kept = torch.float32 if option == "--bf16" else torch.bfloat16
         assert {value.dtype for value in weights(tmp_path / option).values()} == {kept}
-
-
-def test_float16_on_a_cpu(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--fp16 needs an accelerator: .*; --bf16 works there"):
-        train("causal", tmp_path, "--fp16")
 
 
 @pytest.mark.parametrize("job", RECIPES)

@@ -55,11 +55,11 @@ def test_torchrun(tmp_path: Path) -> None:
 
 # The last batch of an epoch is divided without repeating rows: 19 rows are batches of 8, 8 and 3, and 17 of 8, 8 and 1
 CASES = {
-    "translation by tokens": ("translation", "--tokens_per_batch 400"),
-    "causal by tokens, averaged over steps": ("causal", "--tokens_per_batch 400 --ema_decay 0.5"),
-    "causal, averaged and frozen": ("causal", "--average_checkpoints 2 --freeze embed_tokens"),
-    "masked by tokens": ("masked", "--tokens_per_batch 400"),
-    "classification by tokens": ("classification", "--tokens_per_batch 400"),
+    "translation by tokens": ("translation", "--tokens_per_batch 400 --predict_with_generate False"),
+    "causal by tokens, frozen and averaged over steps": (
+        "causal", "--tokens_per_batch 400 --ema_decay 0.5 --freeze embed_tokens",
+    ),
+    "masked by tokens, averaged": ("masked", "--tokens_per_batch 400 --average_checkpoints 2"),
     "uneven classification": ("classification", "--max_train_samples 19 --r_drop 1"),
     "idle": ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
     "idle, read ahead": (
@@ -69,14 +69,14 @@ CASES = {
     "uneven images": ("image_classification", "--max_train_samples 17 --ensemble 2 --mixup 0"),
     "uneven masked images": ("masked_image", "--max_train_samples 19"),
     "streamed texts": ("causal", "--streaming"),
-    "streamed pairs": ("translation", "--streaming"),
+    "streamed pairs": ("translation", "--streaming --predict_with_generate False"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
     job, text = CASES[case]
-    options = stream_options(job, tmp_path) if "--streaming" in text else text.split()
+    options = [*text.split(), *(stream_options(job, tmp_path) if "--streaming" in text else [])]
     train(job, tmp_path / "alone", *ALONE, *options)
     train_together(job, tmp_path / "two", *options)
     assert_same_training(tmp_path / "alone", tmp_path / "two", error=1e-5)
@@ -110,8 +110,9 @@ def test_all_processes_skip_the_step_that_one_cannot_take(tmp_path: Path) -> Non
 # ------------------------------------------------------------------------------------------ a model that is divided
 SHARDED = "--fsdp", "--load_best_model_at_end", "False"
 DIVIDED = [
-    ("translation", "--label_smoothing_factor 0.1 --tokens_per_batch 400"),  # all embeddings are one table
-    ("translation", "--joint_vocabulary False"),
+    # All embeddings are one table
+    ("translation", "--label_smoothing_factor 0.1 --tokens_per_batch 400 --predict_with_generate False"),
+    ("translation", "--joint_vocabulary False --predict_with_generate False"),
     ("causal", "--optim muon"),
     ("classification", "--optim radam --freeze layers.0.mlp"),
 ]
@@ -131,10 +132,8 @@ def test_divided_model(job: str, recipe: str, tmp_path: Path) -> None:
 
 
 def test_divided_model_after_a_kill(tmp_path: Path) -> None:
-    options = [
-        *SHARDED,
-        *["--r_drop", "1", "--scheduled_sampling", "linear", "--scheduled_sampling_k", "5", "--set", "dropout=0.1"],
-    ]
+    more = "--r_drop 1 --scheduled_sampling linear --scheduled_sampling_k 5 --set dropout=0.1"
+    options = [*SHARDED, *more.split()]
     whole, killed, shard = tmp_path / "whole", tmp_path / "killed", [shard_on_cpus]
     train_together("causal", whole, *options, setups=shard)
     train_together("causal", killed, *options, setups=[*shard, die_after_four], exitcode=-signal.SIGKILL)

@@ -102,11 +102,9 @@ def test_names_of_control_tokens_stay_in_the_texts_of_a_run(tmp_path, capsys) ->
     assert capsys.readouterr().out.startswith("line <s>old</s>")
 
 
-@pytest.mark.parametrize(
-    ("job", "length"), [("translation", 64), ("causal", 64), ("masked", 64), ("classification", 64)]
-)
-def test_a_saved_tokenizer_says_how_much_the_model_reads(job: str, length: int, trained) -> None:
-    assert AutoTokenizer.from_pretrained(trained(job)).model_max_length == length
+@pytest.mark.parametrize("job", ["translation", "causal", "masked", "classification"])
+def test_a_saved_tokenizer_says_how_much_the_model_reads(job: str, trained) -> None:
+    assert AutoTokenizer.from_pretrained(trained(job)).model_max_length == 64
 
 
 def test_a_pipeline_truncates_a_long_text_and_our_own_reading_does_not_warn(trained, capsys) -> None:

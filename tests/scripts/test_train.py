@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from script_runs import PROGRAMS, assert_equal_weights, train, weights
+from script_runs import PROGRAMS, assert_equal_weights, stream_options, train, weights
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanillaformer.scripts import train_translation
@@ -157,12 +157,6 @@ def test_local_labels(tmp_path: Path) -> None:
     assert config.label2id == {"de": 0, "en": 1}
 
 
-def test_local_text(tmp_path: Path) -> None:
-    (tmp_path / "text.txt").write_text("\n".join(f"line {number} of the text" for number in range(200)))
-    run = train("causal", tmp_path / "run", "--train_file", str(tmp_path / "text.txt"), "--max_steps", "2")
-    assert run.details["rows"].keys() == {"train", "validation"}
-
-
 def test_settings_file(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(
@@ -222,30 +216,46 @@ def test_loaded_tokenizer(trained, tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- errors
-@pytest.mark.parametrize(
-    ("job", "options", "message"),
-    [
-        ("translation", ["--preset", "gpt2"], "--preset gpt2: choose from transformer-base"),
-        ("causal", ["--preset", "bert-base"], "--preset bert-base: choose from gpt"),
-        ("masked", ["--preset", "nonsense"], "--preset nonsense: choose from bert"),
-        ("causal", ["--set", "hiden_size=32"], "hiden_size.*did you mean 'hidden_size'"),
-        ("causal", ["--set", "speed=9"], "VanillaDecoderConfig has no field 'speed'"),
-        ("causal", ["--set", "vocab_size=100"], "vocab_size=100 is smaller than its tokenizer's 300 tokens"),
-        ("causal", ["--block_size", "65"], "65 tokens do not fit max_position_embeddings=64"),
-        ("translation", ["--max_source_length", "100"], "100 tokens do not fit max_position_embeddings=64"),
-        ("causal", ["--preset", "gpt2", "--model_name_or_path", "x"], "give one of them"),
-        ("causal", ["--resume_from_checkpoint", "nowhere"], "nowhere is not a complete checkpoint"),
-        ("masked", ["--mlm_probability", "1.5"], "--mlm_probability 1.5: it must lie between 0 and 1"),
-        ("mlm+nsp", ["--set", "type_vocab_size=1"], "has type_vocab_size=1: --set type_vocab_size=2"),
-        ("mlm+nsp", ["--block_size", "4"], "block_size=4: a pair needs two tokens"),
-        ("mlm+nsp", ["--preset", "gpt2"], "--preset gpt2: choose from bert"),
-        ("causal", ["--train_file", "missing.csv"], "missing.csv"),
-    ],
-)
-def test_errors(job: str, options: list[str], message: str, tmp_path: Path) -> None:
+REFUSED = [
+    ("translation", "--preset gpt2", "--preset gpt2: choose from transformer-base"),
+    ("causal", "--preset bert-base", "--preset bert-base: choose from gpt"),
+    ("masked", "--preset nonsense", "--preset nonsense: choose from bert"),
+    ("mlm+nsp", "--preset gpt2", "--preset gpt2: choose from bert"),
+    ("causal", "--preset gpt2 --model_name_or_path x", "give one of them"),
+    ("causal", "--set hiden_size=32", "hiden_size.*did you mean 'hidden_size'"),
+    ("causal", "--set speed=9", "VanillaDecoderConfig has no field 'speed'"),
+    ("causal", "--set vocab_size=100", "vocab_size=100 is smaller than its tokenizer's 300 tokens"),
+    ("mlm+nsp", "--set type_vocab_size=1", "has type_vocab_size=1: --set type_vocab_size=2"),
+    ("image_classification", "--set num_channels=1", "num_channels=1 of the model: images are read in color"),
+    ("causal", "--block_size 65", "65 tokens do not fit max_position_embeddings=64"),
+    ("mlm+nsp", "--block_size 4", "block_size=4: a pair needs two tokens"),
+    ("translation", "--max_source_length 100", "100 tokens do not fit max_position_embeddings=64"),
+    ("causal", "--resume_from_checkpoint nowhere", "nowhere is not a complete checkpoint"),
+    ("masked", "--mlm_probability 1.5", "--mlm_probability 1.5: it must lie between 0 and 1"),
+    ("masked", "--scheduled_sampling linear --scheduled_sampling_k 5", "linear: .* feeds itself no tokens"),
+    ("causal", "--fp16", "--fp16 needs an accelerator: .*; --bf16 works there"),
+    ("causal", "--train_file missing.csv", "missing.csv"),
+    ("mlm+nsp", "--packing", "--packing is for --objective causal and masked"),
+    ("causal", "--packing --block_stride 8", "--block_stride .* not for --packing"),
+    ("mlm+nsp", "--block_stride 8", "--block_stride .* not for --objective mlm"),
+    ("causal", "--block_stride 33", "block_stride=33: from 1 to the 32 tokens"),
+    ("causal", "--packing --long_texts error", r"train data, row \d+ .*: the text has more than 32 tokens"),
+    ("translation", "--test_fraction 0.1", "there is test data already"),
+    ("classification", "--split_column split", "--split_column split needs --train_file"),
+    ("causal", "STREAM --max_steps -1 --num_train_epochs 1", "--streaming needs --max_steps or a budget"),
+    ("mlm+nsp", "STREAM", "--streaming is for --objective causal and masked"),
+    ("causal", "STREAM --packing", "--packing True needs all data at once"),
+    ("causal", "--turns_column turns --objective masked", "--turns_column turns does not go with --objective"),
+    ("causal", "--turns_column turns --streaming", "--turns_column turns does not go with --streaming"),
+]
+
+
+@pytest.mark.parametrize(("job", "options", "message"), REFUSED)
+def test_what_is_refused_leaves_no_model(job: str, options: str, message: str, tmp_path: Path) -> None:
+    files = stream_options(job, tmp_path) if "STREAM" in options else []
     with pytest.raises(ValueError, match=message):
-        train(job, tmp_path, *options)
-    assert not (tmp_path / "config.json").exists()
+        train(job, tmp_path / "run", *files, *options.removeprefix("STREAM").split())
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_model_smaller_than_the_tokenizer_given(trained, tmp_path: Path) -> None:

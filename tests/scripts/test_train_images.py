@@ -36,14 +36,9 @@ def test_the_saved_folder_works_in_a_pipeline_and_in_generate(trained, capsys) -
     assert label == found[0]["label"]
     assert float(probability) == pytest.approx(found[0]["score"], abs=1e-3)
     card = (folder / "README.md").read_text(encoding="utf-8")
-    for words in (
-        "pipeline_tag: image-classification",
-        "--image image.png",
-        "confused_images.png",
-        "mixup",
-        "patches",
-    ):
-        assert words in card, words
+    words = "pipeline_tag: image-classification", "--image image.png", "confused_images.png", "mixup", "patches"
+    for text in words:
+        assert text in card, text
     assert "oken" not in card.split("## Training")[0].split("## Architecture")[0]
     lines = [json.loads(line) for line in (folder / "predictions_test.jsonl").read_text().splitlines()]
     assert len(lines) == 20
@@ -127,8 +122,3 @@ def test_a_folder_of_images_and_generate_with_bad_files(photos: Path, tmp_path: 
 def test_options_that_make_no_sense(options: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         parse_arguments("train-image-classifier", options.split())
-
-
-def test_color_is_not_optional() -> None:
-    with pytest.raises(ValueError, match="num_channels=1 of the model: images are read in color"):
-        train_image_classifier.train(["--set", "num_channels=1", "--output_dir", "unused", "--max_steps", "1"])

@@ -111,15 +111,13 @@ OTHERS = [
     ("convert", ["nowhere/a/b", "new"], "SRC nowhere/a/b is not a directory"),
     ("convert", ["text.txt", "new", "--from-state-dict", "nanogpt"], None),
     ("convert", ["bad.txt", "new", "--from-state-dict", "nanogpt"], None),
-    (
-        "convert",
-        ["abc.txt", "new", "--from-state-dict", "nanogpt"],
-        "abc.txt cannot be read as tensors: pop from empty list",
-    ),
+    ("convert", ["abc.txt", "new", "--from-state-dict", "nanogpt"],
+     "abc.txt cannot be read as tensors: pop from empty list"),
+    ("export", ["./nowhere", "new", "--engine", "onnx"], "SRC ./nowhere is not a directory"),
     ("export", ["folder", "new", "--engine", "onnx"], "SRC folder has no config.json: it holds no (finished) model"),
     ("push", ["folder", "a/b/c"], None),
     ("serve", ["./folder"], None),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("program", "words", "line"), OTHERS)
@@ -140,6 +138,7 @@ def test_the_other_programs(program: str, words: Words, line: str | None, ends, 
         ("generate", []),
         ("generate", ["--model", "folder", "--num_beams", "two"]),
         ("convert", ["a", "b", "--to", "lama"]),
+        ("export", ["a", "b", "--engine", "abacus"]),
     ],
 )
 def test_wrong_usage(program: str, words: Words, ends, capsys) -> None:
