@@ -1,28 +1,33 @@
 """A comparison from the plan to its results: a few steps of each variant, tuning, and the runs that count."""
 
-from collections.abc import Mapping, Sequence
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig
 
 from vanillaformer.console.reporting import report
 from vanillaformer.data.caching import changed_splits
-from vanillaformer.data.tasks import TASKS
-from vanillaformer.modeling.counts import build_on_meta
+from vanillaformer.data.tasks import TASKS, TaskName
+from vanillaformer.modeling.counts import build_on_meta, inputs_on_meta
 from vanillaformer.training.run_folder.files import locked
 
 from .plan import BUDGETS, Options, Plan, merged
 from .resolving import check_tokenizers, checked, shared_defaults, tokenizer_print
 from .results import LEAST_STEPS, Result, VariantResult, read_record, read_result
 from .running import Job, Outcome, Runner
-from .sizes import flops_of_row, matched_size, row_lengths
 
 MEASURED_STEPS = 4
 """Steps whose mean says whether a budget is too small."""
+MULTIPLE = 8
+"""Widths of feed-forward layers are multiples of it."""
 Tuning = dict[str, list[tuple[Options, float | None]]]
 
 
@@ -187,3 +192,37 @@ class Work:
                 raise ValueError(
                     f"{name} was validated on other rows than {first} ({what}): their scores do not compare"
                 )
+
+
+# ----------------------------------------------------------------------------------------------------- equal sizes
+def flops_of_row(config: Any, task: TaskName, source: float, target: float) -> int:
+    """Return the floating-point operations of a forward pass over a row of mean length, of the model for a task."""
+    model = build_on_meta(config, TASKS[task].auto_class.from_config)
+    lengths = (target, source) if config.is_encoder_decoder else (source, source)
+    inputs = inputs_on_meta(config, 1, *(max(1, round(length)) for length in lengths))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(**inputs)
+    return counter.get_total_flops()
+
+
+def row_lengths(stats: dict[str, Any], config: Any) -> tuple[float, float]:
+    """Return the mean tokens of a training row's source and target; of images the patches, and none."""
+    if "source mean length" in stats:
+        return stats["source mean length"], stats["target mean length"]
+    return stats.get("mean length") or math.prod(config.grid), 0.0
+
+
+def matched_size(config: Any, measure: Callable[[Any], float], target: float) -> int:
+    """Return the `intermediate_size` with which a measure, which grows linearly with it, comes nearest to a target."""
+    size = config.intermediate_size
+
+    def at(width: int) -> float:
+        changed = copy.deepcopy(config)
+        changed.intermediate_size = width
+        return measure(changed)
+
+    slope = (at(size + MULTIPLE) - at(size)) / MULTIPLE
+    found = size + (target - at(size)) / slope
+    if found < MULTIPLE:
+        raise ValueError(f"no intermediate_size of at least {MULTIPLE} makes it as small as the baseline")
+    return MULTIPLE * round(found / MULTIPLE)

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from vanillaformer.comparison.charts import curve_figure
 from vanillaformer.comparison.comparing import Comparison, compare
 from vanillaformer.comparison.plan import read_plan
+from vanillaformer.comparison.report import curve_figure
 from vanillaformer.scripts import compare as program
 
 FIELDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
