@@ -1,14 +1,169 @@
-"""The loss by position, whose weighted mean is the model's loss."""
+"""The loss by position, whose weighted mean is the loss, and without parts: by hooks as by weights."""
 
 import numpy as np
 import pytest
 import torch
-from modeling.toys import ALL_KINDS, inputs_of, toy
+from modeling.toys import ALL_KINDS, attending, inputs_of, labels_of, padding, pixels, tokens, toy
+from torch import nn
 
-from vanillaformer import VanillaEncoderForPreTraining, VanillaEncoderForSequenceClassification
-from vanillaformer.exploration.losses import held_out_loss, loss_by_position
+from exploration.toys import KINDS, doubled
+from vanillaformer import (
+    VanillaEncoderForPreTraining,
+    VanillaEncoderForSequenceClassification,
+    VanillaImageEncoderForMaskedImageModeling,
+)
+from vanillaformer.exploration.losses import (
+    PARTS,
+    attention_layers,
+    count_passes,
+    head_ablation,
+    held_out_loss,
+    loss_by_position,
+    mean_outputs,
+    replaced_heads,
+    sublayer_ablation,
+    without_part,
+)
 
-from .test_ablation import rows_of
+WINDOWS = {"window_size": 2, "depths": [1, 1], "use_cls_token": False, "image_pooling": "mean"}
+
+
+def rows_of(kind: str) -> list[dict[str, torch.Tensor]]:
+    """Two batches of different lengths."""
+    if kind == "image_encoder":
+        return [{"pixel_values": pixels(3), "labels": torch.tensor([0, 4, 1])}]
+    batches = []
+    for length in (7, 5):
+        inputs = inputs_of(kind, length=length)
+        inputs.pop("decoder_input_ids", None)
+        batches.append(inputs | {"labels": labels_of(kind, length=length)})
+    return batches
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_is_replaced_as_if_its_columns_of_the_output_projection_were_0(kind, implementation):
+    model = toy(kind).double()
+    batch = doubled(rows_of(kind)[0])
+    width = model.config.head_dim
+    with torch.no_grad(), attending(model, implementation):
+        for layers in attention_layers(model).values():
+            attention = layers[1]
+            with replaced_heads(attention, [2]):
+                by_hook = model(**batch).logits
+            before = attention.o_proj.weight.clone()
+            attention.o_proj.weight[:, 2 * width : 3 * width] = 0.0
+            by_weight = model(**batch).logits
+            attention.o_proj.weight.copy_(before)
+            assert torch.equal(by_hook, by_weight)
+            assert not torch.equal(by_hook, model(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    ("kind", "overrides"),
+    [*((kind, {}) for kind in KINDS), ("image_encoder", WINDOWS), ("decoder", {"num_key_value_heads": 1})],
+)
+def test_heads_make_the_difference_that_the_loss_without_their_columns_has(kind, overrides):
+    model, rows = toy(kind, **overrides).double(), [*map(doubled, rows_of(kind))]
+    passes: list[int] = []
+    found = head_ablation(model, rows, advance=lambda: passes.append(1))
+    parts = sublayer_ablation(model, rows, advance=lambda: passes.append(1))
+    assert len(passes) == count_passes(model)
+    loss = held_out_loss(model, rows)
+    for attention_kind in found:
+        model = toy(kind, **overrides).double()
+        layers = attention_layers(model)[attention_kind]
+        projection, width = layers[0].o_proj, layers[0].head_dim
+        assert found[attention_kind].shape == (len(layers), layers[-1].o_proj.in_features // layers[-1].head_dim)
+        with torch.no_grad():
+            projection.weight[:, width : 2 * width] = 0.0
+        without_head = held_out_loss(model, rows)
+        assert found[attention_kind][0, 1] == without_head - loss != 0
+        with replaced_heads(layers[0], [1]):
+            assert held_out_loss(model, rows) == without_head  # nothing of it was left
+        with torch.no_grad():
+            projection.weight[:] = projection.bias[:] = 0.0
+        name, part = ("decoder", "cross_attn") if attention_kind == "cross" else (attention_kind, "self_attn")
+        assert parts[name][0, PARTS.index(part)] == held_out_loss(model, rows) - loss
+
+
+def test_without_all_heads_attention_gives_the_bias_of_its_projection():
+    model = toy("decoder").double()
+    (batch, _), (attention, _) = rows_of("decoder"), attention_layers(model)["decoder"]
+    outputs = []
+    handle = attention.register_forward_hook(lambda module, args, output: outputs.append(output[0]))
+    with torch.no_grad(), replaced_heads(attention, range(4)):
+        model(**batch)
+    handle.remove()
+    assert torch.equal(outputs[0], attention.o_proj.bias.expand_as(outputs[0]))
+
+
+@pytest.mark.parametrize("placement", ["pre", "post", "sandwich", "inside", "rezero", "deepnorm", "no_residual"])
+def test_a_sublayer_left_out_adds_nothing_in_any_placement(placement):
+    """A placement keeps nothing of a sublayer, not even what a norm makes of 0: as a factor of 0 on it shows."""
+    model = toy("decoder", norm_placement=placement, layer_scale_init_value=0.5).double()
+    batch, layer = rows_of("decoder")[0], model.model.layers[0]
+    with torch.no_grad():
+        with without_part(layer, "mlp"):
+            without = model(**batch).logits
+        layer.mlp_residual.layer_scale.weight[:] = 0.0
+        torch.testing.assert_close(without, model(**batch).logits, rtol=1e-12, atol=0)
+
+
+def test_a_layer_left_out_is_a_model_without_it():
+    model = toy("encoder").double()
+    batch = rows_of("encoder")[0]
+    with torch.no_grad():
+        with without_part(model.model.layers[0], "layer"):
+            without = model(**batch).logits
+        model.model.layers = nn.ModuleList([model.model.layers[1]])
+        model.model.layer_types = model.model.layer_types[1:]
+        assert torch.equal(without, model(**batch).logits)
+
+
+def test_the_loss_is_the_mean_over_all_targets_however_they_are_batched():
+    model = toy("decoder").double()
+    rows = rows_of("decoder")
+    single = [{name: x[row : row + 1] for name, x in batch.items()} for batch in rows for row in range(3)]
+    assert held_out_loss(model, rows) == pytest.approx(held_out_loss(model, single), rel=1e-6)
+    for kind, found in head_ablation(model, rows, "mean").items():
+        np.testing.assert_allclose(found, head_ablation(model, single, "mean")[kind], atol=2e-6)
+
+
+def test_the_mean_of_a_head_leaves_padding_out():
+    model = toy("encoder_decoder").double()
+    mask = padding(3, 7)
+    labels = tokens(3, 5, 29).masked_fill(padding(3, 5) == 0, -100)
+    batch = {"input_ids": tokens(3, 7), "attention_mask": mask, "labels": labels}
+    for kind, seen in (("encoder", mask), ("decoder", labels != -100), ("cross", labels != -100)):
+        attention = attention_layers(model)[kind][0]
+        outputs = []
+        handle = attention.o_proj.register_forward_pre_hook(
+            lambda module, args, outputs=outputs: outputs.append(args[0])
+        )
+        means = mean_outputs(model, [batch])[attention]
+        handle.remove()
+        torch.testing.assert_close(means.flatten(), outputs[0][seen.bool()].mean(dim=0))
+
+
+def test_classifiers_and_masked_images_are_ablated_by_their_own_losses():
+    classifier = toy("encoder", VanillaEncoderForSequenceClassification, num_labels=3)
+    rows = [inputs_of("encoder") | {"labels": torch.tensor([0, 2, 1])}]
+    masked = toy("image_encoder", VanillaImageEncoderForMaskedImageModeling)
+    images = [{"pixel_values": pixels(3), "bool_masked_pos": torch.tensor([[1, 0, 1, 0, 0, 1]] * 3).bool()}]
+    for model, batches in ((classifier, rows), (masked, images)):
+        (found,) = head_ablation(model, batches).values()
+        assert np.isfinite(found).all()
+        assert np.abs(found).max() > 1e-4
+
+
+def test_what_cannot_be_ablated_is_said():
+    with pytest.raises(ValueError, match="replacement must be one of zero, mean, got 'noise'"):
+        head_ablation(toy("decoder"), rows_of("decoder"), "noise")
+    with pytest.raises(ValueError, match="has no attention heads"):
+        head_ablation(toy("recurrent_encoder_decoder"), rows_of("encoder_decoder"))
+    with pytest.raises(ValueError, match="the rows have no targets"):
+        held_out_loss(toy("decoder"), [])
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder", "recurrent_encoder_decoder", "pretraining"])

@@ -13,6 +13,7 @@ from vanillaformer.exploration.positions import (
     bias_over_distance,
     grid_bias,
     grid_rotary_similarity,
+    position_similarity,
     positions,
     rotary_cosines,
     table_similarity,
@@ -78,6 +79,25 @@ def test_bias_on_the_grid_is_what_the_scores_get(fields):
         expected = scores[:, prefix + query, prefix:].unflatten(1, (height, width))
         seen = found[:, height - 1 - row : 2 * height - 1 - row, width - 1 - column : 2 * width - 1 - column]
         np.testing.assert_allclose(seen, expected)
+
+
+@pytest.mark.parametrize("scheme", ["learned", "sinusoidal", "sinusoidal_2d"])
+def test_positions_are_like_themselves_and_symmetric(scheme):
+    model = toy("image_encoder", position_embedding_type=scheme)
+    (rows, columns), found = model.config.grid, position_similarity(model)
+    assert found.shape == (rows, columns, rows, columns)
+    square = found.reshape(rows * columns, -1)
+    torch.testing.assert_close(square, square.T)
+    torch.testing.assert_close(square.diagonal(), torch.ones(rows * columns))
+    if scheme == "learned":
+        table = model.model.embeddings.positions.embed_positions.weight[1:]
+        torch.testing.assert_close(square[0, 1], torch.cosine_similarity(table[0], table[1], dim=0))
+
+
+@pytest.mark.parametrize("scheme", ["rotary_2d", "none"])
+def test_positions_without_vectors_are_refused(scheme):
+    with pytest.raises(ValueError, match=f"position_embedding_type='{scheme}': the model adds no position vectors"):
+        position_similarity(toy("image_encoder", position_embedding_type=scheme))
 
 
 def test_rotation_on_the_grid_depends_on_rows_and_columns_between():

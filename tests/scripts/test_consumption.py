@@ -229,12 +229,6 @@ def test_a_stream_ends_with_its_budget(tmp_path: Path) -> None:
     assert found["flops"] == pytest.approx(1e8, abs=0.5 * found["flops"] / found["steps"])
 
 
-def test_epochs_end_a_run_before_its_tokens(tmp_path: Path) -> None:
-    """60 rows in batches of 8 are 8 steps."""
-    train("classification", tmp_path, *NO_STEPS, "--max_tokens", "1e6", "--max_epochs", "1.5")
-    assert steps_of(tmp_path) == 12
-
-
 @pytest.mark.parametrize(("job", "options"), [
     ("classification", "--max_train_samples 17 --preset gpt-tiny --lm_loss_weight 0.5"),
     ("mlm+nsp", "--max_train_samples 1 --block_size 24 --per_device_train_batch_size 50"),

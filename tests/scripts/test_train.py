@@ -147,16 +147,6 @@ def test_local_pairs(form: str, tmp_path: Path) -> None:
     assert f"trained from scratch on {path.name}." in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
 
 
-def test_local_labels(tmp_path: Path) -> None:
-    rows = Dataset.from_dict({"word": [*WORDS, *WORDS.values()] * 4, "language": (["en"] * 6 + ["de"] * 6) * 4})
-    rows.to_json(tmp_path / "words.jsonl")
-    options = ["--train_file", str(tmp_path / "words.jsonl"), "--text_column", "word", "--label_column", "language"]
-    train("classification", tmp_path / "run", *options, "--max_steps", "2")
-    config = AutoConfig.from_pretrained(tmp_path / "run")
-    assert config.id2label == {0: "de", 1: "en"}
-    assert config.label2id == {"de": 0, "en": 1}
-
-
 def test_settings_file(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(
@@ -199,20 +189,6 @@ def test_pre_training_goes_on_from_a_masked_language_model(trained, tmp_path: Pa
     old, new = weights(trained("masked")), weights(tmp_path)
     assert all(torch.equal(new[name], value) for name, value in old.items())
     assert 0 < run.metrics["eval_next_sentence_accuracy"] < 1
-
-
-def test_documents_of_a_text_file(tmp_path: Path) -> None:
-    text = "\n\n".join(f"It was {number}.\nThen came {number + 1}. Last {number + 2}." for number in range(60))
-    (tmp_path / "text.txt").write_text(text)
-    options = ["--train_file", str(tmp_path / "text.txt"), "--max_train_samples", "50", "--max_steps", "2"]
-    run = train("mlm+nsp", tmp_path / "run", *options, "--sample_by", "paragraph", "--block_size", "40")
-    assert 50 <= run.details["rows"]["train"] <= 100  # one or two pairs of three sentences
-
-
-def test_loaded_tokenizer(trained, tmp_path: Path) -> None:
-    folder = trained("causal")
-    train("causal", tmp_path, "--tokenizer_name_or_path", str(folder), "--max_steps", "1")
-    assert (tmp_path / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
 
 # ------------------------------------------------------------------------------------------------- errors
