@@ -101,8 +101,8 @@ def lens(example: Example) -> list[Drawing]:
     title, tokens = f"Likeliest token after each layer{cut}", np.vectorize(label)(words[shown])
     probabilities = found.probability.T[shown]
     picture = heat_map(probabilities, title=title, what="probability", norm=Normalize(0, 1), words=tokens, **axes)
-    header = ("layers passed", "position", "token", "likeliest", "probability")
-    header += ("right", "rank", "probability of right")
+    header = ["layers passed", "position", "token", "likeliest", "probability"]
+    header += ["right", "rank", "probability of right"]
     rows = [
         (
             *(layer, index + 1, read[index], words[index, layer], found.probability[layer, index]),

@@ -96,9 +96,21 @@ def assert_equal_weights(first: Path, second: Path) -> None:
         assert torch.equal(value, other[name]), name
 
 
+def record(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run.json").read_text())
+
+
+def state(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "trainer_state.json").read_text())
+
+
+def logged(folder: Path, name: str, what: str = "") -> list[Any]:
+    """Return what a run logged by a name, or another entry beside it, such as the step."""
+    return [entry[what or name] for entry in state(folder)["log_history"] if name in entry]
+
+
 def losses(folder: Path) -> list[float]:
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return [entry["loss"] for entry in history if "loss" in entry]
+    return logged(folder, "loss")
 
 
 def assert_same_training(alone: Path, together: Path, error: float = 1e-4) -> None:

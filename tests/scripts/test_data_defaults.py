@@ -3,10 +3,9 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
-from script_runs import train
+from script_runs import record, state, train
 
 from vanillaformer.training.run import parse_arguments
 from vanillaformer.training.run_folder.settings import BY_DATA
@@ -32,10 +31,6 @@ def test_a_model_or_a_length_that_was_given_keeps_the_usual_defaults(options: li
     assert LanguageModel(args).uses_auto_defaults is expected
 
 
-def record(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "run.json").read_text())
-
-
 @pytest.mark.parametrize("job", ["causal", "classification"])
 def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, capfd) -> None:
     train(job, tmp_path, *TIME)
@@ -58,7 +53,7 @@ def test_what_is_chosen_is_printed_recorded_and_kept(job: str, tmp_path: Path, c
 
 def test_a_run_whose_passes_were_chosen_is_made_longer(tmp_path: Path, capfd) -> None:
     train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16")
-    before = json.loads((tmp_path / "trainer_state.json").read_text())
+    before = state(tmp_path)
     more = str(2 * math.ceil(before["epoch"]) + 20)
     train("classification", tmp_path, *TIME, "--ensemble", "0", "--max_train_samples", "16", "--max_epochs", more)
     assert "is finished already" not in capfd.readouterr().out

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from script_runs import SENTENCES, assert_equal_weights, stream_options, text_file, train
+from script_runs import SENTENCES, assert_equal_weights, record, stream_options, text_file, train
 
 from vanillaformer.data import caching
 
@@ -34,7 +34,7 @@ def test_record_of_the_data(tmp_path: Path, capsys) -> None:
         train("classification", tmp_path / "run", *options)
     options += ["--split_column", "split", "--bad_rows", "skip", "--drop_leaked_rows"]
     run = train("classification", tmp_path / "run", *options)
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())["details"]["data"]
+    facts = record(tmp_path / "run")["details"]["data"]
     assert facts == run.details["data"]
     assert not [name for part in facts.values() for name in part if name.startswith("also in")]
     assert facts["train"]["leaked rows left out"] > 0
@@ -84,7 +84,7 @@ def test_record_of_what_a_stream_shares_with_the_test(tmp_path: Path, capsys) ->
     )
     options += ["--test_file", str(tmp_path / "test.jsonl"), "--tokenizer_samples", "9"]
     run = train("classification", tmp_path / "run", *options)
-    facts = json.loads((tmp_path / "run" / "run.json").read_text())["details"]["data"]
+    facts = record(tmp_path / "run")["details"]["data"]
     assert facts == run.details["data"]
     assert facts["test"]["also in train"] == 3
     assert "test data: the text of 3 of 4 rows also occurs in the training data" in capsys.readouterr().out

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import sacrebleu
 from datasets import Dataset
-from script_runs import losses, train
+from script_runs import losses, state, train
 from sklearn.metrics import classification_report, confusion_matrix
 from transformers import (
     AutoModelForCausalLM,
@@ -222,7 +222,7 @@ def test_the_validation_data_is_scored_once_with_the_same_weights(
     monkeypatch.setattr(Trainer, "evaluation_loop", noted)
     run = train(job, tmp_path, *options.split())
     assert len(calls) == again
-    history = json.loads((tmp_path / "trainer_state.json").read_text())
+    history = state(tmp_path)
     best = history["best_global_step"] or history["global_step"]
     scored = next(entry for entry in history["log_history"] if entry["step"] == best and "eval_loss" in entry)
     assert (run.metrics["eval_loss"] == scored["eval_loss"]) == (not again)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from script_runs import arguments, assert_equal_weights, die_while_saving, kill, train, weights
+from script_runs import arguments, assert_equal_weights, die_while_saving, kill, logged, record, train, weights
 from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
@@ -28,10 +28,6 @@ def write_csv(path: Path, rows: list[tuple[str, str]]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in rows))
     return path
-
-
-def record(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "run.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -274,9 +270,8 @@ def test_intervals_of_a_longer_run_are_its_own(tmp_path: Path, capfd) -> None:
     train("causal", tmp_path, *options, "--max_steps", "4")
     assert train("causal", tmp_path, *options, "--max_steps", "12").details["steps"] == 12
     assert (tmp_path / "checkpoint-4").exists()
-    history = json.loads((tmp_path / "trainer_state.json").read_text())["log_history"]
-    assert [entry["step"] for entry in history if "eval_loss" in entry][:4] == [2, 4, 6, 12]
-    assert [entry["step"] for entry in history if "loss" in entry] == [2, 4, 6, 12]
+    assert logged(tmp_path, "eval_loss", "step")[:4] == [2, 4, 6, 12]
+    assert logged(tmp_path, "loss", "step") == [2, 4, 6, 12]
     printed = capfd.readouterr()
     assert "trainer_state.json" not in printed.err
     assert "mtime" not in printed.err

@@ -3,7 +3,6 @@
 `VANILLAFORMER_KILLS` is how many times each is trained so, `VANILLAFORMER_FUZZ_SEED` the seed of the moments.
 """
 
-import json
 import os
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, processes
+from script_runs import PROGRAMS, arguments, assert_equal_weights, losses, processes, record
 
 RUNS, SEED = (int(os.environ.get(name, "0")) for name in ("VANILLAFORMER_KILLS", "VANILLAFORMER_FUZZ_SEED"))
 PATIENCE = 300  # kills of one run
@@ -48,7 +47,7 @@ def seconds(job: str, folder: Path, most: float | None = None) -> float | None:
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    metrics = json.loads((folder / "run.json").read_text())["metrics"]
+    metrics = record(folder)["metrics"]
     return {
         name: value for name, value in metrics.items() if not name.endswith(("runtime", "per_second", "train_loss"))
     }

@@ -19,6 +19,7 @@ from script_runs import (
     losses,
     nan_in_second,
     note_dropped_layers,
+    record,
     shard_on_cpus,
     stream_options,
     train,
@@ -40,7 +41,7 @@ def test_torchrun(tmp_path: Path) -> None:
     assert_same_training(tmp_path / "alone", tmp_path / "two")
     for line in ("Run ", "Tokenizer: ", "Data: ", "step 6/6", "Test: ", "The model is in "):
         assert sum(printed.startswith(line) for printed in done.stdout.splitlines()) == (2 if "step" in line else 1)
-    alone, two = (json.loads((tmp_path / name / "run.json").read_text()) for name in ("alone", "two"))
+    alone, two = (record(tmp_path / name) for name in ("alone", "two"))
     assert two["finished"]
     assert two["metrics"]["test_loss"] == pytest.approx(alone["metrics"]["test_loss"], rel=1e-4)
     # Every row is scored once, though a process gets some twice.
@@ -96,7 +97,7 @@ def test_layer_drop_of_two_processes(options: list[str], tmp_path: Path) -> None
     assert first["passed"] != second["passed"]
     for name, value in first["weights"].items():
         assert torch.equal(value, second["weights"][name]), name
-    assert json.loads((tmp_path / "run.json").read_text())["finished"]
+    assert record(tmp_path)["finished"]
 
 
 def test_all_processes_skip_the_step_that_one_cannot_take(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from script_runs import (
     kill,
     kill_in_step,
     losses,
+    record,
     stream_options,
     text_file,
     train,
@@ -58,8 +59,7 @@ def test_killed_while_it_saves(path: str, files: int, trained, tmp_path: Path, c
 @pytest.mark.parametrize("job", ["causal", "classification"])  # the last step ends an epoch, or does not
 def test_killed_after_the_last_step(job: str, trained, tmp_path: Path) -> None:
     shutil.copytree(trained(job), tmp_path, dirs_exist_ok=True)
-    record = json.loads((tmp_path / "run.json").read_text())
-    (tmp_path / "run.json").write_text(json.dumps(record | {"finished": False}))
+    (tmp_path / "run.json").write_text(json.dumps(record(tmp_path) | {"finished": False}))
     assert train(job, tmp_path).details["steps"] == 6
     assert not (tmp_path / "checkpoint-7").exists()
     assert_equal_weights(trained(job), tmp_path)
@@ -188,7 +188,7 @@ def test_a_profiled_model_is_not_profiled_again(tmp_path: Path, capfd) -> None:
 def test_finished_run_is_not_trained_again(trained, tmp_path: Path, capfd) -> None:
     folder = trained("translation")
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    metrics = json.loads((folder / "run.json").read_text())["metrics"]
+    metrics = record(folder)["metrics"]
     run = train("translation", folder)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
     assert run.metrics == metrics
@@ -199,14 +199,14 @@ def test_finished_run_is_not_trained_again(trained, tmp_path: Path, capfd) -> No
 def test_a_run_of_an_earlier_version_goes_on(job: str, trained, tmp_path: Path, capfd) -> None:
     """Its record lacks the flags that are new since then."""
     kill_in_step(job, 3, arguments(job, tmp_path))
-    record = json.loads((tmp_path / "run.json").read_text())
+    found = record(tmp_path)
     given = {word[2:] for word in arguments(job, tmp_path) if word.startswith("--")} | {"overrides"}
     for group in ("model", "data", "tokenizer", "training"):
-        settings = record["settings"][group]
+        settings = found["settings"][group]
         lost = settings.keys() - given - {"rows_per_step"}
         assert len(lost) > 2
-        record["settings"][group] = {name: value for name, value in settings.items() if name not in lost}
-    (tmp_path / "run.json").write_text(json.dumps(record))
+        found["settings"][group] = {name: value for name, value in settings.items() if name not in lost}
+    (tmp_path / "run.json").write_text(json.dumps(found))
     capfd.readouterr()
     train(job, tmp_path)
     assert "changed settings" not in capfd.readouterr().out

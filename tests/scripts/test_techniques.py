@@ -1,7 +1,6 @@
 """Techniques of training, in whole runs: they do what they say, and a resumed run ends as an uninterrupted one."""
 
 import errno
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -13,7 +12,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from script_runs import adding, arguments, assert_equal_weights, kill_in_step, train, weights
+from script_runs import adding, arguments, assert_equal_weights, kill_in_step, logged, record, train, weights
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from vanillaformer.training import run
@@ -24,12 +23,7 @@ from vanillaformer.training.trainer.trainer import RunTrainer
 
 
 def metrics(folder: Path) -> dict[str, float]:
-    return json.loads((folder / "run.json").read_text())["metrics"]
-
-
-def history(folder: Path, name: str) -> list[float]:
-    entries = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return [entry[name] for entry in entries if name in entry]
+    return record(folder)["metrics"]
 
 
 def test_average_checkpoints(tmp_path: Path, capfd) -> None:
@@ -40,7 +34,7 @@ def test_average_checkpoints(tmp_path: Path, capfd) -> None:
     for name, value in weights(tmp_path).items():
         assert torch.equal(value, ((before[name].double() + after[name].double()) / 2).float()), name
     AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert metrics(tmp_path)["eval_loss"] not in history(tmp_path, "eval_loss")[:-1]  # scored anew
+    assert metrics(tmp_path)["eval_loss"] not in logged(tmp_path, "eval_loss")[:-1]  # scored anew
 
 
 @pytest.mark.parametrize(("task", "more"), [("translation", "--predict_with_generate False"), ("classification", "")])
@@ -48,7 +42,7 @@ def test_packed_texts_train_as_padded_ones(task: str, more: str, tmp_path: Path)
     for name, packing in {"padded": "false", "packed": "true"}.items():
         train(task, tmp_path / name, "--set", "dropout=0.0", "--packing", packing, *more.split())
     for name in ("loss", "eval_loss"):
-        assert history(tmp_path / "packed", name) == pytest.approx(history(tmp_path / "padded", name), rel=1e-5)
+        assert logged(tmp_path / "packed", name) == pytest.approx(logged(tmp_path / "padded", name), rel=1e-5)
     assert "packed rows" in (tmp_path / "packed" / "README.md").read_text()
 
 
@@ -81,9 +75,9 @@ def test_moving_average(tmp_path: Path) -> None:
                 torch.testing.assert_close(value, expected[name].float(), rtol=1e-5, atol=1e-6, msg=name)
             for name, value in load_file(folder / "training_weights.safetensors").items():
                 assert torch.equal(value, now[name].float()), name
-    best = min(range(3), key=lambda index: history(whole, "eval_loss")[index])
+    best = min(range(3), key=lambda index: logged(whole, "eval_loss")[index])
     assert_equal_weights(whole, whole / f"checkpoint-{2 * (best + 1)}")
-    assert metrics(whole)["eval_loss"] == history(whole, "eval_loss")[best]  # the average is what is evaluated
+    assert metrics(whole)["eval_loss"] == logged(whole, "eval_loss")[best]  # the average is what is evaluated
 
 
 def test_moving_average_leaves_the_training_alone(tmp_path: Path) -> None:
@@ -160,7 +154,7 @@ def test_lora(base: str, job: str, targets: list[str], heads: set[str], trained,
     assert trains == heads
     score = {"causal": "eval_loss", "classification": "eval_accuracy", "translation": "eval_bleu"}[job]
     best = min if job == "causal" else max
-    assert metrics(whole)[score] == pytest.approx(best(history(whole, score)), rel=1e-5)
+    assert metrics(whole)[score] == pytest.approx(best(logged(whole, score)), rel=1e-5)
 
     train(job, resumed, *options, "--resume_from_checkpoint", str(whole / "checkpoint-2"))
     assert_equal_weights(whole, resumed)

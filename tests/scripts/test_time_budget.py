@@ -12,7 +12,10 @@ from script_runs import (
     clock_of_its_own,
     die_in_step,
     kill,
+    logged,
     losses,
+    record,
+    state,
     stream_options,
     train,
     train_together,
@@ -32,14 +35,6 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "replace_callbacks", adding(clock=1.0))
 
 
-def state(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "trainer_state.json").read_text())
-
-
-def evaluated(folder: Path) -> list[int]:
-    return [entry["step"] for entry in state(folder)["log_history"] if "eval_loss" in entry]
-
-
 @pytest.mark.usefixtures("_clock")
 def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
     train("classification", tmp_path / "run", *TIME, "20s")
@@ -50,8 +45,8 @@ def test_ends_in_time_and_is_extended_by_more(tmp_path: Path, capfd) -> None:
     assert "step 20/20 · 20 s · 0 s left · validation: loss" in printed
     assert "tokens/s · loss" in printed
     assert "Trained to step 20; this took" in printed
-    assert evaluated(tmp_path / "run") == [5, 10, 15, 20]
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["settings"]["training"]["max_time"] == 20
+    assert logged(tmp_path / "run", "eval_loss", "step") == [5, 10, 15, 20]
+    assert record(tmp_path / "run")["settings"]["training"]["max_time"] == 20
     assert "| time budget | 20 s |" in (tmp_path / "run" / "README.md").read_text()
     train("classification", tmp_path / "run", *TIME, "0m20s")
     assert "is finished already: nothing to train" in capfd.readouterr().out
@@ -80,9 +75,9 @@ def test_epochs_end_a_run_before_its_time(tmp_path: Path, capfd) -> None:
     """60 rows in batches of 8 are 8 steps."""
     train("classification", tmp_path, *TIME, "10m", "--max_epochs", "1.5")
     assert "step 12/12 · 12 s · " in capfd.readouterr().out
-    rates = [entry["learning_rate"] for entry in state(tmp_path)["log_history"] if "learning_rate" in entry]
+    rates = logged(tmp_path, "learning_rate")
     assert rates[-1] < 0.2 * max(rates)
-    assert evaluated(tmp_path)[-1] == 12
+    assert logged(tmp_path, "eval_loss", "step")[-1] == 12
     train("classification", tmp_path, *TIME, "10m", "--max_epochs", "2")
     assert "step 16/16 · 16 s · " in capfd.readouterr().out
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from datasets import Dataset
-from script_runs import PROGRAMS, assert_equal_weights, stream_options, train, weights
+from script_runs import PROGRAMS, assert_equal_weights, record, stream_options, train, weights
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vanillaformer.scripts import train_translation
@@ -43,10 +43,10 @@ def card_code(folder: Path) -> str:
 @pytest.mark.parametrize("job", PROGRAMS)
 def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_path: Path) -> None:
     folder = trained(job)
-    record, results, state = (
+    run, results, history = (
         json.loads((folder / f"{name}.json").read_text()) for name in ("run", "all_results", "trainer_state")
     )
-    metrics, details = record["metrics"], record["details"]
+    metrics, details = run["metrics"], run["details"]
     assert all(isinstance(metrics[f"{split}_{name}"], float) for name in SCORES[job] for split in ("eval", "test"))
     assert (folder / "loss_curve.png").read_bytes().startswith(b"\x89PNG")
     assert results["eval_loss"] == metrics["eval_loss"]
@@ -62,8 +62,8 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     assert f"How it went: {' '.join(details['diagnosis'])}\n" in card
     assert f"of the baseline ({BASELINES[job][0]}) |" in card
     # The best checkpoint is the model
-    assert_equal_weights(folder, folder / f"checkpoint-{state['best_global_step']}")
-    assert {2, 4, 6} <= {entry["step"] for entry in state["log_history"] if "eval_loss" in entry}
+    assert_equal_weights(folder, folder / f"checkpoint-{history['best_global_step']}")
+    assert {2, 4, 6} <= {entry["step"] for entry in history["log_history"] if "eval_loss" in entry}
     # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
     wanted.add({"causal": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
@@ -154,8 +154,7 @@ def test_settings_file(tmp_path: Path) -> None:
         "overrides: {hidden_size: 16, num_hidden_layers: 1, norm: rms_norm}\n"
     )
     train_translation.main([str(settings), "--output_dir", str(tmp_path / "run"), "--learning_rate", "0.5"])
-    record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["settings"]["training"]["learning_rate"] == 0.5
+    assert record(tmp_path / "run")["settings"]["training"]["learning_rate"] == 0.5
     assert AutoConfig.from_pretrained(tmp_path / "run").norm == "rms_norm"
 
 
