@@ -78,11 +78,7 @@ class TextModel:
         ]
 
     def answer(self, text: str | None, options: Mapping[str, Any]) -> Any:
-        """Return the output for a text, of a classifier the probability of each class.
-
-        Raises:
-            ValueError: The text or an option cannot be used.
-        """
+        """Return the output for a text, of a classifier the probability of each class."""
         arguments = replace(self.arguments, **numbers(options))
         check_limits(arguments, LIMITS)
         check_options(arguments, self.model.config, self.loaded.architecture, self.function, self.generates)
@@ -172,11 +168,7 @@ def by_class(model: Any, probabilities: torch.Tensor) -> dict[str, float]:
 
 
 def checked(text: str | None) -> str:
-    """Return a text that can be sent to the model, which may cut it.
-
-    Raises:
-        ValueError: It is empty or larger than the page allows, or has characters that are no text.
-    """
+    """Return a text that can be sent to the model, which may cut it, or raise ValueError."""
     if not text or not text.strip():
         raise ValueError("Type a text first")
     if len(text) > MAX_CHARACTERS:
@@ -186,11 +178,7 @@ def checked(text: str | None) -> str:
 
 
 def numbers(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are filled in, as numbers.
-
-    Raises:
-        ValueError: One is not a number, or larger than a visitor may ask for.
-    """
+    """Return the options that are filled in as numbers; one larger than a visitor may ask for is a ValueError."""
     found: dict[str, Any] = {}
     for name, word in ((name, str(value).strip()) for name, value in options.items() if value is not None):
         if not word:

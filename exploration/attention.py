@@ -23,17 +23,12 @@ KINDS = {
     "cross": "cross-attention",
     "copy": "copying from the source",
 }
-"""The kinds of attention."""
 TO_SOURCE = ("cross", "copy")
 
 
 # --------------------------------------------------------------------------------------------------------- numbers
 def attention_arrays(recording: Recording) -> dict[str, np.ndarray]:
-    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each.
-
-    Raises:
-        NotApplicable: The model has no attention, or windows or layers with different tokens.
-    """
+    """Return the probabilities of the first row of the batch by kind, (L, H, T, S) each."""
     found = {}
     for kind, layers in with_attention(recording).items():
         batch = recording.inputs[recording.model.main_input_name]
@@ -61,11 +56,9 @@ def entropy(probabilities: torch.Tensor) -> torch.Tensor:
 def mean_distance(probabilities: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
     """Return the mean distance that each query attends over, `Σ p d / Σ p` (ViT, Dosovitskiy et al. 2021, figure 7).
 
-    Args:
-        probabilities: (..., T, S).
-        distances: From each query to each key (T, S); NaN for pairs that have none, which are left out.
+    Pairs whose distance (T, S) is NaN have none and are left out.
 
-    Shapes: → (..., T), NaN for a query without any distance.
+    Shapes: (..., T, S), (T, S) → (..., T), NaN for a query without any distance.
     """
     weights = probabilities.float() * ~distances.isnan()
     return (weights * distances.nan_to_num()).sum(dim=-1) / weights.sum(dim=-1)
@@ -149,16 +142,10 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
     It is the class token's row of `attention_rollout`, or the mean of the patches' rows where those are pooled. The
     rest, up to 1, comes from the tokens before the patches.
 
-    Args:
-        model: An image model of this package, with a head or without; it attends eagerly meanwhile.
-        pixel_values: Images (B, C, height, width).
-        **options: Passed on to the model, such as `interpolate_pos_encoding`.
+    The model has a head or not, and attends eagerly meanwhile; options such as `interpolate_pos_encoding` are passed
+    on to it. `NotApplicable` if it attends inside of windows, or has stages: its layers do not have the same tokens.
 
     Shapes: (B, C, height, width) → (B, rows, columns).
-
-    Raises:
-        NotApplicable: The model attends inside of windows, or has several stages: its layers do not have the same
-            tokens.
     """
     check_meeting(model.config)
     recording = record(model, {"pixel_values": pixel_values, **options})
@@ -166,11 +153,7 @@ def image_rollout(model: Any, pixel_values: torch.Tensor, **options: Any) -> tor
 
 
 def pooled_attention(recording: Recording) -> torch.Tensor:
-    """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns).
-
-    Raises:
-        NotApplicable: As `image_rollout`.
-    """
+    """Return what the pooled vector's tokens attend to among the patches, (B, L, H, rows, columns)."""
     check_meeting(recording.model.config)
     return over_patches(recording, torch.stack(recording.attentions["encoder"], dim=1).float())
 

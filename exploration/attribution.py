@@ -24,8 +24,7 @@ from .pictures import LONGEST, Drawing, NotApplicable, large_map
 from .recording import hooked, logits_of
 
 STEPS = 50
-ROWS = 64
-"""Rows of a forward pass: some outputs at some points of the path."""
+ROWS = 64  # of a forward pass: some outputs at some points of the path
 Outputs = list[tuple[int, int]]
 """Logits, each by its position (0 for a class) and its token or class."""
 
@@ -46,11 +45,7 @@ def chosen_class(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
 
 
 def next_tokens(inputs: Mapping[str, torch.Tensor], first: int = -1) -> Outputs:
-    """Return the tokens of a text (1, T) from position `first` on, by default the last, of a causal language model.
-
-    Raises:
-        ValueError: No token comes before the first one.
-    """
+    """Return the tokens of a text (1, T) from position `first` on, by default the last, of a causal language model."""
     ids = inputs["input_ids"][0].tolist()
     start = first % len(ids)
     if start == 0:
@@ -61,8 +56,7 @@ def next_tokens(inputs: Mapping[str, torch.Tensor], first: int = -1) -> Outputs:
 def target_tokens(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
     """Return the tokens of the target of an encoder-decoder, given as `decoder_input_ids` (1, N + 1).
 
-    Raises:
-        ValueError: The model predicts its tokens in parallel, not one after the other.
+    A model that predicts its tokens in parallel, not one after the other, is a ValueError.
     """
     decoding = getattr(model.config, "decoding", "autoregressive")
     if decoding != "autoregressive":
@@ -71,11 +65,7 @@ def target_tokens(model: Any, inputs: Mapping[str, torch.Tensor]) -> Outputs:
 
 
 def filled_masks(model: Any, inputs: Mapping[str, torch.Tensor], mask_id: int | None) -> Outputs:
-    """Return the tokens that a masked language model fills in for the mask tokens of a text (1, T).
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Return the tokens that a masked language model fills in for the mask tokens of a text (1, T)."""
     positions = (inputs["input_ids"][0] == (-1 if mask_id is None else mask_id)).nonzero().flatten()
     if not len(positions):
         raise ValueError("the text has no mask token to fill in")
@@ -97,7 +87,7 @@ def attributions(
         model: A model of texts with a head, in evaluation mode.
         inputs: A text: `input_ids` (1, T) and whatever else the model takes, one row each.
         baseline_ids: A text of as many tokens that says nothing (1, T).
-        outputs: Which logits.
+        outputs: The logits.
         steps: Points of the path.
     """
     try:
@@ -189,11 +179,7 @@ def token_attributions(example: Example) -> list[Drawing]:
 
 
 def outputs_of(example: Example) -> Outputs:
-    """Return the answers of a model on an example.
-
-    Raises:
-        ValueError: It has none that follow from the text.
-    """
+    """Return the answers of a model on an example; raises ValueError if none follow from the text."""
     model, inputs = example.model, example.recording.inputs
     if model.config.is_encoder_decoder:
         return target_tokens(model, inputs)

@@ -57,9 +57,6 @@ def text_example(
 
     An encoder-decoder reads the target, or else the output of the model's `generate`, in one pass. `cut` are arguments
     of `loaded.encode`, which cuts a text that is too long; without them it is an error.
-
-    Raises:
-        ValueError: The text has no tokens or too many, or there is a target for a model that reads none.
     """
     stacks(loaded.model)  # refuses other models before they generate
     function = task_of(loaded.architecture, "")[1]
@@ -172,7 +169,6 @@ ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example
     fill_masks: masked_example,
     classify: classification_example,
 }
-"""Functions that make the example of a text, by the function of the task."""
 
 
 def image_example(model: Any, processor: Any, path: Path) -> Example:

@@ -141,11 +141,7 @@ FIGURES: tuple[Figure, ...] = (
 
 
 def chosen(names: Sequence[str] | None) -> list[Figure]:
-    """Return the figures of these names, by default all.
-
-    Raises:
-        ValueError: A name is not that of a figure.
-    """
+    """Return the figures of these names, by default all."""
     table = {figure.name: figure for figure in FIGURES}
     unknown = [name for name in names or () if name not in table]
     if unknown:
@@ -158,8 +154,7 @@ def draw_all(
 ) -> tuple[list[tuple[Figure, list[Drawing]]], dict[str, str]]:
     """Return the figures with their drawings, and the names of those that do not apply with the reasons.
 
-    Raises:
-        ValueError: A name is not that of a figure, or a figure that was asked for does not apply.
+    A figure that was asked for by name and does not apply is a ValueError.
     """
     drawn, missing = [], {}
     for figure in chosen(names):

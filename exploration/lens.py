@@ -35,10 +35,7 @@ def lens_logits(recording: Recording) -> Iterator[torch.Tensor]:
 
     The state before the first and after each layer of the last stack goes through the stack's final norm and all that
     follows (nostalgebraist 2020). The last logits are those of the model. Of an image model with stages, only the
-    layers of the last one fit its head.
-
-    Raises:
-        NotApplicable: The model is recurrent or has no head.
+    layers of the last one fit its head. `NotApplicable` if the model is recurrent or has no head.
     """
     sides = stacks(recording.model)
     if not sides or recording.logits is None:

@@ -31,8 +31,7 @@ Batch = Mapping[str, torch.Tensor]
 Replacement = Literal["zero", "mean"]
 """Replacement of an ablated head's output: 0, or its mean over all tokens of the rows."""
 SUBLAYERS = ("self_attn", "cross_attn", "mlp")
-PARTS = (*SUBLAYERS, "layer")
-"""Parts of a layer that can be ablated: the columns of `sublayer_ablation`."""
+PARTS = (*SUBLAYERS, "layer")  # that can be ablated: the columns of `sublayer_ablation`
 NAMES = {"encoder": "the encoder", "decoder": "the decoder", "cross": "cross-attention"}
 Advance = Callable[[], Any]
 """Called after each pass over the rows."""
@@ -41,11 +40,7 @@ Advance = Callable[[], Any]
 # -------------------------------------------------------------------------------------------------------- the loss
 @torch.no_grad()
 def held_out_loss(model: Any, batches: Iterable[Batch]) -> float:
-    """Return the mean loss over all targets of the rows, `Σ CE / N`, as evaluation after training counts it.
-
-    Raises:
-        ValueError: The rows have no targets.
-    """
+    """Return the mean loss over all targets of the rows, `Σ CE / N`, as evaluation after training counts it."""
     total, targets = 0.0, 0
     for batch in batches:
         name = targets_name(batch)
@@ -63,10 +58,8 @@ def loss_by_position(model: Any, batches: Sequence[Batch]) -> tuple[np.ndarray, 
     """Return the mean loss at each position and the number of targets there, both (T) with T the longest row.
 
     A position is that of the token that is predicted: of a causal language model, position 0 has no target. The means
-    weighted by the numbers are the model's loss; where the number is 0, the mean is nan.
-
-    Raises:
-        ValueError: The model does not predict tokens one by one.
+    weighted by the numbers are the model's loss; where the number is 0, the mean is nan. A model that does not predict
+    tokens one by one is a ValueError.
     """
     decoding = getattr(model.config, "decoding", "autoregressive")
     if not hasattr(model, "lm_head") or DECODING_CHOICES[decoding].is_parallel:
@@ -105,17 +98,12 @@ def position_losses(example: Example) -> list[Drawing]:
 
 # -------------------------------------------------------------------------------------------------------- ablation
 def attention_layers(model: Any) -> dict[str, list[Attention]]:
-    """Return the attention of each layer by kind: `encoder`, `decoder` and `cross`, those that a model has.
-
-    Raises:
-        ValueError: The model has no attention heads, or is not one of this package.
-    """
-    found: dict[str, list[Attention]] = {}
+    """Return the attention of each layer by kind: `encoder`, `decoder` and `cross`, those that a model has."""
+    found: dict[str, list[Any]] = {}
     for name, stack in stacks(model).items():
-        layers: Any = stack.layers
-        found[name] = [layer.self_attn for layer in layers]
+        found[name] = [layer.self_attn for layer in stack.layers]
         if stack.has_cross_attention:
-            found["cross"] = [layer.cross_attn for layer in layers]
+            found["cross"] = [layer.cross_attn for layer in stack.layers]
     if not found:
         raise ValueError(f"{type(model).__name__} has no attention heads")
     return found
@@ -136,17 +124,10 @@ def head_ablation(
     The head's output is replaced before the output projection, whose bias belongs to no head and stays: without all
     heads of a layer (by zeros), attention gives that bias.
 
-    Args:
-        model: The model, in evaluation mode.
-        batches: Held-out rows.
-        replacement: Replacement of the head's output.
-        advance: Called after each pass over the rows.
+    `batches` are held-out rows, and `advance` is called after each pass over them.
 
     Returns:
         By kind of attention the difference to the loss of the whole model, (L, H), nan where a layer has no such head.
-
-    Raises:
-        ValueError: The model has no heads, or the rows no targets.
     """
     if replacement not in get_args(Replacement):
         raise ValueError(f"replacement must be one of {', '.join(get_args(Replacement))}, got {replacement!r}")
@@ -175,9 +156,6 @@ def sublayer_ablation(model: Any, batches: Sequence[Batch], advance: Advance = l
     Returns:
         By stack the difference to the loss of the whole model, (L, 4), the columns being `PARTS`; nan where a layer
         has no such sublayer.
-
-    Raises:
-        ValueError: The model has no layers of attention, or the rows no targets.
     """
     attention_layers(model)
     loss = held_out_loss(model, batches)

@@ -18,8 +18,7 @@ from .pictures import Drawing, NotApplicable, curves, large_map, map_grid, table
 from .recording import stacks
 
 LONGEST_DISTANCE = 128
-PLANES = 4
-"""Planes of a rotation that are drawn, besides the mean of all."""
+PLANES = 4  # of a rotation that are drawn, besides the mean of all
 
 
 def table_similarity(stack: Stack) -> np.ndarray:
@@ -41,9 +40,6 @@ def position_similarity(model: Any) -> torch.Tensor:
     """Return the cosine similarity of every two patches' position vectors (ViT, Dosovitskiy et al. 2021, figure 7).
 
     Shapes: → (rows, columns, rows, columns): the first two name a patch, the others those it is compared with.
-
-    Raises:
-        NotApplicable: The model adds no position vectors to its patches.
     """
     config, embeddings = model.config, model.base_model.embeddings
     nothing = torch.zeros(1, config.num_positions, config.hidden_size, device=model.device, dtype=model.dtype)

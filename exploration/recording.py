@@ -64,11 +64,7 @@ class Recording:
 
 
 def stacks(model: Any) -> dict[str, Stack]:
-    """Return the stacks of a model, "encoder" before "decoder"; a recurrent model has none.
-
-    Raises:
-        ValueError: The model is not one of this package.
-    """
+    """Return the stacks of a model of this package, "encoder" before "decoder"; a recurrent model has none."""
     base = model.base_model
     if isinstance(base, Stack):
         return {"decoder" if base.is_causal else "encoder": base}
@@ -108,12 +104,8 @@ def eager(model: Any) -> Iterator[None]:
 def record(model: Any, inputs: dict[str, Any]) -> Recording:
     """Run a model once, in evaluation mode and with eager attention, and return what happens inside it.
 
-    Args:
-        model: A model of this package, with a head or without.
-        inputs: The arguments of its `forward`; an encoder-decoder needs the target too, as `decoder_input_ids`.
-
-    Raises:
-        ValueError: The model is not one of this package.
+    It is a model of this package, with a head or without. Inputs are the arguments of its `forward`; an
+    encoder-decoder needs the target too, as `decoder_input_ids`.
     """
     found, sides = Recording(model, inputs), stacks(model)
     with eager(model), ExitStack() as hooks:

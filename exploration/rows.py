@@ -59,14 +59,11 @@ def held_out_rows(
     Args:
         model: The model.
         tokenizers: Those of source and target; of images the image processor.
-        file: The file.
+        file: The file, which has rows of the model's task.
         folder: The model's folder, whose run.json, if there is one, says how its own data was read.
         count: Maximum number of rows, or blocks of running text.
         target_file: The target lines of a .txt file.
         options: Settings of the data in place of those of the run, such as `source_column`.
-
-    Raises:
-        ValueError: The file cannot be read as rows of the model's task.
     """
     architecture = type(model).__name__
     task = next((name for name in ROWS if architecture.endswith(TASKS[name].architectures)), None)
@@ -152,4 +149,3 @@ ROWS: dict[TaskName, Callable[[DatasetDict, Any, tuple[Any, ...], Any, Settings]
     "classification": labeled,
     "image_classification": images,
 }
-"""How the rows of a task are made, and their collator."""

@@ -178,11 +178,7 @@ def alert(error: Exception) -> str:
 
 # ----------------------------------------------------------------------------------------------------- the server
 def gate(folder: str | None) -> Callable[..., Any]:
-    """Return the middleware that lets the requests through that the page needs, and refuses others.
-
-    Args:
-        folder: Folder of the uploads, `None` of pages without.
-    """
+    """Return the middleware that only lets the requests of a page through, with a folder if it takes uploads."""
     from fastapi.responses import JSONResponse
 
     def allowed(path: str) -> bool:
@@ -230,16 +226,10 @@ def private_gradio() -> Iterator[str]:
 
 
 def build_app(arguments: GenerateArguments, folder: str, host: str) -> Any:
-    """Return the ASGI app of a model's page.
+    """Return the ASGI app of a model's page, with a folder of uploads, for a server that listens on an address.
 
-    Args:
-        arguments: The model.
-        folder: Folder of the uploads.
-        host: The address that the server listens on. On one of this machine's, other names are refused, so that no
-            web page reaches the server by a name that it has made an address of this machine.
-
-    Raises:
-        ImportError: Gradio is not installed.
+    On one of this machine's, other names are refused, so that no web page reaches the server by a name that it has
+    made an address of this machine.
     """
     try:
         import gradio
@@ -301,12 +291,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def serve(arguments: GenerateArguments, host: str = HOST, port: int = PORT) -> None:
-    """Serve the page of a model until it is interrupted.
-
-    Raises:
-        ImportError: Gradio is not installed.
-        ValueError: The model cannot be used, or the address is not free.
-    """
+    """Serve the page of a model until it is interrupted."""
     with private_gradio() as folder, listen(host, port) as listener:
         app = build_app(arguments, folder, host)
         if host not in LOCAL:

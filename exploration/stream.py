@@ -75,8 +75,7 @@ FACTORS: dict[type, tuple[str, Callable[[Any], torch.Tensor | float]]] = {
     ReZero: ("α on the sublayer (ReZero)", lambda residual: residual.alpha),
     DeepNorm: ("α on the stream (DeepNorm, fixed)", lambda residual: residual.alpha),
     AdminResidual: ("ω on the stream (Admin)", lambda residual: residual.omega),
-}
-"""Factors of placements; layer scale has a module of its own."""
+}  # layer scale has a module of its own
 
 
 def residual_factors(model: Any) -> dict[str, list[Factors]]:
