@@ -34,15 +34,10 @@ class TokenizerArguments:
 
     def training_options(self) -> dict[str, Any]:
         """Return the keyword arguments of `vanillaformer.tokenization.train` these fields stand for."""
-        return {
-            "algorithm": self.tokenizer_algorithm,
-            "vocab_size": self.tokenizer_vocab_size,
-            "min_frequency": self.tokenizer_min_frequency,
-            "lowercase": self.lowercase,
-            "split_digits": self.split_digits,
-            "strip_punctuation": self.strip_punctuation,
-            "extra_special_tokens": self.extra_special_tokens,
-        }
+        names = ("lowercase", "split_digits", "strip_punctuation", "extra_special_tokens")
+        prefixed = ("algorithm", "vocab_size", "min_frequency")
+        options = {name: getattr(self, f"tokenizer_{name}") for name in prefixed}
+        return options | {name: getattr(self, name) for name in names}
 
 
 @dataclass
@@ -67,11 +62,7 @@ class ModelArguments:
 
     @cached_property
     def saved(self) -> Path | None:
-        """The folder of the model to start from, fetched if it is on the Hub; looked up once, for main may move on.
-
-        Raises:
-            ValueError: The model is missing, or cannot be opened safely.
-        """
+        """The folder of the model to start from, fetched if it is on the Hub; looked up once, for main may move on."""
         if self.model_name_or_path is not None:
             return saved_folder(self.model_name_or_path, self.model_revision, "--model_name_or_path")
         if self.model_revision is not None:
@@ -79,11 +70,7 @@ class ModelArguments:
         return None
 
     def config_overrides(self) -> dict[str, Any]:
-        """Return `overrides` as a dictionary; a field named twice keeps its last value.
-
-        Raises:
-            ValueError: For an entry that is not `field=value`, or whose value is not YAML.
-        """
+        """Return `overrides` as a dictionary; a field named twice keeps its last value."""
         changes = {}
         for entry in self.overrides:
             name, sign, text = entry.partition("=")

@@ -84,14 +84,7 @@ def follow_data(run: Run, task: TrainingTask, data: TaskData) -> None:
 def follow_tokens(
     run: Run, task: TrainingTask, tokenizers: Sequence[PreTrainedTokenizerBase], texts: Sequence[Any]
 ) -> None:
-    """Set the lengths that were not given by the tokens of the training texts, in the same way.
-
-    Args:
-        run: The run.
-        task: What the model does.
-        tokenizers: Those of source and target.
-        texts: The columns of the training texts, of a stream the first.
-    """
+    """Set the lengths that were not given by the tokens of the training texts, of a stream the first ones."""
     given, rule = task.data_args, task.lengths
     if rule is None or not task.uses_auto_defaults:
         return
@@ -132,11 +125,8 @@ def length_defaults(
 ) -> list[Default]:
     """Return the lengths that were not given, and the positions of a model that reads such rows.
 
-    Args:
-        rule: The lengths of the task.
-        counts: Tokens of a sample of the training texts, by the option with their length.
-        given: The lengths that were given.
-        limit: Positions of the model, if they were given.
+    `counts` are the tokens of a sample of the training texts, by the option with their length; `limit` are the
+    positions of the model, if they were given.
     """
     lengths, found = dict(given), []
     for option, texts in rule.texts.items():
@@ -152,13 +142,9 @@ def length_defaults(
 
 
 def set_defaults(groups: Sequence[Any], found: Sequence[Default]) -> list[Default]:
-    """Set options that were not given, and return what was set.
+    """Set options of the parsed arguments that were not given, and return what was set.
 
     The entries of `overrides`, the fields of a new model, go before those that were given.
-
-    Args:
-        groups: The parsed dataclasses of arguments.
-        found: The defaults.
     """
     applied, given = [], frozenset[str]().union(*(getattr(group, "given", ()) for group in groups))
     for option, value, reason in found:

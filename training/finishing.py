@@ -221,22 +221,23 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
 def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: bool = False) -> None:
     """Write search settings, card and record where they differ from those in the folder, and push if asked to.
 
-    Args:
-        run: The run, whose model is saved and scored.
-        task: What the model does.
-        source: What to call the data.
-        example: An input from the data.
-        changed: Whether there is more to record of a finished run.
+    `source` is the name of the data; `changed` tells whether there is more to record of a finished run.
     """
     data_args, training_args = task.data_args, task.training_args
     if searches_otherwise(run.folder, training_args):
-        search = training_args.search()
-        saved = GenerationConfig.from_pretrained(run.folder)
+        search, saved = training_args.search(), GenerationConfig.from_pretrained(run.folder)
         saved.update(**search)
         with written_aside(run.folder) as part:
             saved.save_pretrained(part)
         report("generation_config.json: " + ", ".join(f"{name} {value}" for name, value in search.items()))
-    options = _card_options(run, training_args, data_args)
+    # The options of the card: those given now, or else those given before, which are set anew
+    of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
+    repository = training_args.hub_model_id if training_args.push_to_hub else None
+    options = {"license": training_args.license, **of_data, "repository": repository}
+    before = run.details.get("card", {}) if run.finished else {}
+    options = {name: before.get(name) if value is None else value for name, value in options.items()}
+    training_args.license, data_args.data_license = options["license"], options["data_license"]
+    data_args.data_description, data_args.card_example = options["data_description"], options["card_example"]
     if not run.finished or run.needs_test or changed or options != run.details.get("card", options):
         if "training" in run.details:
             run.details["card"] = options
@@ -264,18 +265,6 @@ def searches_otherwise(folder: Path, training_args: Any) -> bool:
     saved = GenerationConfig.from_pretrained(folder)
     found = {name: getattr(saved, name, None) for name in SEARCH}
     return {name: SEARCH[name] if value is None else value for name, value in found.items()} != training_args.search()
-
-
-def _card_options(run: Run, training_args: Any, data_args: DataArguments) -> dict[str, Any]:
-    """Return the options of the card: those given now, or else those given before, which are set anew."""
-    of_data = {name: getattr(data_args, name) for name in ("data_license", "data_description", "card_example")}
-    repository = training_args.hub_model_id if training_args.push_to_hub else None
-    now = {"license": training_args.license, **of_data, "repository": repository}
-    options = run.details.get("card", {}) if run.finished else {}
-    options = {name: options.get(name) if value is None else value for name, value in now.items()}
-    training_args.license, data_args.data_license = options["license"], options["data_license"]
-    data_args.data_description, data_args.card_example = options["data_description"], options["card_example"]
-    return options
 
 
 def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example: str) -> None:

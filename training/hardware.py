@@ -42,11 +42,7 @@ class FreeCoreThreads:
         self.last = cpu_seconds()
 
     def adjust(self, wait: bool = False) -> None:
-        """Set the number of threads by the load since the last call.
-
-        Args:
-            wait: Measure for a moment first; otherwise nothing is done if the last call was only a moment ago.
-        """
+        """Set the number of threads by the load since the last call, if that was not a moment ago, or by a new one."""
         if self.fixed:
             return
         if wait:
@@ -119,12 +115,7 @@ def keep_freed_memory() -> bool:
 
 
 def hardware(processes: int, device: torch.device) -> dict[str, str]:
-    """Return the hardware that this process runs on, by heading.
-
-    Args:
-        processes: How many processes train.
-        device: Where the model is.
-    """
+    """Return the hardware that this process, one of `processes` with a model on `device`, runs on, by heading."""
     facts = {}
     if device.type == "cuda":
         memory = torch.cuda.get_device_properties(device).total_memory
@@ -133,17 +124,14 @@ def hardware(processes: int, device: torch.device) -> dict[str, str]:
     elif device.type != "cpu":
         facts["device"] = device.type
     cores, threads = psutil.cpu_count(logical=False) or os.cpu_count() or 1, torch.get_num_threads()
-    facts["CPU"] = f"{_cpu_name()}, {cores} core{'s' if cores > 1 else ''}"
-    facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    facts["processes"] = f"{processes}, of {threads} thread{'s' if threads > 1 else ''}"
-    return facts
-
-
-def _cpu_name() -> str:
     text = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.exists() else ""
     entries = (line.partition(":") for line in text.splitlines())
     names = (value.strip() for name, _, value in entries if name.strip() == "model name" and value.strip())
-    return next(names, platform.processor() or platform.machine())
+    name = next(names, platform.processor() or platform.machine())
+    facts["CPU"] = f"{name}, {cores} core{'s' if cores > 1 else ''}"
+    facts["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    facts["processes"] = f"{processes}, of {threads} thread{'s' if threads > 1 else ''}"
+    return facts
 
 
 def software() -> str:

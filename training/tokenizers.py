@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.console.progress import Advance, stage
+from vanillaformer.console.progress import stage
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
@@ -19,18 +19,15 @@ from .run_folder.run import Run
 from .tasks.base import TrainingTask
 
 Pair = tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase]
+SHOWN = 12
+"""Tokens of the first text that are printed."""
 
 
 def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) -> Pair:
     """Return the tokenizers of source and target (one, twice, for one column).
 
-    A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded or trained.
-    Lengths of rows that follow the data are set by their tokens.
-
-    Args:
-        run: The run.
-        task: What the model does, which decides the special tokens.
-        *columns: The training texts: one column, or source and target.
+    A resumed run uses those of its checkpoint, a saved model brings its own; otherwise they are loaded, or trained on
+    the columns. Lengths of rows that follow the data are set by their tokens.
     """
     model_args, tokenizer_args, training_args = task.model_args, task.tokenizer_args, task.training_args
     assert tokenizer_args is not None
@@ -52,7 +49,9 @@ def prepare_tokenizers(run: Run, task: TrainingTask, *columns: Iterable[str]) ->
                 save_pair(*pair, folder)
     source, target = load_pair(folder, trust_remote_code=False)
     size = f"{len(source):,} tokens" if source is target else f"{len(source):,} and {len(target):,} tokens"
-    report(f"Tokenizer: {size}; {_pieces(source, next(iter(columns[0])))}")
+    ids = source(next(iter(columns[0]))[:200], add_special_tokens=False)["input_ids"]
+    pieces = "|".join(str(source.decode([token])) for token in ids[:SHOWN])
+    report(f"Tokenizer: {size}; {pieces!r}{' ...' if len(ids) > SHOWN else ''}")
     follow_tokens(run, task, (source, target), columns)
     return source, target
 
@@ -90,20 +89,14 @@ def _trained(tokenizer_args: TokenizerArguments, kind: ModelKind, columns: Seque
     options = tokenizer_args.training_options()
     total = sum(len(column) for column in columns if isinstance(column, Sized))
     with stage("Training the tokenizer", total or None) as advance:
-        texts = [_counted(column, advance) for column in columns]
+
+        def counted(texts: Iterable[str]) -> Iterator[str]:
+            for text in texts:
+                advance(1)
+                yield text
+
+        texts = [counted(column) for column in columns]
         if len(texts) == 2:
             return train_pair(*texts, joint=getattr(tokenizer_args, "joint_vocabulary", True), kind=kind, **options)
         tokenizer = train(texts[0], kind=kind, **options)
         return tokenizer, tokenizer
-
-
-def _counted(texts: Iterable[str], advance: Advance) -> Iterator[str]:
-    for text in texts:
-        advance(1)
-        yield text
-
-
-def _pieces(tokenizer: PreTrainedTokenizerBase, text: str, count: int = 12) -> str:
-    ids = tokenizer(text[:200], add_special_tokens=False)["input_ids"]
-    pieces = "|".join(str(tokenizer.decode([token])) for token in ids[:count])
-    return f"{pieces!r}{' ...' if len(ids) > count else ''}"

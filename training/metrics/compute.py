@@ -21,17 +21,20 @@ def translation_metrics(tokenizer: PreTrainedTokenizerBase, **bleu_options: Any)
     """Return `compute_metrics` for a Seq2SeqTrainer that predicts with generate.
 
     The scores are bleu, chrf, ter, exact_match (all in percent) and gen_len, the mean number of generated tokens
-    up to and including the first </s>.
-    Predictions are decoded with the target `tokenizer`, without special tokens. They are compared with the texts that
-    the function is given as `references`, in the order of the predictions, as `TranslationTrainer` gives it the raw
-    targets; without any, with the decoded labels, which may be cut, normalized or lack characters.
+    up to and including the first </s>. Predictions, decoded without special tokens, are compared with the texts that
+    the function is given as `references`, as by `TranslationTrainer`; without any, with the decoded labels, which may
+    be cut, normalized or lack characters.
     """
 
     def compute_metrics(prediction: EvalPrediction, references: Sequence[str] | None = None) -> dict[str, float]:
         outputs = np.asarray(_first(prediction.predictions))
         if references is None:
             references = decoded(prediction.label_ids)
-        lengths = _generated_lengths(outputs, tokenizer)
+        # Without the start token and what follows </s>; rows are filled up with padding, by beam search also with </s>
+        ids = outputs[:, 1:] if np.isin(outputs[:, 0], tokenizer.all_special_ids).all() else outputs
+        ends = ids == tokenizer.eos_token_id
+        filled = ((ids != tokenizer.pad_token_id) & (ids != IGNORE_INDEX)).sum(axis=1)
+        lengths = np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, filled)
         scores = compute_scores("texts", "texts", decoded(outputs), references, bleu=bleu_options)
         return {**scores, "gen_len": float(lengths.mean())}
 
@@ -40,18 +43,6 @@ def translation_metrics(tokenizer: PreTrainedTokenizerBase, **bleu_options: Any)
         return tokenizer.batch_decode(real, skip_special_tokens=True)
 
     return compute_metrics
-
-
-def _generated_lengths(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Return how many tokens of each row (N, T) were generated, without the start token and what follows </s>.
-
-    Rows are filled up with padding, by beam search also with </s>.
-    """
-    if np.isin(ids[:, 0], tokenizer.all_special_ids).all():
-        ids = ids[:, 1:]
-    ends = ids == tokenizer.eos_token_id
-    filled = ((ids != tokenizer.pad_token_id) & (ids != IGNORE_INDEX)).sum(axis=1)
-    return np.where(ends.any(axis=1), ends.argmax(axis=1) + 1, filled)
 
 
 def classification_metrics() -> ComputeMetrics:
@@ -125,8 +116,7 @@ def pretraining_scores(logits: Any, labels: Any) -> tuple[torch.Tensor, ...]:
 def token_scores(*, causal: bool) -> Callable[[Any, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
     """Return a `preprocess_logits_for_metrics` that keeps little: predicted ids (B, T) and losses (B, T).
 
-    Args:
-        causal: Position t predicts token t + 1; otherwise (a masked language model) its own token.
+    With `causal` position t predicts token t + 1, otherwise (a masked language model) its own token.
     """
 
     def scores(logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,9 +147,6 @@ class TextSizes:
     too: a character belongs to the token with its first byte. The tokens of other tokenizers are decoded, text by text
     (special tokens part texts): counted is what is decoded, in which characters that the tokenizer dropped are missing
     and an unknown token, being special, stands for nothing.
-
-    Args:
-        tokenizer: The tokenizer.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
@@ -169,30 +156,19 @@ class TextSizes:
         self.table = _byte_table(tokenizer) if bytewise else None
 
     def __call__(self, labels: Any, counted: Any) -> tuple[int, int]:
-        """Return the characters and bytes of the tokens that are counted.
-
-        Args:
-            labels: Rows of token ids (N, T), -100 at positions without a label.
-            counted: Which of them the model predicted (N, T); the others are known to it.
-        """
+        """Return the characters and bytes of the tokens among the labels (N, T) that the model predicted (N, T)."""
         if self.table is not None:
             characters, size = self.table[labels[counted]].sum(axis=0)
             return int(characters), int(size)
         sizes = np.zeros(2, dtype=np.int64)
-        for ids, predicted in zip(labels, counted):
-            real = ids != IGNORE_INDEX
-            sizes += self._row(ids[real], predicted[real])
+        for row, predicted in zip(labels, counted):
+            real = row != IGNORE_INDEX
+            borders = np.flatnonzero(np.isin(row[real], self.special))
+            for text, is_predicted in zip(np.split(row[real], borders), np.split(predicted[real], borders)):
+                # Not only the size of the predicted tokens: decoders treat the first token of a text differently
+                known = 0 if is_predicted.all() else self._size(text[~is_predicted])
+                sizes += self._size(text) - known
         return int(sizes[0]), int(sizes[1])
-
-    def _row(self, ids: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-        """Return the sizes of one row, text by text."""
-        borders = np.flatnonzero(np.isin(ids, self.special))
-        sizes = np.zeros(2, dtype=np.int64)
-        for text, is_predicted in zip(np.split(ids, borders), np.split(predicted, borders)):
-            # Not only the size of the predicted tokens: decoders treat the first token of a text differently
-            known = 0 if is_predicted.all() else self._size(text[~is_predicted])
-            sizes += self._size(text) - known
-        return sizes
 
     def _size(self, ids: np.ndarray) -> np.ndarray:
         text = str(self.tokenizer.decode(ids.tolist(), skip_special_tokens=True))

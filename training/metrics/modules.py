@@ -19,12 +19,7 @@ COLUMNS: dict[Inputs, list[tuple[Any, Any]]] = {
 class Metric(evaluate.Metric):
     """A score of `SCORES` that has a function, as an `evaluate` metric: `.compute(predictions=..., references=...)`.
 
-    Args:
-        name: The score's name.
-        **options: For its function: `tokenize` and `lowercase` of bleu.
-
-    Raises:
-        ValueError: There is no such score, or it is derived from others.
+    `options` are those of its function: `tokenize` and `lowercase` of bleu.
     """
 
     def __init__(self, name: str, **options: Any):

@@ -24,17 +24,11 @@ References = Sequence[str] | Sequence[Sequence[str]]
 def bleu(
     predictions: Sequence[str], references: References, *, tokenize: str = "13a", lowercase: bool = False
 ) -> float:
-    """Corpus BLEU in percent, by sacrebleu (Post, 2018).
+    """Corpus BLEU in percent, by sacrebleu (Post, 2018), with its tokenization 13a, intl, zh, char or none.
 
-    Args:
-        predictions: The texts.
-        references: What they should be.
-        tokenize: sacrebleu's tokenization: 13a, intl, zh, char or none.
-        lowercase: Ignore case. With tokenize="none", on tokenized texts, this is the tokenized lower-cased BLEU that
-            many papers give.
+    With tokenize="none" and lowercase, on tokenized texts, it is the tokenized lower-cased BLEU that many papers give.
     """
-    scorer = bleu_scorer(tokenize, lowercase)
-    return scorer.corpus_score(predictions, by_position(references)).score
+    return bleu_scorer(tokenize, lowercase).corpus_score(predictions, by_position(references)).score
 
 
 def chrf(predictions: Sequence[str], references: References) -> float:
@@ -218,11 +212,7 @@ def ranking_names(task: TaskName) -> list[str]:
 
 
 def ranking_score(name: str, task: TaskName) -> Score:
-    """Return the score that `--metric_for_best_model` names, with or without `eval_` before it.
-
-    Raises:
-        ValueError: Models of the task have no such score.
-    """
+    """Return the score of the task that `--metric_for_best_model` names, with or without `eval_` before it."""
     allowed = ranking_names(task)
     plain = name.removeprefix("eval_")
     if plain not in allowed:

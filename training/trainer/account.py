@@ -172,11 +172,9 @@ class Account(StatefulCallback):
 
 
 class Counted:
-    """A model whose forward passes are counted: everything that a training step computes with a model goes by it.
+    """A model, maybe wrapped, whose forward passes are counted: all that a training step computes with it goes by it.
 
-    Args:
-        model: The model, maybe wrapped.
-        count: Takes its inputs, before each pass.
+    `count` takes its inputs, before each pass.
     """
 
     def __init__(self, model: Any, count: Callable[[Mapping[str, Any]], None]):
@@ -203,10 +201,8 @@ def inner_model(model: Any) -> Any:
 def text_lengths(inputs: Mapping[str, Any], model: Any, padding: int | None) -> torch.Tensor:
     """Return the lengths of the texts of a batch, of their sources, and of their parts with a target (3, N).
 
-    Args:
-        inputs: A batch of tokens; a text in a row with others has its positions from 0 on.
-        model: The model that it is for.
-        padding: The token that fills rows where no mask says so.
+    A text in a row with others has its positions from 0 on; `padding` is the token that fills rows where no mask says
+    so.
     """
     ids, positions = inputs["input_ids"], inputs.get("position_ids")
     labels: Any = inputs.get("labels")

@@ -94,9 +94,6 @@ def freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """Take the parameters that patterns name out of the training, and say how many are left.
 
     A pattern stands for one or more whole parts of a name: `layers.1` is not `layers.10`.
-
-    Raises:
-        ValueError: A pattern that no parameter's name has, or all parameters are frozen.
     """
     named = list(model.named_parameters(remove_duplicate=False))  # a tied one has two names
     for pattern in patterns:
@@ -118,11 +115,7 @@ def _report_trained(model: nn.Module, detail: str) -> None:
 
 
 def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.Module:
-    """Return the model as one of peft, `W + α/r B A` in place of each target's W, of which A and B are trained.
-
-    Raises:
-        ValueError: A target that no layer has as its name.
-    """
+    """Return the model as one of peft, `W + α/r B A` in place of each target's W, of which A and B are trained."""
     from peft import LoraConfig, get_peft_model
 
     # Conv1D is GPT-2's linear layer
@@ -159,14 +152,11 @@ MEASUREMENTS: dict[str, tuple[str, str, int, Callable[[Any, Batches], dict[str, 
 
 
 def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
-    """Complete the initialization of a new model, if it is one of `MEASUREMENTS`; do nothing to any other model.
+    """Complete the initialization of a new model, if it is one of `MEASUREMENTS`, and return the factors by name.
 
     A run that is resumed, or starts from a saved model, has the result among its weights. The batches are
     `first_batches`, the same on every process, and no random number is drawn: the training that follows is the same
     as without it.
-
-    Returns:
-        The factors by name; none for other models.
     """
     loaded = run.checkpoint is not None or run.settings["model"]["model_name_or_path"] is not None
     initialization = getattr(trainer.model.config, "initialization", "")

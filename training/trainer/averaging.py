@@ -61,9 +61,6 @@ def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
     """Return the average weights of saved models, tensor by tensor, summed in double precision.
 
     Numbers that are not floating-point are the last model's. A tied weight has one of its names.
-
-    Raises:
-        ValueError: No folder, one without weights, or weights of another name, shape or type than the first one's.
     """
     if not folders:
         raise ValueError("nothing to average")
@@ -104,11 +101,7 @@ def _mean(tensors: Iterable[torch.Tensor], name: str) -> torch.Tensor:
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Give a model these weights, of which tied ones may be there under one of their names.
-
-    Raises:
-        ValueError: A weight is missing, or one is there that the model does not have.
-    """
+    """Give a model exactly these weights, of which tied ones may be there under one of their names."""
     result = model.load_state_dict(weights, strict=False)
     parameters = model.state_dict(keep_vars=True)
     filled = {id(parameters[name]) for name in weights if name in parameters}

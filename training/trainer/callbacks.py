@@ -109,11 +109,10 @@ class FollowRun(TrainerCallback):
 class FollowFreeCores(TrainerCallback):
     """Adjusts the number of CPU threads to the cores that are free."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        free_core_threads().adjust()
-
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # evaluations are logged too
         free_core_threads().adjust()
+
+    on_train_begin = on_log
 
 
 class EvaluateAtEnd(TrainerCallback):

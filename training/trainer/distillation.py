@@ -35,20 +35,25 @@ SEED_STEP = 1_000
 """Difference of the seeds of two teachers."""
 
 
-class Teachers:
-    """The models of an ensemble, whose mean probabilities are the targets of a student on the same device."""
+class Distillation:
+    """`-Σ_x Σ_c q(c|x) log p(c|x) / items`, q the mean of the probabilities of teachers on the student's device."""
 
-    def __init__(self, models: list[PreTrainedModel], device: torch.device):
-        self.models = [model.eval().requires_grad_(False).to(device) for model in models]
+    def __init__(self, teachers: list[PreTrainedModel], device: torch.device):
+        self.teachers: list[Any] = [model.eval().requires_grad_(False).to(device) for model in teachers]
+
+    def __call__(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
+        inputs = without_labels(batch.inputs)
+        logits = model(**inputs)["logits"].float()
+        wanted = self.probabilities(inputs)
+        return {"loss": nn.functional.cross_entropy(logits, wanted, reduction="sum") / batch.items}
 
     @torch.no_grad()
     def probabilities(self, inputs: Inputs) -> torch.Tensor:
-        """Return the mean of their probabilities (B, C) for a batch."""
-        seen = without_labels(inputs)
-        return torch.stack([model(**seen)["logits"].float().softmax(dim=-1) for model in self.models]).mean(dim=0)
+        """Return the mean of the teachers' probabilities (B, C) for a batch without labels."""
+        return torch.stack([model(**inputs)["logits"].float().softmax(dim=-1) for model in self.teachers]).mean(dim=0)
 
 
-def train_teachers(run: Run, trainer: Any) -> Teachers | None:
+def train_teachers(run: Run, trainer: Any) -> Distillation | None:
     """Train the ensemble of a run, or its missing models, each with another seed; None if it has none.
 
     They are kept in the run's folder: a longer run learns from the same ones. They share the rows, arguments and
@@ -75,9 +80,9 @@ def train_teachers(run: Run, trainer: Any) -> Teachers | None:
     trainer.account.add_teachers([_record(part)["consumed"] for part in parts])
     set_seed(args.seed)  # as if the teachers had been there
     report(f"Student, distilled from {args.ensemble} teachers")
-    teachers = Teachers(models, args.device)
-    teachers.models = [trainer.account.counted(model) for model in models]
-    return teachers
+    distillation = Distillation(models, args.device)
+    distillation.teachers = [trainer.account.counted(model) for model in models]
+    return distillation
 
 
 def _discard_other_teachers(folder: Path, run: Run) -> None:
@@ -158,15 +163,3 @@ def teacher_arguments(args: Any, folder: Path, earlier: Sequence[Mapping[str, in
     if args.max_epochs is not None:
         changed.max_epochs = args.max_epochs * TEACHERS_SHARE
     return changed
-
-
-class Distillation:
-    """`-Σ_x Σ_c q(c|x) log p(c|x) / items`, q the mean of the teachers' probabilities; the labels are not used."""
-
-    def __init__(self, teachers: Teachers):
-        self.teachers = teachers
-
-    def __call__(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
-        logits = model(**without_labels(batch.inputs))["logits"].float()
-        wanted = self.teachers.probabilities(batch.inputs)
-        return {"loss": nn.functional.cross_entropy(logits, wanted, reduction="sum") / batch.items}

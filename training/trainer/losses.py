@@ -21,17 +21,13 @@ from vanillaformer.modeling.heads import IGNORE_INDEX, smoothed_loss
 Inputs = dict[str, Any]
 Count = torch.Tensor | int
 Decay = Literal["none", "linear", "exponential", "inverse_sigmoid"]
-# The probability of feeding the gold token after `step` steps (Bengio et al. 2015, section 2.4).
-GOLD_PROBABILITY: dict[str, Callable[[float, float], float]] = {
-    "linear": lambda step, k: 1 - step / k,
-    "exponential": lambda step, k: k**step,
-    "inverse_sigmoid": lambda step, k: k / (k + math.exp(min(step / k, 700.0))),
-}
-RANGE_OF_K: dict[str, Limit] = {
-    "none": FINITE,
-    "linear": ("a number of steps, at least 1", lambda k: k >= 1),
-    "exponential": ("a number between 0 and 1, as 0.9999", lambda k: 0 < k < 1),
-    "inverse_sigmoid": ("a number of steps, at least 1", lambda k: k >= 1),
+STEPS: Limit = ("a number of steps, at least 1", lambda k: k >= 1)
+# The probability of feeding the gold token after `step` steps (Bengio et al. 2015, section 2.4), and what k has to be
+DECAYS: dict[str, tuple[Callable[[float, float], float], Limit]] = {
+    "none": (lambda step, k: 1.0, FINITE),
+    "linear": (lambda step, k: 1 - step / k, STEPS),
+    "exponential": (lambda step, k: k**step, ("a number between 0 and 1, as 0.9999", lambda k: 0 < k < 1)),
+    "inverse_sigmoid": (lambda step, k: k / (k + math.exp(min(step / k, 700.0))), STEPS),
 }
 
 
@@ -60,7 +56,7 @@ class LossArguments:
         limits |= {"token_dropout": BELOW_ONE, "guided_attention_sigma": POSITIVE}
         limits |= {
             "scheduled_sampling_floor": ("at least 0 and at most 1", lambda value: 0 <= value <= 1),
-            "scheduled_sampling_k": RANGE_OF_K.get(self.scheduled_sampling, FINITE),
+            "scheduled_sampling_k": DECAYS[self.scheduled_sampling][1],
         }
         check_limits(self, limits)
         for name in ("lm_loss_weight", "lora_rank"):
@@ -148,7 +144,8 @@ def training_loss(
     """
     first, *others = terms
     if any(term.two_passes for term in others):
-        inputs, items, second_items = duplicate_batch(inputs), 2 * items, second_items and 2 * second_items
+        inputs = {name: torch.cat([each, each]) if torch.is_tensor(each) else each for name, each in inputs.items()}
+        items, second_items = 2 * items, second_items and 2 * second_items
     batch = Batch(inputs, items, second_items)
     outputs = first(model, batch, {name: True for term in others for name in term.reads})
     loss = outputs["loss"]
@@ -291,13 +288,8 @@ def guided_attention_loss(
     """Return `Σ_t mean_s A_ts W_ts` over the real targets t and sources s, the mean over layers and heads.
 
     `W_ts = 1 - exp(-(t/T - s/S)² / 2σ²)` (Tachibana et al. 2018), with t and s counted from 0 in each sentence of
-    lengths T and S. Divided by T, it is the paper's mean for one sentence.
-
-    Args:
-        attentions: Probabilities of each layer's cross-attention (B, H, T, S).
-        labels: Target tokens (B, T), -100 for none.
-        source_mask: 0 on the source's padding (B, S).
-        sigma: σ, the width of the diagonal as a part of the sentence.
+    lengths T and S; σ is the width of the diagonal as a part of the sentence. Divided by T, it is the paper's mean for
+    one sentence. Each layer has attentions (B, H, T, S), for labels (B, T) and a mask of the source (B, S).
     """
     attention = torch.stack([layer.mean(dim=1) for layer in attentions]).mean(dim=0)  # (B, T, S)
     if attention.shape[1] != labels.shape[1]:
@@ -322,18 +314,6 @@ def relative_positions(mask: torch.Tensor) -> torch.Tensor:
 def without_labels(inputs: Inputs) -> Inputs:
     """Return a batch without its labels."""
     return {name: value for name, value in inputs.items() if name != "labels"}
-
-
-def duplicate_batch(inputs: Inputs) -> Inputs:
-    """Return a batch with every row twice."""
-    return {name: torch.cat([value, value]) if torch.is_tensor(value) else value for name, value in inputs.items()}
-
-
-def count_second_targets(batch: Inputs) -> torch.Tensor:
-    """Return the number of targets of a batch's second loss: pairs of segments, or next tokens of texts."""
-    if PAIRS in batch:
-        return (batch[PAIRS] != IGNORE_INDEX).sum()
-    return batch["attention_mask"][:, 1:].bool().sum()
 
 
 def with_hidden_tokens(inputs: Inputs, rate: float | torch.Tensor) -> Inputs:
@@ -370,10 +350,8 @@ def with_mixed_images(inputs: Inputs, alpha: float, classes: int) -> Inputs:
 
 def gold_probability(arguments: LossArguments, step: int) -> float:
     """Return the probability that the decoder is fed the gold token at an optimizer step."""
-    if arguments.scheduled_sampling == "none":
-        return 1.0
-    probability = GOLD_PROBABILITY[arguments.scheduled_sampling](step, arguments.scheduled_sampling_k)
-    return max(arguments.scheduled_sampling_floor, probability)
+    decay, _ = DECAYS[arguments.scheduled_sampling]
+    return max(arguments.scheduled_sampling_floor, decay(step, arguments.scheduled_sampling_k))
 
 
 def scheduled_sampling_inputs(model: nn.Module, inputs: Inputs, gold: float) -> Inputs:

@@ -39,10 +39,9 @@ from .account import Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
-from .distillation import Distillation, Teachers
+from .distillation import Distillation
 from .evaluation import EvaluatingTrainer
 from .losses import (
-    count_second_targets,
     gold_probability,
     loss_terms,
     scheduled_sampling_inputs,
@@ -66,7 +65,7 @@ class RunTrainer(EvaluatingTrainer):
         self.idle = False  # whether this process has no row of its own in the last batch of its step
         self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
         self.ahead: tuple[Any, Any] = None, None  # the data of an epoch, and the step that was read of it ahead
-        self.teachers: Teachers | None = None  # of a student
+        self.teachers: Distillation | None = None  # of a student
         self.new_model: Callable[[int], PreTrainedModel] | None = None  # makes a teacher from a seed
         option = budget_option(args)
         if option is not None:
@@ -176,8 +175,10 @@ class RunTrainer(EvaluatingTrainer):
         first = samples[0] if samples else {}
         if targets_name(first) == PATCHES:
             return samples, self._total([batch[PATCHES].sum() for batch in working], device), idle, None
-        if PAIRS in first or (first and self.args.lm_loss_weight):
-            second = self._total(list(map(count_second_targets, working)), device)
+        if PAIRS in first:
+            second = self._total([(batch[PAIRS] != IGNORE_INDEX).sum() for batch in working], device)
+        elif first and self.args.lm_loss_weight:
+            second = self._total([batch["attention_mask"][:, 1:].bool().sum() for batch in working], device)
         if idle:
             samples[-1] |= {"labels": torch.full_like(samples[-1]["labels"], IGNORE_INDEX)}
         return samples, self._get_num_items_in_batch(samples, device), idle, second
@@ -273,7 +274,7 @@ class RunTrainer(EvaluatingTrainer):
         if args.mixup:
             inputs = with_mixed_images(inputs, args.mixup, self.model.config.num_labels)
         inputs = scheduled_sampling_inputs(model, inputs, gold_probability(args, self.state.global_step))
-        terms = loss_terms(args) if self.teachers is None else [Distillation(self.teachers)]
+        terms = loss_terms(args) if self.teachers is None else [self.teachers]
         return training_loss(model, inputs, terms, items=items, second_items=self.second_items) * self._scale()
 
     def _scale(self) -> int:

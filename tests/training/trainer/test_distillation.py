@@ -8,7 +8,7 @@ from torch.distributions import Categorical, kl_divergence
 
 from vanillaformer import VanillaEncoderForSequenceClassification
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.trainer.distillation import Distillation, Teachers, teacher_arguments
+from vanillaformer.training.trainer.distillation import Distillation, teacher_arguments
 from vanillaformer.training.trainer.losses import training_loss
 
 EARLIER = [{"tokens": 90, "flops": 900}] * 3
@@ -22,19 +22,19 @@ def classifier(seed: int) -> VanillaEncoderForSequenceClassification:
 def test_a_student_learns_the_mean_of_the_probabilities() -> None:
     student, models = classifier(0), [classifier(1), classifier(2)]
     inputs = {"input_ids": torch.randint(5, 20, (4, 9)), "attention_mask": (torch.arange(9) < 7).long().repeat(4, 1)}
-    teachers = Teachers(models, torch.device("cpu"))
+    distillation = Distillation(models, torch.device("cpu"))
     torch.manual_seed(0)
     mean = (models[0](**inputs).logits.softmax(-1) + models[1](**inputs).logits.softmax(-1)) / 2
-    torch.testing.assert_close(teachers.probabilities({**inputs, "labels": torch.zeros(4)}), mean)
+    torch.testing.assert_close(distillation.probabilities(inputs), mean)
     p, q = Categorical(probs=mean), Categorical(logits=student(**inputs).logits)
-    loss = training_loss(student, inputs, [Distillation(teachers)], items=8)
+    loss = training_loss(student, {**inputs, "labels": torch.zeros(4)}, [distillation], items=8)
     torch.testing.assert_close(loss, (kl_divergence(p, q) + p.entropy()).sum() / 8)
     loss.backward()
     assert all(parameter.grad is None for model in models for parameter in model.parameters())
-    alone = Teachers([student], torch.device("cpu"))
+    alone = Distillation([student], torch.device("cpu"))
     student.zero_grad()
     student.requires_grad_(True)
-    training_loss(student, inputs, [Distillation(alone)], items=4).backward()
+    training_loss(student, inputs, [alone], items=4).backward()
     grads = [value.grad for value in student.parameters() if value.grad is not None]
     assert max(float(grad.abs().max()) for grad in grads) < 1e-6  # it agrees with itself
 
