@@ -11,7 +11,7 @@ from vanillaformer.console.parsing import parse, was_given
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.training.arguments import ModelArguments
 from vanillaformer.training.tasks import PROGRAMS, task_of
-from vanillaformer.training.tasks.translation import TranslationTokenizerArguments, TranslationTrainingArguments
+from vanillaformer.training.tasks.translation import TranslationTokenizerArguments
 
 OURS = (ModelArguments, LanguageModelDataArguments, TranslationTokenizerArguments)
 
@@ -236,9 +236,3 @@ def test_tokenizer_arguments_are_those_of_train():
     tokenizer = tokenization.train(["A house", "a home"] * 3, **arguments.training_options())
     assert len(tokenizer) <= 40
     assert tokenizer.tokenize("HOUSE") == ["house"]
-
-
-@pytest.mark.parametrize("name", ["length_penalty", "early_stopping"])
-def test_options_of_beam_search_need_beams(name):
-    with pytest.raises(ValueError, match=f"--{name} .* --num_beams must be more than 1"):
-        TranslationTrainingArguments(use_cpu=True, num_beams=1, **{name: 2 if name == "length_penalty" else True})

@@ -4,9 +4,6 @@ import pytest
 
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.training.run import command_line, data_name
-from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
-from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
-from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
@@ -53,31 +50,3 @@ def test_lines_stop_with_the_training(capsys) -> None:
 def test_scores_text_leaves_out_what_is_missing() -> None:
     assert scores_text({"test_accuracy": 0.5, "eval_f1": 1.0}, "test") == "accuracy 50.0%"
     assert scores_text({}, "test") == ""
-
-
-# --------------------------------------------------------------------------------------- training arguments
-def test_defaults_fit_each_other() -> None:
-    for kind in (TranslationTrainingArguments, LanguageModelTrainingArguments, ClassifierTrainingArguments):
-        settings = kind(use_cpu=True)
-        assert settings.save_strategy == settings.eval_strategy == "steps"
-        assert settings.save_steps == settings.eval_steps
-        assert settings.load_best_model_at_end
-        assert settings.output_dir.startswith("runs/")
-        assert settings.report_to == []
-        assert not settings.bf16
-
-
-def test_saving_follows_evaluation() -> None:
-    settings = ClassifierTrainingArguments(use_cpu=True, eval_strategy="epoch")
-    assert settings.save_strategy == "epoch"
-    settings = ClassifierTrainingArguments(use_cpu=True, eval_steps=50)
-    assert settings.save_steps == 50
-    settings = ClassifierTrainingArguments(use_cpu=True, eval_strategy="no")
-    assert (settings.save_strategy, settings.load_best_model_at_end) == ("steps", False)
-
-
-def test_objective_names_the_folder() -> None:
-    assert LanguageModelTrainingArguments(use_cpu=True, objective="masked").output_dir == "runs/masked_language_model"
-    assert (
-        LanguageModelTrainingArguments(use_cpu=True, objective="mlm+nsp").output_dir == "runs/mlm_nsp_language_model"
-    )

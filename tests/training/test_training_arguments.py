@@ -1,5 +1,8 @@
 """Settings of the training programs that cannot work are refused at once, and those that fit each other are set."""
 
+import re
+from typing import Any
+
 import pytest
 
 from vanillaformer.console.parsing import parse
@@ -11,11 +14,60 @@ from vanillaformer.data.arguments import (
 )
 from vanillaformer.training.arguments import TokenizerArguments
 from vanillaformer.training.tasks.classification import ClassifierTrainingArguments
+from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 
+CLASSIFIER, TRANSLATION = ClassifierTrainingArguments, TranslationTrainingArguments
+# By what has the options: command lines whose error names the options before "|" with their values.
+CANNOT_WORK = {
+    CLASSIFIER: (
+        *("--save_strategy never", "--eval_strategy False", "--save_strategy epoch", "--save_total_limit 0"),
+        *("--save_steps 500 --eval_steps 0.1", "--save_steps 500 --eval_steps 200", "--save_steps -1"),
+        *("--eval_steps 0", "--eval_steps 2.5", "--eval_steps nan", "--logging_steps 0", "--seed -1"),
+        *("--per_device_train_batch_size 0", "--per_device_eval_batch_size -8", "--gradient_accumulation_steps 0"),
+        *("--learning_rate -1", "--learning_rate inf", "--learning_rate nan", "--warmup_steps -1", "--adam_beta2 1"),
+        *("--label_smoothing_factor 2", "--num_train_epochs 0", "--max_steps 0", "--neftune_noise_alpha -1"),
+        *("--lr_scheduler_kwargs x", "--fsdp_config {", "--report_to wandbb", "--report_to neptune"),
+        # Adapters
+        *("--lora_rank -1", "--lora_dropout 1.0 | --lora_rank 2", "--lora_alpha 8", "--lora_targets k_proj"),
+        *("--lora_rank 2 | --lora_alpha 0", "--lora_rank 2 --freeze norm", "--lora_rank 2 --ema_decay 0.9"),
+        "--lora_rank 2 --average_checkpoints 3",
+        # Averages and early stopping
+        *("--ema_decay 1.0", "--ema_decay 0.9 --average_checkpoints 2", "--average_checkpoints -1"),
+        *("--average_checkpoints 2 --save_strategy no", "--early_stopping_patience 2 --eval_strategy no"),
+        *("--early_stopping_threshold 0.1", "--early_stopping_threshold -0.1 | --early_stopping_patience 1"),
+        "--early_stopping_patience -1",
+        # Losses and optimizers
+        *("--r_drop -1", "--token_dropout 1.0", "--ensemble -1", "--ensemble 1", "--muon_momentum 1"),
+        *("--muon_momentum -0.1", "--muon_lr_factor 0"),
+    ),
+    TRANSLATION: (
+        *("--num_beams 0", "--generation_num_beams 0", "--generation_max_length 0"),
+        *("--length_penalty 2 | --num_beams 1", "--early_stopping True | --num_beams 1"),
+        *("--guided_attention -1", "--guided_attention_sigma 0", "--scheduled_sampling_floor 1.5"),
+        "--scheduled_sampling_k 0 | --scheduled_sampling linear",
+        "--scheduled_sampling_k 2.0 | --scheduled_sampling exponential",
+    ),
+    LanguageModelDataArguments: ("--block_size 0",),
+    ClassifierDataArguments: ("--max_length -1",),
+    TranslationDataArguments: ("--max_source_length 0", "--embedded_size 99"),
+    DataArguments: ("--preprocessing_num_workers 0", "--validation_fraction 1.5"),
+    TokenizerArguments: ("--tokenizer_vocab_size 0", "--tokenizer_min_frequency 0"),
+}
 
-def settings(*words: str) -> ClassifierTrainingArguments:
-    return parse(ClassifierTrainingArguments, ["--use_cpu", *words])[0]
+
+def settings(*words: str, kind: Any = CLASSIFIER) -> Any:
+    return parse(kind, [*words, "--use_cpu"] if kind in (CLASSIFIER, TRANSLATION) else list(words))[0]
+
+
+@pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in CANNOT_WORK.items() for line in lines])
+def test_settings_that_cannot_work(kind: type, line: str) -> None:
+    words = line.replace(" | ", " ").split()
+    named = re.findall(r"(--\w+) (\S+)", line.partition("|")[0])
+    with pytest.raises(ValueError, match="|".join(name for name, _ in named)) as error:
+        settings(*words, kind=kind)
+    for name, value in named:  # a number may be written as a fraction, and a word as a list
+        assert re.search(rf"{name} (\[')?{re.escape(value)}(\.0)?('\])?(?![\w.]\S)", str(error.value)), name
 
 
 @pytest.mark.parametrize(
@@ -42,70 +94,16 @@ def test_saving_and_evaluating_follow_each_other(words, expected, capsys) -> Non
     assert capsys.readouterr().out == (said if words[:2] == ["--save_strategy", "no"] else "")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--save_strategy never", "--save_strategy never: choose from steps, epoch, best, no"),
-        ("--eval_strategy False", "--eval_strategy False: choose from steps, epoch, no"),
-        (
-            "--save_strategy epoch",
-            "--save_strategy epoch and --eval_strategy steps: .* make them equal, or give --load",
-        ),
-        ("--save_steps 500 --eval_steps 0.1", "--save_steps 500 and --eval_steps 0.1: give both in steps or both as"),
-        ("--save_steps 500 --eval_steps 200", "--save_steps 500 and --eval_steps 200: the first must be a multiple"),
-        ("--eval_steps 0", "--eval_steps 0.0: it must be a whole number of steps, or a fraction of the run"),
-        ("--eval_steps 2.5", "--eval_steps 2.5: it must be a whole number"),
-        ("--eval_steps nan", "--eval_steps nan: it must be a whole number"),
-        ("--save_steps -1", "--save_steps -1.0: it must be a whole number"),
-        ("--logging_steps 0", "--logging_steps 0.0: it must be a whole number"),
-        ("--per_device_train_batch_size 0", "--per_device_train_batch_size 0: it must be at least 1"),
-        ("--per_device_eval_batch_size -8", "--per_device_eval_batch_size -8: it must be at least 1"),
-        ("--gradient_accumulation_steps 0", "--gradient_accumulation_steps 0: it must be at least 1"),
-        ("--learning_rate -1", "--learning_rate -1.0: it must be 0 or more"),
-        ("--learning_rate inf", "--learning_rate inf: it must be 0 or more"),
-        ("--learning_rate nan", "--learning_rate nan: it must be 0 or more"),
-        ("--warmup_steps -1", "--warmup_steps -1.0: it must be 0 or more"),
-        ("--adam_beta2 1", "--adam_beta2 1.0: it must be at least 0 and less than 1"),
-        ("--label_smoothing_factor 2", "--label_smoothing_factor 2.0: it must be at least 0 and less than 1"),
-        ("--num_train_epochs 0", "--num_train_epochs 0.0: it must be greater than 0"),
-        ("--max_steps 0", "--max_steps 0: it must be at least 1, or -1 for as many as --num_train_epochs has"),
-        ("--save_total_limit 0", "--save_total_limit 0: it must be at least 1"),
-        ("--seed -1", "--seed -1: it must be from 0 to 4294967295"),
-        ("--lr_scheduler_kwargs x", "--lr_scheduler_kwargs x: it must be a JSON object, such as"),
-        ("--fsdp_config {", "--fsdp_config {: it must be a JSON object, such as"),
-        ("--neftune_noise_alpha -1", "--neftune_noise_alpha -1.0: it must be 0 or more"),
-        ("--report_to wandbb", "--report_to wandbb: choose from none, all, azure_ml, .*wandb"),
-        ("--report_to neptune", r"--report_to neptune: it is not installed \(pip install neptune\)"),
-    ],
-)
-def test_settings_that_cannot_work(words, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        settings(*words.split())
+@pytest.mark.parametrize("kind", [TRANSLATION, LanguageModelTrainingArguments, CLASSIFIER])
+def test_defaults_fit_each_other(kind: type) -> None:
+    found = settings(kind=kind)
+    assert found.save_strategy == found.eval_strategy == "steps"
+    assert (found.save_steps, found.load_best_model_at_end) == (found.eval_steps, True)
+    assert found.output_dir.startswith("runs/")
+    assert (found.report_to, found.bf16) == ([], False)
 
 
-@pytest.mark.parametrize("name", ["num_beams", "generation_num_beams", "generation_max_length"])
-def test_beams_of_a_translator(name) -> None:
-    with pytest.raises(ValueError, match=f"--{name} 0: it must be at least 1"):
-        parse(TranslationTrainingArguments, ["--use_cpu", f"--{name}", "0"])
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "message"),
-    [
-        (LanguageModelDataArguments, "--block_size 0", "--block_size 0: it must be at least 1"),
-        (ClassifierDataArguments, "--max_length -1", "--max_length -1: it must be at least 1"),
-        (TranslationDataArguments, "--max_source_length 0", "--max_source_length 0: it must be at least 1"),
-        (TranslationDataArguments, "--embedded_size 99", "--embedded_size 99: it must be at least 100"),
-        (DataArguments, "--preprocessing_num_workers 0", "--preprocessing_num_workers 0: it must be at least 1"),
-        (DataArguments, "--validation_fraction 1.5", "--validation_fraction 1.5: it must lie between 0 and 1"),
-    ],
-)
-def test_numbers_about_data(kind, words, message) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse(kind, words.split())
-
-
-@pytest.mark.parametrize("name", ["tokenizer_vocab_size", "tokenizer_min_frequency"])
-def test_numbers_about_tokenizers(name) -> None:
-    with pytest.raises(ValueError, match=f"--{name} 0: it must be at least 1"):
-        parse(TokenizerArguments, [f"--{name}", "0"])
+@pytest.mark.parametrize(("objective", "name"), [("masked", "masked"), ("mlm+nsp", "mlm_nsp")])
+def test_objective_names_the_folder(objective: str, name: str) -> None:
+    found = LanguageModelTrainingArguments(use_cpu=True, objective=objective)
+    assert found.output_dir == f"runs/{name}_language_model"

@@ -63,9 +63,3 @@ def test_teachers_have_half_of_the_length(options, expected, tmp_path: Path) -> 
         args.started = time.monotonic() - 20  # of 100 s, so that 30 are left for the four of them
         times = [teacher_arguments(args, tmp_path, earlier).max_time for earlier in (EARLIER[:0], EARLIER)]
         assert times == [pytest.approx(30 / 4, abs=1), pytest.approx(30, abs=1)]
-
-
-@pytest.mark.parametrize("number", [-1, 1])
-def test_an_ensemble_has_two_models_at_least(number) -> None:
-    with pytest.raises(ValueError, match=f"--ensemble {number}: it must be 0 or "):
-        ClassifierTrainingArguments(ensemble=number)

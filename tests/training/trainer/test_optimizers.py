@@ -139,14 +139,6 @@ def test_only_matrices_outside_tables_decay(kind) -> None:
         assert (name not in decaying) == spared, name
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("muon_momentum", 1.0), ("muon_momentum", -0.1), ("muon_lr_factor", 0.0)]
-)
-def test_numbers_out_of_range_are_refused(field, value) -> None:
-    with pytest.raises(ValueError, match=f"--{field} {value}"):
-        OptimizerArguments(**{field: value}).check()
-
-
 def test_an_unknown_optimizer_is_refused_with_what_there_is():
     with pytest.raises(
         ValueError, match=r"--optim muonn: .* did you mean 'muon'\? known are muon, radam, adamw_torch"
