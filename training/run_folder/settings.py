@@ -67,24 +67,14 @@ def compared_settings(program: str, training: Any, groups: Mapping[str, Any]) ->
 
 def default_settings(groups: Mapping[str, Any]) -> Settings:
     """Return the defaults of the fields that are compared, which records made before there was a field lack."""
-    return as_written(
-        {
-            group: {
-                name: EARLIER_DEFAULTS.get(name, value)
-                for name, value in defaults(kind).items()
-                if name not in NOT_COMPARED | TRANSFORMERS
-            }
-            for group, kind in groups.items()
+    found: Settings = {}
+    for group, kind in groups.items():
+        kept = [entry for entry in fields(kind) if entry.name not in NOT_COMPARED | TRANSFORMERS]
+        values = {
+            each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in kept
         }
-    )
-
-
-def defaults(settings: Any) -> dict[str, Any]:
-    """Return the defaults of a dataclass's fields, by name."""
-    return {
-        entry.name: entry.default if entry.default_factory is MISSING else entry.default_factory()
-        for entry in fields(settings)
-    }
+        found[group] = {name: EARLIER_DEFAULTS.get(name, value) for name, value in values.items()}
+    return as_written(found)
 
 
 def as_written(settings: Any) -> Any:

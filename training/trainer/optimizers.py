@@ -23,6 +23,8 @@ from ..hardware import emulates_bfloat16
 
 WITHOUT_OPTIONS = {"muon", "radam", "adafactor", "adamw_torch", "adamw_torch_fused"}
 """Optimizers that read no `--optim_args`."""
+OPTIMIZERS = ("muon", "radam")
+"""Values of `--optim` besides those of transformers."""
 OUTPUT_LAYERS = {"lm_head", "classifier", "score", "seq_relationship"}  # the names models have for them
 Groups = list[dict[str, Any]]
 
@@ -142,43 +144,25 @@ def decaying_names(model: nn.Module, candidates: Iterable[str]) -> list[str]:
     return [name for name in candidates if name not in tables and sizes.get(name, 0) >= 2]
 
 
-def _groups(named: Iterable[tuple[str, nn.Parameter]], decaying: set[str], weight_decay: float) -> Groups:
-    """Return parameters as up to two groups, with decay and without."""
-    groups: Groups = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
-    for name, parameter in named:
-        groups[name not in decaying]["params"].append(parameter)
-    return [group for group in groups if group["params"]]
-
-
-def _adam_options(arguments: Any) -> dict[str, Any]:
-    return {
-        "lr": arguments.learning_rate,
-        "betas": (arguments.adam_beta1, arguments.adam_beta2),
-        "eps": arguments.adam_epsilon,
-    }
-
-
-def _muon(model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
+def build_optimizer(name: str, model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
+    """Return one of `OPTIMIZERS` for a model, of whose trained parameters some decay."""
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    betas = arguments.adam_beta1, arguments.adam_beta2
+    options: dict[str, Any] = {"lr": arguments.learning_rate, "betas": betas, "eps": arguments.adam_epsilon}
+
+    def groups(named: Iterable[tuple[str, nn.Parameter]]) -> Groups:
+        found: Groups = [{"params": [], "weight_decay": arguments.weight_decay}, {"params": [], "weight_decay": 0.0}]
+        for name, parameter in named:
+            found[name not in decaying]["params"].append(parameter)
+        return [group for group in found if group["params"]]
+
+    if name == "radam":
+        return RAdam(groups(trained), decoupled_weight_decay=True, **options)
     outside = embedding_names(model) | {name for name, _ in trained if not OUTPUT_LAYERS.isdisjoint(name.split("."))}
     matrices = {name for name, parameter in trained if parameter.ndim == 2 and name not in outside}
     parts = [[entry for entry in trained if (entry[0] in matrices) is wanted] for wanted in (True, False)]
-    return MuonWithAdamW(
-        *(_groups(part, decaying, arguments.weight_decay) for part in parts),
-        momentum=arguments.muon_momentum,
-        lr_factor=arguments.muon_lr_factor,
-        **_adam_options(arguments),
-    )
-
-
-def _radam(model: nn.Module, decaying: set[str], arguments: Any) -> Optimizer:
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    groups = _groups(trained, decaying, arguments.weight_decay)
-    return RAdam(groups, decoupled_weight_decay=True, **_adam_options(arguments))
-
-
-# Values of `--optim` besides those of transformers: (model, names of decaying parameters, arguments) → optimizer.
-OPTIMIZERS: dict[str, Callable[[nn.Module, set[str], Any], Optimizer]] = {"muon": _muon, "radam": _radam}
+    options |= {"momentum": arguments.muon_momentum, "lr_factor": arguments.muon_lr_factor}
+    return MuonWithAdamW(*map(groups, parts), **options)
 
 
 def check_optimizer(arguments: Any, name: str) -> None:

@@ -36,16 +36,14 @@ class ShardingArguments:
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
+        given: Any = self
         if isinstance(self.fsdp, str) and self.fsdp.lower() in ("true", *OFF):  # as a settings file says it
-            given: Any = self
             given.fsdp = None if self.fsdp.lower() in OFF else True
         if self.fsdp and "SHARDED" in str(_content(self.fsdp_config).get("state_dict_type", "")):
             raise ValueError("--fsdp_config state_dict_type SHARDED_STATE_DICT: models are saved as FULL_STATE_DICT")
-        if self.deepspeed and (
-            self.optim == "muon" or self.nan_loss == "skip"
-        ):  # it cuts matrices up, and steps first
-            option = "optim muon" if self.optim == "muon" else "nan_loss skip"
-            raise ValueError(f"--{option} does not go together with --deepspeed")
+        for name, value in (("optim", "muon"), ("nan_loss", "skip")):  # it cuts matrices up, and steps first
+            if self.deepspeed and getattr(self, name) == value:
+                raise ValueError(f"--{name} {value} does not go together with --deepspeed")
         if self.deepspeed and find_spec("deepspeed") is None:
             raise ValueError("--deepspeed needs deepspeed, which is not installed: pip install deepspeed")
 
@@ -107,8 +105,7 @@ def make_writable(folder: Path) -> None:
 def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
     """Turn an error of writing into one that names the content and the last checkpoint.
 
-    Raises:
-        OSError: Writing failed; an unfinished checkpoint is deleted, for it takes room.
+    An unfinished checkpoint is deleted, for it takes room.
     """
     try:
         yield
@@ -125,11 +122,7 @@ def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
 
 # ---------------------------------------------------------------------------------------------------------- pushing
 def check_pushing(training: Any) -> None:
-    """Make sure, before any work is done, that the model can be pushed; set `hub_model_id` to its whole name.
-
-    Raises:
-        HubError: There is no token, or one without the right to write; the name cannot be one, or is somebody else's.
-    """
+    """Make sure, before any work is done, that the model can be pushed; set `hub_model_id` to its whole name."""
     repo = training.hub_model_id or Path(training.output_dir).resolve().name
     check_name(repo)
     training.hub_model_id = claim(api_for(training.hub_token), repo, training.hub_private_repo)

@@ -50,7 +50,7 @@ from .losses import (
     with_mixed_images,
     without_labels,
 )
-from .optimizers import OPTIMIZERS, OptionsOfCommand, decaying_names, schedule_options
+from .optimizers import OPTIMIZERS, OptionsOfCommand, build_optimizer, decaying_names, schedule_options
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
 """Schedules that depend on the steps since the warm-up and not on the length of the run."""
@@ -195,10 +195,10 @@ class RunTrainer(EvaluatingTrainer):
         return decaying_names(model, super().get_decay_parameter_names(model))
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        build = OPTIMIZERS.get(self.args.optim)
-        if self.optimizer is None and build is not None:
+        if self.optimizer is None and self.args.optim in OPTIMIZERS:
             trained: Any = self.model if model is None else model
-            self.optimizer = build(trained, set(self.get_decay_parameter_names(trained)), self.args)
+            decaying = set(self.get_decay_parameter_names(trained))
+            self.optimizer = build_optimizer(self.args.optim, trained, decaying, self.args)
         built = super().create_optimizer(model)
         self.of_command.options = [
             {name: value for name, value in group.items() if name != "params"} for group in built.param_groups

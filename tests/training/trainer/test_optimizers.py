@@ -8,7 +8,13 @@ from modeling.toys import toy
 from torch import nn
 from transformers import get_scheduler
 
-from vanillaformer.training.trainer.optimizers import OPTIMIZERS, MuonWithAdamW, OptimizerArguments, decaying_names
+from vanillaformer.training.trainer.optimizers import (
+    OPTIMIZERS,
+    MuonWithAdamW,
+    OptimizerArguments,
+    build_optimizer,
+    decaying_names,
+)
 
 ARGUMENTS = SimpleNamespace(
     learning_rate=1e-2,
@@ -47,7 +53,7 @@ def train(net: nn.Module, optimizers: list[torch.optim.Optimizer], steps: int = 
 
 def built(name: str, net: nn.Module, arguments: Any = ARGUMENTS) -> torch.optim.Optimizer:
     decaying = decaying_names(net, [name for name, _ in net.named_parameters()])
-    return OPTIMIZERS[name](net, set(decaying), arguments)
+    return build_optimizer(name, net, set(decaying), arguments)
 
 
 def equal(first: nn.Module, second: nn.Module) -> bool:
