@@ -51,18 +51,9 @@ def test_every_field_has_help(program):
 
 @pytest.mark.parametrize("name", ["settings.yaml", "settings.yml", "settings.json"])
 def test_file_then_command_line(tmp_path, name):
-    content = {
-        "preset": "gpt",
-        "set": {"norm": "rms_norm", "hidden_size": 64},
-        "block-size": 32,
-        "learning_rate": "1e-3",
-    }
-    content |= {
-        "joint_vocabulary": False,
-        "lr_scheduler_kwargs": {"min_lr": 0.1},
-        "bf16": False,
-        "max_train_samples": 9,
-    }
+    content = {"preset": "gpt", "set": {"norm": "rms_norm", "hidden_size": 64}, "block-size": 32, "bf16": False}
+    content |= {"learning_rate": "1e-3", "joint_vocabulary": False, "lr_scheduler_kwargs": {"min_lr": 0.1}}
+    content["max_train_samples"] = 9
     path = written(tmp_path / name, content)
     words = [path, "--set", "hidden_size=128", "--max_train_samples", "7"]
     one, data, tokenizer, training = parse((*OURS, TrainingArguments), words)
@@ -119,51 +110,29 @@ def test_set_names_a_bad_entry(entry):
     [
         ("a.yaml", "hidden: 3", "a.yaml: unknown key 'hidden'"),
         ("a.yaml", "presett: gpt", "unknown key 'presett'; did you mean 'preset'"),
-        ("a.json", "{", "not valid JSON"),
-        ("a.yaml", "a: [", "not valid YAML"),
+        ("a.json", "{", "a.json is not valid JSON"),
+        ("a.yaml", "a: [", "a.yaml is not valid YAML"),
         ("a.yaml", "- preset", "mapping"),
-    ],
-)
-def test_bad_files(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
-    with pytest.raises(ValueError, match=message):
-        parse(ModelArguments, [str(tmp_path / name)])
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        (
-            "a.yaml",
-            "block_size: 8\nblock_size: 9",
-            r"a.yaml is not valid YAML: the key 'block_size' is given twice \(line 2\)",
-        ),
-        (
-            "a.json",
-            '{"block_size": 8, "block_size": 9}',
-            "a.json is not valid JSON: the key 'block_size' is given twice",
-        ),
+        ("a.yaml", "block_size: 8\nblock_size: 9", r"a.yaml .* 'block_size' is given twice \(line 2\)"),
+        ("a.json", '{"block_size": 8, "block_size": 9}', "a.json .* 'block_size' is given twice"),
         ("a.yaml", "block_size: 8\nblock-size: 9", "a.yaml: block_size is given twice, also as 'block-size'"),
-        ("a.yaml", "validation_fraction: null", "a.yaml: validation_fraction cannot be null: leave it out"),
-        ("a.yaml", "overrides:", "a.yaml: overrides cannot be null: leave it out"),
-        ("a.yaml", "validation_fraction: [1, 2]", r"validation_fraction takes one value, not the list \['1', '2'\]"),
-        ("a.yaml", "validation_fraction: []", r"validation_fraction takes one value, not the list \[\]"),
-        ("a.yaml", "block_size: {a: 1}", "block_size does not take a mapping: {'a': 1}"),
-        ("a.yaml", "set: [{a: 1}]", r"overrides takes a list of single values, not \[{'a': 1}\]"),
-        ("a.yaml", "data_description: 2001-99-99", "a.yaml is not valid YAML: month must be in 1..12"),
+        ("a.yaml", "validation_fraction: null", "a.yaml: validation_fraction cannot be null"),
+        ("a.yaml", "overrides:", "a.yaml: overrides cannot be null"),
+        ("a.yaml", "validation_fraction: [1, 2]", r"validation_fraction .* \['1', '2'\]"),
+        ("a.yaml", "validation_fraction: []", r"validation_fraction .* \[\]"),
+        ("a.yaml", "block_size: {a: 1}", "block_size .* {'a': 1}"),
+        ("a.yaml", "set: [{a: 1}]", r"overrides .* \[{'a': 1}\]"),
+        ("a.yaml", "data_description: 2001-99-99", "a.yaml is not valid YAML: month"),
         ("a.json", "[" * 100_000, "a.json is not valid JSON: maximum recursion"),
+        ("a.yaml", b"preset: \xff", r"a.yaml is not valid YAML: .* byte 0xff in position 8"),
+        ("a.yaml", None, "a.yaml' does not exist or is not a file"),
     ],
 )
 def test_files_that_mean_nothing(tmp_path, name, text, message):
-    (tmp_path / name).write_text(text)
+    if text is not None:
+        (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ValueError, match=message):
         parse((ModelArguments, LanguageModelDataArguments), [str(tmp_path / name)])
-
-
-def test_a_file_that_is_not_utf8(tmp_path):
-    (tmp_path / "a.yaml").write_bytes(b"preset: \xff")
-    with pytest.raises(ValueError, match=r"a.yaml is not valid YAML: .* byte 0xff in position 8"):
-        parse(ModelArguments, [str(tmp_path / "a.yaml")])
 
 
 def test_no_and_off_are_words_where_a_word_is_meant(tmp_path):
@@ -201,11 +170,6 @@ def test_no_message_holds_a_token(tmp_path, capsys):
     said = capsys.readouterr().err
     assert "unrecognized arguments: --hub_tokem hf_..." in said
     assert token not in said
-
-
-def test_missing_file():
-    with pytest.raises(ValueError, match=r"'nowhere.yaml' does not exist or is not a file"):
-        parse(ModelArguments, ["nowhere.yaml"])
 
 
 @pytest.mark.parametrize(

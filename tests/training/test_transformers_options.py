@@ -87,8 +87,8 @@ def test_refused_options(name: str, capsys) -> None:
             "--dataloader_multiprocessing_context spawn",
             "--dataloader_multiprocessing_context spawn needs --dataloader",
         ),
-        ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported: the model is pushed at"),
-        ("--hub_strategy every_save", "--hub_strategy every_save is not supported: the model is pushed at"),
+        ("--hub_strategy all_checkpoints", "--hub_strategy all_checkpoints is not supported"),
+        ("--hub_strategy every_save", "--hub_strategy every_save is not supported"),
         ("--debug tpu_metrics_debug", "is not supported: choose underflow_overflow"),
         ("--torch_compile_mode fast", "--torch_compile_mode fast: choose from default, "),
         ("--torch_compile_backend best", "--torch_compile_backend best: choose from no, eager, "),
@@ -97,16 +97,10 @@ def test_refused_options(name: str, capsys) -> None:
         ("--optim_target_modules q_proj", "it is for the optimizers GaLore and APOLLO, not for --optim adamw_torch"),
         ("--optim muon --optim_args a=1", "--optim_args a=1: --optim muon takes no options"),
         ("--attn_implementation flex_attention", "--attn_implementation flex_attention cannot train on a CPU"),
-        (
-            "--lr_scheduler_type cosine_with_min_lr",
-            "--lr_scheduler_type cosine_with_min_lr: One of min_lr or min_lr_rate",
-        ),
+        ("--lr_scheduler_type cosine_with_min_lr", "--lr_scheduler_type cosine_with_min_lr: "),
         ('--lr_scheduler_kwargs {"cycles":2}', '--lr_scheduler_type linear --lr_scheduler_kwargs {"cycles": 2}: '),
-        ("--hidden_size 64", ": hidden_size is a field of the model's configuration, --set hidden_size=64"),
-        (
-            "--num-hidden-layers=2",
-            ": num_hidden_layers is a field of the model's configuration, --set num_hidden_layers=2",
-        ),
+        ("--hidden_size 64", "the model's configuration, --set hidden_size=64"),
+        ("--num-hidden-layers=2", "the model's configuration, --set num_hidden_layers=2"),
     ],
 )
 def test_what_cannot_work_is_said_before_data_is_read(words: str, said: str, capsys) -> None:

@@ -69,11 +69,11 @@ def default_settings(groups: Mapping[str, Any]) -> Settings:
     """Return the defaults of the fields that are compared, which records made before there was a field lack."""
     found: Settings = {}
     for group, kind in groups.items():
-        kept = [entry for entry in fields(kind) if entry.name not in NOT_COMPARED | TRANSFORMERS]
-        values = {
-            each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in kept
-        }
-        found[group] = {name: EARLIER_DEFAULTS.get(name, value) for name, value in values.items()}
+        found[group] = {}
+        for entry in fields(kind):
+            if entry.name not in NOT_COMPARED | TRANSFORMERS:
+                default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+                found[group][entry.name] = EARLIER_DEFAULTS.get(entry.name, default)
     return as_written(found)
 
 
