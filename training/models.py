@@ -38,11 +38,7 @@ SHORT = 256
 
 
 def check_preset(task: TaskName, arguments: ModelArguments) -> str:
-    """Return the kind of model that the arguments ask for.
-
-    Raises:
-        ValueError: The preset does not exist, does not fit the task, or is given together with `model_name_or_path`.
-    """
+    """Return the kind of model that the arguments ask for, whose preset has to exist and to fit the task."""
     if arguments.preset is not None and arguments.model_name_or_path is not None:
         raise ValueError(
             f"--preset {arguments.preset} makes a new model, --model_name_or_path {arguments.model_name_or_path} "
@@ -109,15 +105,13 @@ def build_model(
 
     Args:
         task: The task of the model.
-        arguments: Preset or saved model, and the fields to change.
-        *tokenizers: The tokenizer of texts, or those of source and target.
+        arguments: Preset or saved model, and the fields to change, which are checked (`check_model`).
+        *tokenizers: The tokenizer of texts, or those of source and target; the model's vocabulary has to hold them.
         length: Length of the longest row in tokens.
         seed: Seed of new weights.
         labels: Names of the classes (classification only).
         fields: Fields of a new model that follow the data, where they are not set.
         trained: Folder of a finished run, whose model is loaded.
-
-    Raises ValueError as `check_model` does, or if the vocabulary of the model is too small.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():
