@@ -270,14 +270,14 @@ def test_an_ensemble_is_distilled_and_an_interrupted_one_goes_on(tmp_path: Path,
         with pytest.raises(RuntimeError, match="power"):
             train("classification", stopped, *options)
     first = stopped / TEACHERS / "1" / "model.safetensors"
-    ready, times, teachers = first.stat().st_mtime_ns, [], distillation.Teachers
+    ready, times, teachers = first.stat().st_mtime_ns, [], distillation.Distillation
 
-    def note_time(*found: Any) -> distillation.Teachers:
+    def note_time(*found: Any) -> distillation.Distillation:
         times.append(first.stat().st_mtime_ns)
         return teachers(*found)
 
     with monkeypatch.context() as patch:
-        patch.setattr(distillation, "Teachers", note_time)
+        patch.setattr(distillation, "Distillation", note_time)
         train("classification", stopped, *options)
     assert times == [ready]  # it was not trained again
     assert_equal_weights(whole, stopped)
