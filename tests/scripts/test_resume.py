@@ -86,6 +86,17 @@ RESUMED = {
         "causal", "TEXTS --max_train_samples 80 --packing --block_size 24 --ema_decay 0.7 "
         "--gradient_accumulation_steps 2 --per_device_train_batch_size 4",
     ),
+    "pointer generator": (
+        "translation", "--set output_distribution=pointer_generator --ema_decay 0.7 --scheduled_sampling linear "
+        "--scheduled_sampling_k 5 --predict_with_generate False",
+    ),
+    "batches by tokens": (
+        "classification", "--tokens_per_batch 200 --optim muon --gradient_accumulation_steps 2",
+    ),
+    "wide part": (
+        "classification", "--set wide_max_ngram=2 wide_buckets=64 --ema_decay 0.7 --r_drop 1",
+    ),
+    "ensemble of images": ("image_classification", "--ensemble 2"),
     "plateau, noise and workers": (
         "classification", "--lr_scheduler_type reduce_lr_on_plateau --neftune_noise_alpha 5 "
         "--dataloader_num_workers 1 --dataloader_persistent_workers true --set layer_drop=0.2 drop_path_rate=0.1",
