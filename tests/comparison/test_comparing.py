@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from vanillaformer.comparison import running
 from vanillaformer.comparison.comparing import compare
 from vanillaformer.comparison.plan import read_plan
 from vanillaformer.comparison.report import write_report
-from vanillaformer.comparison.results import divergence
+from vanillaformer.comparison.results import VariantResult, divergence
 from vanillaformer.comparison.running import Runner
 from vanillaformer.modeling.counts import count_parameters
 from vanillaformer.scripts import compare as program
@@ -401,11 +402,23 @@ def test_a_plan_that_cannot_be_is_refused(changes, message, tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"learning_rte": 1}, {"learning_rate": -1}])
-def test_an_option_that_cannot_be_is_refused_before_anything_runs(options, tmp_path, pretended, capsys):
-    plan = read_plan(plan_file(tmp_path, variants={"a": {}, "b": options}))
-    with pytest.raises(ValueError, match=f"variant b: .*{next(iter(options))}"):
+@pytest.mark.parametrize("tuned", [False, True])
+def test_an_option_that_cannot_be_is_refused_before_anything_runs(tuned, options, tmp_path, pretended, capsys):
+    ((name, value),) = options.items()
+    changes = {"variants": {"a": {}, "b": {}}, "tune": {name: [value, value]}} if tuned else {}
+    plan = read_plan(plan_file(tmp_path, **{"variants": {"a": {}, "b": options}} | changes))
+    with pytest.raises(ValueError, match=f"variant {'a with' if tuned else 'b'}.*: .*{name}"):
         compare(plan, tmp_path)
     assert not (tmp_path / "runs").exists()
+
+
+def test_overfitting_of_every_run_is_told():
+    def variant(*curves):
+        runs = [SimpleNamespace(curves={"loss": list(enumerate(values))}) for values in curves]
+        return VariantResult("a", {}, runs=runs)
+
+    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.7]).rises() == pytest.approx((1.1, 1.6))
+    assert variant([2.0, 1.0, 1.5], [2.0, 1.2, 1.2]).rises() is None
 
 
 def test_real_trainings(tmp_path, monkeypatch, capsys):
