@@ -14,34 +14,11 @@ FEW = 8
 HELP, OTHERS = "Help", "Other options of transformers"
 # Groups in the order of the page; others follow
 GROUPS = (
-    "Model",
-    "Input and output",
-    "Data",
-    "Tokenizer",
-    "Conversion",
-    "Comparison",
-    "Loss and heads",
-    "Engine",
-    "Repository",
-    "Upload",
-    "Server",
-    "Limits of a request",
-    "Output",
-    "Training",
-    "Augmentation",
-    "Loss",
-    "Optimizer",
-    "Fine-tuning",
-    "Evaluation and checkpoints",
-    "Beam search",
-    "Search",
-    "Sampling",
-    "Chat",
-    "Logging",
-    "Model card and Hub",
-    "Machine",
-    HELP,
-)
+    "Model", "Input and output", "Data", "Tokenizer", "Conversion", "Comparison", "Loss and heads", "Engine",
+    "Repository", "Upload", "Server", "Limits of a request", "Output", "Training", "Augmentation", "Loss", "Optimizer",
+    "Fine-tuning", "Evaluation and checkpoints", "Beam search", "Search", "Sampling", "Chat", "Logging",
+    "Model card and Hub", "Machine", HELP,
+)  # fmt: skip
 
 
 class HelpPage:
@@ -136,7 +113,11 @@ def shown_default(action: argparse.Action, words: str) -> str:
     default = action.default
     if action.required or "(default: " in words or default in (None, "", False, argparse.SUPPRESS) or default == []:
         return ""
-    return in_words(default)
+    if isinstance(default, list):
+        return " ".join(map(str, default))
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def complete(words: str, action: argparse.Action, default: str) -> str:
@@ -146,23 +127,6 @@ def complete(words: str, action: argparse.Action, default: str) -> str:
     choices = [str(choice) for choice in action.choices or ()]
     if 0 < len(choices) <= FEW:
         words, note, rest = words.partition(" (default: ")
-        words = f"{words}: {alternatives(choices)}{note}{rest}"
+        listed = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+        words = f"{words}: {listed}{note}{rest}"
     return f"{words} (default: {default})" if default else words
-
-
-def in_words(default: Any) -> str:
-    """Return a default value as it would be typed."""
-    if isinstance(default, list):
-        return " ".join(map(str, default))
-    return (
-        str(default).lower()
-        if isinstance(default, bool)
-        else f"{default:g}"
-        if isinstance(default, float)
-        else str(default)
-    )
-
-
-def alternatives(names: Sequence[str]) -> str:
-    """Return names as "a, b or c"."""
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

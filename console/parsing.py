@@ -19,8 +19,6 @@ from .help_page import HelpPage
 from .reporting import redact_tokens
 
 SUFFIXES = (".yaml", ".yml", ".json")
-
-
 SWITCHES = {"on": True, "off": False}
 BOOL = "tag:yaml.org,2002:bool"
 
@@ -38,7 +36,7 @@ class Parser(HfArgumentParser):
         self.page = page
         self.destinations: dict[str, str] = {}
         super().__init__(types, **options)
-        self.add_argument("--help-all", action=_HelpAll)
+        self.add_argument("--help-all", action="store_true", default=argparse.SUPPRESS)
 
     def add_argument(self, *names: Any, **options: Any) -> Any:
         if options.get("type") is string_to_bool:
@@ -54,17 +52,6 @@ class Parser(HfArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         super().error(redact_tokens(message))
-
-
-class _HelpAll(argparse.Action):
-    """Prints the help page with transformers' options."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any):
-        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, **options)
-
-    def __call__(self, parser: Any, *details: Any) -> None:
-        print(parser.format_help(everything=True))
-        parser.exit()
 
 
 def parse(
@@ -108,6 +95,9 @@ def parse(
     page = HelpPage(types, notes or {}, names or {})
     parser = Parser(types, page, prog=program, usage=usage, description=description, allow_abbrev=False)
     known = Names(types, elsewhere, config_fields)
+    if "--help-all" in words:
+        print(parser.format_help(everything=True))
+        raise SystemExit(0)
     parser.set_defaults(**{known.field(name, "defaults"): value for name, value in (defaults or {}).items()})
     given: set[str] = set()
     if words and words[0].endswith(SUFFIXES):
@@ -116,7 +106,12 @@ def parse(
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
-        words = _as_words(settings) + words[1:]
+        # The others as words of the command line, so that one reader checks both
+        words[:1] = [
+            f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+            for name, value in settings.items()
+            if not isinstance(value, list | None)
+        ]
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(*unknown[:2])}")
@@ -270,15 +265,6 @@ SettingsLoader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
-
-
-def _as_words(settings: Mapping[str, Any]) -> list[str]:
-    """Return settings as command-line words, so that one reader checks both."""
-    return [
-        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
-        for name, value in settings.items()
-        if not isinstance(value, list | None)
-    ]
 
 
 def _as_yaml(content: Any) -> str:

@@ -82,12 +82,7 @@ def generated_card(metadata: str, title: str, text: str, place: str) -> str:
 
 
 def merged_card(new_text: str, old_text: str | None) -> str:
-    """Return a new card with a person's words and metadata in the old one.
-
-    Args:
-        new_text: The new card.
-        old_text: The card that it replaces, if there is one.
-    """
+    """Return a new card with a person's words and metadata in the old one, if there is one."""
     if old_text is None or not old_text.strip():
         return new_text
     return render_card(_merged(parse_card(new_text), parse_card(old_text)))
@@ -187,11 +182,7 @@ def _normalize_line_ends(text: str) -> str:
 
 
 def read_card(path: Path, source: str) -> str:
-    """Return the text of a card.
-
-    Raises:
-        ValueError: It is not UTF-8 text.
-    """
+    """Return the text of a card; raise ValueError if it is not UTF-8 text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:

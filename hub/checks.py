@@ -114,11 +114,7 @@ def check_extent(fields: dict[str, Any], stored: Stored) -> None:
 
 
 def open_config(folder: Path) -> PreTrainedConfig:
-    """Return the config of a folder, whatever model it is of.
-
-    Raises:
-        ValueError: Its fields are invalid, or its type is unknown or code of its own.
-    """
+    """Return the config of a folder; ValueError for invalid fields, or a type that is unknown or has its own code."""
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # whatever a stranger's fields make transformers stumble over
@@ -175,11 +171,7 @@ def class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
 
 
 def _on_meta(model_class: type[PreTrainedModel], config: PreTrainedConfig, stored: Stored) -> tuple[Any, Any]:
-    """Return a model without memory of its own, and transformers' report of loading tensors of these shapes into it.
-
-    Raises:
-        ValueError: The config does not describe a model.
-    """
+    """Return a model without memory of its own, and transformers' report of loading tensors of these shapes."""
     # Nothing is drawn or computed: a position table takes its memory only when the model is loaded. Transformers
     # renames tensors of old files only for classes of its own modules
     members = {"initialize_weights": lambda self: None, "__module__": model_class.__module__}

@@ -11,24 +11,14 @@ from types import ModuleType
 
 @dataclass(frozen=True)
 class Extra:
-    """Packages that are installed with `pip install 'vanillaformer[NAME]'`.
-
-    Args:
-        name: The extra of pyproject.toml.
-        modules: The modules to import.
-        note: What follows the command in the error message, such as how long it takes.
-    """
+    """Packages that are installed with `pip install 'vanillaformer[NAME]'`, and what is said after that command."""
 
     name: str
     modules: tuple[str, ...]
     note: str = ""
 
     def load(self) -> list[ModuleType]:
-        """Import and return the modules.
-
-        Raises:
-            ImportError: One of them is not installed.
-        """
+        """Import and return the modules; raise ImportError if one of them is not installed."""
         try:
             return [importlib.import_module(module) for module in self.modules]
         except ImportError as error:
@@ -39,22 +29,13 @@ class Extra:
 
 @dataclass(frozen=True)
 class EngineInfo:
-    """What there is to know of an engine without loading it.
+    """What there is to know of an engine without loading it."""
 
-    Args:
-        name: The name of the format: `--engine` of the export.
-        runtime: The program that runs it: `--engine` of `generate`.
-        models: Which models it takes, in words.
-        files: Names of its own files in an exported folder.
-        writer: The packages that write them.
-        runner: The packages that run them.
-    """
-
-    name: str
-    runtime: str
-    models: str
-    files: tuple[str, ...]
-    writer: Extra
+    name: str  # of the format: `--engine` of the export
+    runtime: str  # the program that runs it: `--engine` of `generate`
+    models: str  # that it takes, in words
+    files: tuple[str, ...]  # its own in an exported folder
+    writer: Extra  # the packages that write them
     runner: Extra
 
 

@@ -27,13 +27,9 @@ class HubError(ValueError):
 
 @contextmanager
 def hub_errors(repo: str, revision: str | None = None) -> Iterator[None]:
-    """Turn what huggingface_hub raises into a `HubError`.
+    """Turn what huggingface_hub raises about a repository into a `HubError`.
 
     Its own errors end here, for a traceback could hold the token of a header that cannot be sent.
-
-    Args:
-        repo: The repository that is asked about.
-        revision: The revision of it, if one is.
     """
     try:
         yield

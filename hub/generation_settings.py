@@ -84,12 +84,7 @@ SETTINGS: dict[str, Setting] = {
 
 
 def check_settings(settings: Mapping[str, Any], source_name: str) -> None:
-    """Raise ValueError for a generation setting of the wrong type, or outside the limits.
-
-    Args:
-        settings: Settings by name; those that are not known here are passed over.
-        source_name: The file that they are in.
-    """
+    """Raise ValueError for a generation setting of a file that has the wrong type, or is outside the limits."""
     for name, setting in SETTINGS.items():
         value = settings.get(name)
         if value is not None and not setting.holds(value):

@@ -3,7 +3,17 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vanillaformer.console.limits import FINITE, NOT_NEGATIVE, POSITIVE, POSITIVE_INT, SEED, SHARE, Limit, check_limits
+from vanillaformer.console.limits import (
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    POSITIVE_INT,
+    SEED,
+    SHARE,
+    Limit,
+    check_limits,
+    option,
+)
 
 from .text_files import check_output, check_text
 
@@ -26,11 +36,6 @@ FILES, SEARCH, SAMPLING_GROUP, CHAT, MACHINE = "Input and output", "Search", "Sa
 CLASSIFIERS = "Classifiers"
 
 
-def option(words: str, group: str, default: Any = None) -> Any:
-    """Return a field with its help text, in a group of the help page."""
-    return field(default=default, metadata={"help": words, "group": group})
-
-
 @dataclass
 class GenerateArguments:
     """Which model to use, on what, and how."""
@@ -40,40 +45,46 @@ class GenerateArguments:
     model_name_or_path: str = field(metadata={"help": "Model (folder or Hub id)", "aliases": ["--model"]})
     revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub"})
     text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
-    input_file: str | None = option("File whose lines are the texts (UTF-8)", FILES)
+    input_file: str | None = option(None, "File whose lines are the texts (UTF-8)", FILES)
     image: list[str] = field(
         default_factory=list, metadata={"help": "Images to classify: files, or folders of them", "group": FILES}
     )
-    output_format: Literal["plain", "jsonl"] = option("Format of the output for images", FILES, "plain")
-    output_file: str | None = option("File to write to (default: standard output)", FILES)
-    batch_size: int = option("Texts per batch", MACHINE, 32)
-    num_beams: int | None = option("Beam search: number of beams, 1 for greedy search (default: the model's)", SEARCH)
-    do_sample: bool = option("Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP, False)
-    temperature: float | None = option("Temperature: above 1 more varied, below 1 less", SAMPLING_GROUP)
-    top_k: int | None = option("Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
-    top_p: float | None = option("Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
-    max_new_tokens: int | None = option("Maximum length of an output in tokens (default: the model's)", SEARCH)
-    seed: int = option("Seed of the sampling", SAMPLING_GROUP, 42)
-    device: str | None = option("Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
-    bf16: bool = option("Compute in bfloat16", MACHINE, False)
-    engine: str | None = option(
-        "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export", MACHINE
+    output_format: Literal["plain", "jsonl"] = option("plain", "Format of the output for images", FILES)
+    output_file: str | None = option(None, "File to write to (default: standard output)", FILES)
+    batch_size: int = option(32, "Texts per batch", MACHINE)
+    num_beams: int | None = option(
+        None, "Beam search: number of beams, 1 for greedy search (default: the model's)", SEARCH
     )
-    length_penalty: float | None = option("Beam search: exponent of the length; above 0 for longer output", SEARCH)
-    early_stopping: bool | None = option("Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
-    refinement_steps: int | None = option("Mask-predict: number of passes over an output", SEARCH)
-    length_scale: float | None = option("Mask-predict: factor on the predicted length", SEARCH)
-    repetition_penalty: float | None = option("Penalty of tokens that occurred already; above 1", SEARCH)
-    reject_below: float | None = option("Probability below which a label is replaced by (uncertain)", CLASSIFIERS)
+    do_sample: bool = option(False, "Sample tokens; implied by --temperature, --top_k and --top_p", SAMPLING_GROUP)
+    temperature: float | None = option(None, "Temperature: above 1 more varied, below 1 less", SAMPLING_GROUP)
+    top_k: int | None = option(None, "Number of most likely tokens to draw from; 0 for all", SAMPLING_GROUP)
+    top_p: float | None = option(None, "Total probability of the most likely tokens to draw from", SAMPLING_GROUP)
+    max_new_tokens: int | None = option(None, "Maximum length of an output in tokens (default: the model's)", SEARCH)
+    seed: int = option(42, "Seed of the sampling", SAMPLING_GROUP)
+    device: str | None = option(None, "Device: cpu, cuda, ... (default: a GPU if there is one)", MACHINE)
+    bf16: bool = option(False, "Compute in bfloat16", MACHINE)
+    engine: str | None = option(
+        None, "Engine: torch, auto (CTranslate2 if it gives the same output), or that of an export", MACHINE
+    )
+    length_penalty: float | None = option(
+        None, "Beam search: exponent of the length; above 0 for longer output", SEARCH
+    )
+    early_stopping: bool | None = option(None, "Beam search: stop as soon as --num_beams outputs are complete", SEARCH)
+    refinement_steps: int | None = option(None, "Mask-predict: number of passes over an output", SEARCH)
+    length_scale: float | None = option(None, "Mask-predict: factor on the predicted length", SEARCH)
+    repetition_penalty: float | None = option(None, "Penalty of tokens that occurred already; above 1", SEARCH)
+    reject_below: float | None = option(
+        None, "Probability below which a label is replaced by (uncertain)", CLASSIFIERS
+    )
     chat: bool = option(
+        False,
         "Chat with a model of dialogues (--turns_column), one line of input per turn; /reset forgets the "
         "dialogue, /quit ends it. Samples unless --num_beams is given",
         CHAT,
-        False,
     )
-    max_history: int | None = option("Maximum number of turns seen (default: all that fit)", CHAT)
-    candidates: int = option("Number of replies that --rerank_model chooses from", CHAT, 1)
-    rerank_model: str | None = option("Model trained with --reverse_turns that chooses the reply (MMI)", CHAT)
+    max_history: int | None = option(None, "Maximum number of turns seen (default: all that fit)", CHAT)
+    candidates: int = option(1, "Number of replies that --rerank_model chooses from", CHAT)
+    rerank_model: str | None = option(None, "Model trained with --reverse_turns that chooses the reply (MMI)", CHAT)
 
     def options(self) -> dict[str, Any]:
         """Return the arguments of `model.generate` that were given."""

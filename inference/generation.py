@@ -1,12 +1,29 @@
-"""Texts in, results out: what `vanillaformer generate` does with a model."""
+"""Texts in, results out: what `vanillaformer generate` does with a model, by `--engine auto` on the fastest engine.
 
+That is the engine that gives the same output as torch, exported to once for each model.
+"""
+
+import copy
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.constants import HF_HOME
+from transformers import PreTrainedModel
+
+from vanillaformer.hub.file_names import CONFIG, GENERATION
 
 from .arguments import GenerateArguments
-from .tasks import AUTO, load, run
-from .text_files import output_stream, read_texts
+from .tasks import AUTO, LoadedModel, load, run
+from .text_files import hint, output_stream, read_texts
+
+ENGINE = "ctranslate2"
+"""Several times faster than torch, and exported to in a second."""
+CACHE = Path(HF_HOME) / "vanillaformer" / "exports"
+COMPARED = 8
+"""Texts whose results are compared with those of torch."""
 
 
 def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
@@ -25,8 +42,6 @@ def generate_texts(generate_args: GenerateArguments) -> None:
     loaded, function, _ = load(generate_args)
     options = call_options(generate_args)
     if generate_args.engine == AUTO:
-        from .fastest import fastest
-
         with torch.inference_mode():
             loaded = fastest(loaded, function, texts, **options)
     torch.manual_seed(generate_args.seed)
@@ -34,3 +49,66 @@ def generate_texts(generate_args: GenerateArguments) -> None:
     with output_stream(generate_args.output_file) as stream:
         for result in results:
             print(result if len(texts) == 1 else result.replace("\n", "\\n"), file=stream, flush=True)
+
+
+def fastest(
+    loaded: LoadedModel, function: Callable[..., list[str]], texts: Sequence[str], **options: Any
+) -> LoadedModel:
+    """Return a model on the engine, or as it is with the reason on the standard error stream.
+
+    Args:
+        loaded: The model, on torch.
+        function: What is done with it.
+        texts: The texts to work on; the first are tried on both.
+        **options: For the function.
+    """
+    if not isinstance(loaded.model, PreTrainedModel):
+        return loaded  # an export
+    try:
+        check_model(loaded.model, options)
+        faster = copy.copy(loaded)
+        faster.model = on_engine(loaded.model, Path(str(loaded.model.name_or_path)))
+        sample = [text for text in texts if text.strip()][:COMPARED]
+        if function(faster, sample, **options) != function(loaded, sample, **options):
+            raise ValueError("its output is not that of torch")
+    except (ImportError, OSError, ValueError) as error:
+        hint(f"--engine auto: torch, not {ENGINE}: {error}")
+        return loaded
+    hint(f"--engine auto: {ENGINE}; the first {len(sample)} outputs are those of torch")
+    return faster
+
+
+def check_model(model: PreTrainedModel, options: dict[str, Any]) -> None:
+    """Raise ValueError where torch is faster, or where the outputs of the two cannot be the same."""
+    saved = getattr(model, "generation_config", None)
+    settings = {name: getattr(saved, name, None) for name in ("do_sample", "num_beams", "early_stopping")}
+    settings |= options
+    if model.device.type != "cpu" or model.dtype.itemsize < 4:
+        raise ValueError(f"the model is on {model.device.type} in {str(model.dtype).removeprefix('torch.')}")
+    if settings["do_sample"]:
+        raise ValueError("sampling draws other tokens there")
+    if (settings["num_beams"] or 1) > 1 and settings["early_stopping"] is not True:
+        raise ValueError("its beam search stops early; equal are --early_stopping true and --num_beams 1")
+
+
+def on_engine(model: PreTrainedModel, folder: Path) -> Any:
+    """Return a model on the engine, exported if the cache does not hold it."""
+    from vanillaformer.conversion.exports import EngineModel, export, load_engine  # which takes a moment
+
+    cached = CACHE / f"{ENGINE}-{fingerprint(folder)}"
+    if not cached.is_dir():
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        export(model, cached, ENGINE)
+    return EngineModel(load_engine(cached))
+
+
+def fingerprint(folder: Path) -> str:
+    """Return a hash of all of a model's folder that an export depends on."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted([*folder.glob("*.safetensors"), folder / CONFIG, folder / GENERATION]):
+        if path.is_file():
+            digest.update(path.name.encode())
+            with path.open("rb") as stream:
+                while block := stream.read(2**24):
+                    digest.update(block)
+    return digest.hexdigest()

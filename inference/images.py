@@ -1,23 +1,21 @@
 """Images in, labels out: what `vanillaformer generate --image` does with a classifier of images."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
-from vanillaformer.console.progress import stage
+from vanillaformer.console.program import hide_progress_bars
 from vanillaformer.data.images import ENDINGS, image_files, pillow, read_image
 from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.loading import open_config, open_image_processor, saved_folder
 
 from .arguments import GenerateArguments
-from .tasks import UNCERTAIN, model_on_device, open_engine, show_no_bars
-from .text_files import hint, output_stream
+from .tasks import UNCERTAIN, model_on_device, open_engine
+from .text_files import hint, output_stream, progress
 
 TASK = TASKS["image_classification"]
 
@@ -37,13 +35,9 @@ def find_images(names: list[str]) -> list[Path]:
 
 
 def load_classifier(arguments: GenerateArguments) -> tuple[Any, Any]:
-    """Return a classifier of images and its image processor.
-
-    Raises:
-        ValueError: The folder does not exist, or its model does not classify images.
-    """
+    """Return a classifier of images and its image processor; ValueError if the model does not classify images."""
     path = arguments.model_name_or_path
-    show_no_bars()
+    hide_progress_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
     engine = open_engine(arguments, folder)
     architecture = engine.architecture if engine else next(iter(open_config(folder).architectures or []), "none")
@@ -95,15 +89,13 @@ def classify_images(arguments: GenerateArguments) -> None:
     pillow()
     paths = find_images(arguments.image)
     model, processor = load_classifier(arguments)
-    few, terminal, bad = len(paths) <= arguments.batch_size, sys.stderr.isatty(), []
+    bad: list[str] = []
     with (
         torch.inference_mode(),
         output_stream(arguments.output_file) as stream,
-        tqdm(total=len(paths), unit=" images", disable=few or not terminal) as bar,
-        stage("Working", len(paths), "images", bar=few or terminal, say=hint) as advance,
+        progress(len(paths), "images", shown=len(paths) > arguments.batch_size) as advance,
     ):
         for record in classified(model, processor, paths, arguments.batch_size, arguments.reject_below or 0.0):
-            bar.update()
             advance(1)
             if "error" in record:
                 bad.append(f"{record['image']} cannot be read: {record['error']}")

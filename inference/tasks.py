@@ -1,20 +1,16 @@
 """Tasks of trained models on texts: translate, continue, classify, fill in masked tokens."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.utils import disable_progress_bars
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from vanillaformer.configuration import VanillaEncoderDecoderConfig
 from vanillaformer.configuration.options import DECODING_CHOICES
-from vanillaformer.console.progress import stage
+from vanillaformer.console.program import hide_progress_bars
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
@@ -24,7 +20,7 @@ from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.training.hardware import inference_dtype
 
 from .arguments import GenerateArguments
-from .text_files import hint
+from .text_files import hint, progress
 
 TORCH, AUTO = "torch", "auto"
 
@@ -126,14 +122,9 @@ FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
 
 
 def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[str]], bool]:
-    """Return the model with its tokenizers, the function that uses it, and whether that takes generation options.
-
-    Raises:
-        ValueError: The folder does not exist or holds no model, or one that does none of these things.
-        ImportError: The engine of an exported model is not installed.
-    """
+    """Return the model with its tokenizers, the function that uses it, and whether that takes generation options."""
     path, source_name = arguments.model_name_or_path, f"--model {arguments.model_name_or_path}"
-    show_no_bars()
+    hide_progress_bars()
     folder = saved_folder(path, arguments.revision, exported=True)
     engine = open_engine(arguments, folder)
     config = engine.config if engine else open_config(folder)
@@ -152,12 +143,7 @@ def load(arguments: GenerateArguments) -> tuple[LoadedModel, Callable[..., list[
 
 
 def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
-    """Return the engine of an exported model; `None` for a model that torch runs.
-
-    Raises:
-        ValueError: The model is not for the engine or in the precision that is asked for.
-        ImportError: The engine is not installed.
-    """
+    """Return the engine of an exported model; `None` for a model that torch runs."""
     asked = f"--engine {arguments.engine}: --model {arguments.model_name_or_path}"
     if not (folder / EXPORT).is_file():
         if arguments.engine not in (None, TORCH, AUTO):
@@ -174,11 +160,7 @@ def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
-    """Return the model of a folder on the device of `--device`, by default a GPU if there is one.
-
-    Raises:
-        ValueError: The device cannot be used, or the model cannot be loaded.
-    """
+    """Return the model of a folder on the device of `--device`, by default a GPU if there is one."""
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=device).item()
@@ -188,13 +170,6 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
     dtype = inference_dtype(torch.device(device).type, arguments.bf16)
     model = open_model(model_class, folder, f"--model {arguments.model_name_or_path}", dtype=dtype)
     return model.to(device).eval()
-
-
-def show_no_bars() -> None:
-    """Show no progress bars of transformers and huggingface_hub where nobody watches."""
-    if not sys.stderr.isatty():
-        logging.disable_progress_bar()
-        disable_progress_bars()
 
 
 def task_of(architecture: str, path: str) -> tuple[Any, Callable[..., list[str]], bool]:
@@ -237,13 +212,8 @@ def run(
     Texts of similar length make a batch, among as many as `SORTED` batches hold. More than one batch shows progress
     on the standard error stream.
     """
-    few, terminal = len(texts) <= batch_size, sys.stderr.isatty()
     total = sum(bool(text.strip()) for text in texts)
-    with (
-        torch.inference_mode(),
-        tqdm(total=total, unit=" lines", disable=few or not terminal) as bar,
-        stage("Working", total, "lines", bar=few or terminal, say=hint) as advance,
-    ):
+    with torch.inference_mode(), progress(total, "lines", shown=len(texts) > batch_size) as advance:
         for start in range(0, len(texts), SORTED * batch_size):
             part = texts[start : start + SORTED * batch_size]
             order = sorted((row for row, text in enumerate(part) if text.strip()), key=lambda row: len(part[row]))
@@ -252,6 +222,5 @@ def run(
                 rows = order[first : first + batch_size]
                 for row, result in zip(rows, function(loaded, [part[row] for row in rows], **options)):
                     results[row] = result
-                bar.update(len(rows))
                 advance(len(rows))
             yield from results

@@ -3,10 +3,14 @@
 import io
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
+
+from tqdm.auto import tqdm
+
+from vanillaformer.console.progress import stage
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 STANDARD_INPUT = "standard input"
@@ -28,11 +32,7 @@ def read_lines(stream: Iterable[bytes], source: str) -> Iterator[str]:
 
 
 def read_texts(texts: list[str], file: str | None) -> list[str]:
-    """Return the texts to work on: those given, the lines of a file, or standard input.
-
-    Raises:
-        ValueError: There are none, or all are blank, or the file does not exist.
-    """
+    """Return the texts to work on, not all blank: those given, the lines of a file, or standard input."""
     source = "--text"
     if file is not None:
         source = f"--input_file {file}"
@@ -72,6 +72,22 @@ def at_terminal() -> bool:
 def hint(message: str, end: str = "\n") -> None:
     """Show a message to the person at the terminal, apart from the output."""
     print(message, end=end, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(total: int, unit: str, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Show how many of all are done, on the standard error stream; it gets a function to be called with the number."""
+    terminal = sys.stderr.isatty()
+    with (
+        tqdm(total=total, unit=f" {unit}", disable=not (shown and terminal)) as bar,
+        stage("Working", total, unit, bar=terminal or not shown, say=hint) as advance,
+    ):
+
+        def both(count: int) -> None:
+            bar.update(count)
+            advance(count)
+
+        yield both
 
 
 def prompted(lines: Iterable[str], prompt: str = "> ") -> Iterator[str]:

@@ -38,7 +38,6 @@ from vanillaformer.training.hardware import configure_cpu
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the program's arguments."""
     parser = CommandParser(__doc__ or "", "MODEL (--text TEXT | --image FILE | ...) [--option value ...]")
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     model = parser.add_argument_group("Model")
     model.add_argument("model", metavar="MODEL", help="Model (folder or Hub id)")
     model.add_argument("--revision", help="Branch, tag or commit of the model on the Hub")
@@ -121,15 +120,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ValueError(f"--output_dir {args.output_dir} is not a directory")
     check_text("--text", [args.text or ""])
     configure_cpu()
-    check_options(args)
-    if args.serve:
-        serve(options_of(args), args.host, args.port)
-    else:
-        write_figures(args)
-
-
-def check_options(args: argparse.Namespace) -> None:
-    """Raise ValueError for options that do not go together, or a number of rows below 1."""
     if args.num_rows < 1:
         raise ValueError(f"--num_rows {args.num_rows}: it must be at least 1")
     for name in ("target", "figures", "rows"):
@@ -137,10 +127,8 @@ def check_options(args: argparse.Namespace) -> None:
         if value and not (args.text or args.image):
             given = " ".join(value) if isinstance(value, list) else value
             raise ValueError(f"--{name} {given} is for figures, which need --text or --image")
-
-
-def write_figures(args: argparse.Namespace) -> None:
-    """Write the figures of one input."""
+    if args.serve:
+        return serve(options_of(args), args.host, args.port)
     example = open_example(args)
     drawn, missing = draw_all(example, args.figures)
     page = write_page(example, drawn, missing, args.output_dir, args.model)

@@ -46,11 +46,7 @@ def parser() -> CommandParser:
 
 
 def held_out_rows(args: Namespace) -> Any:
-    """Return the rows to score models on, `None` if there are none.
-
-    Raises:
-        ValueError: They cannot be read, or an option on them is given without them.
-    """
+    """Return the rows to score models on, `None` if there are none."""
     options = {name: getattr(args, name) for name in (*COLUMNS, "validation_target_file", "max_validation_samples")}
     given = {name: value for name, value in options.items() if value is not None}
     if args.validation_file is None:

@@ -20,7 +20,7 @@ import vanillaformer  # noqa: F401 - makes the Auto classes know the models
 from vanillaformer.console.parsing import parse
 from vanillaformer.console.program import program
 from vanillaformer.inference.arguments import GenerateArguments, check_arguments
-from vanillaformer.inference.conversation import converse
+from vanillaformer.inference.chat import converse
 from vanillaformer.inference.generation import generate_texts
 from vanillaformer.inference.images import classify_images
 from vanillaformer.training.hardware import configure_cpu

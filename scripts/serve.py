@@ -9,13 +9,27 @@ Examples:
   vanillaformer serve user/model@main --continuous-batching --device cuda
 """
 
+import copy
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from vanillaformer.console.program import CommandParser, name, program
-from vanillaformer.inference.serving.command import LIMITS, check_libraries, check_model, server_command
+from transformers import AutoConfig
+from transformers.utils.import_utils import is_serve_available
 
+import vanillaformer.modeling as modeling
+from vanillaformer.console.program import CommandParser, name, program
+from vanillaformer.hub.loading import saved_folder
+
+SERVED = modeling.VanillaDecoderForCausalLM
+NEEDED = ("fastapi", "uvicorn", "openai", "pydantic")
+# Limits of a request: default and help
+LIMITS = {
+    "max_tokens": (2048, "Maximum and default number of tokens that a request may ask for"),
+    "max_prompt_tokens": (8192, "Maximum length of a prompt in tokens, also limited by the model's"),
+    "max_body_bytes": (2**18, "Maximum size of a request in bytes"),
+}
 # Options of transformers' command that people use, by group; the others follow
 GROUPS = {
     "Model": ("device", "dtype", "attn_implementation", "quantization", "compile", "trust_remote_code"),
@@ -40,6 +54,65 @@ def help_page(command: Any) -> str:
     return parser.format_help()
 
 
+def server_command() -> Any:
+    """Return transformers' command with our limits, able to load our language models; no library is needed yet."""
+    from click import IntRange, Option
+    from transformers.cli.transformers import app
+
+    # The server looks classes up in transformers itself, whose module is made anew while its parts are imported
+    setattr(sys.modules["transformers"], SERVED.__name__, SERVED)
+    command: Any = copy.copy(app.commands["serve"])
+    options = [
+        Option([f"--{name.replace('_', '-')}"], type=IntRange(1), default=default, help=text)
+        for name, (default, text) in LIMITS.items()
+    ]
+    command.params = [*command.params, *options]
+    serve_models = command.callback
+
+    def run(**options: Any) -> Any:
+        from transformers.cli.serving import server
+
+        from vanillaformer.inference.requests import Limits
+        from vanillaformer.inference.serving import builder
+
+        limits = Limits(**{name: options.pop(name) for name in LIMITS})
+        server.build_server = builder(limits, options["host"])  # which `serve` looks up there
+        return serve_models(**options)
+
+    command.callback = run
+    return command
+
+
+def check_model(name: str | None, continuous_batching: bool = False, trust_remote_code: bool = False) -> None:
+    """Raise ValueError for no model, or one that the server cannot run as it is asked to."""
+    if name is None:
+        raise ValueError("name the model to serve: vanillaformer serve MODEL, a folder or Hub id")
+    if name.endswith(".gguf"):
+        return
+    path, _, revision = name.partition("@")
+    try:
+        options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+        config: Any = AutoConfig.from_pretrained(path, **options)
+    except (OSError, ValueError) as error:
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"{name} has code of its own: --trust-remote-code runs it, once you have read it"
+            ) from error
+        raise ValueError(f"{name} is not a model: {error}") from error
+    if not trust_remote_code:
+        saved_folder(path, revision or None, "MODEL")
+    architecture = next(iter(config.architectures or []), "none")
+    if architecture not in vars(modeling):
+        return
+    if architecture != SERVED.__name__:
+        raise ValueError(
+            f"{name} is a {architecture}, but only language models are served ({SERVED.__name__}); "
+            "generate.py runs every model"
+        )
+    if continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
+        raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")
+
+
 @program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
@@ -48,7 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if {"--help", "-h"} & set(arguments):
         print(help_page(command))
         raise SystemExit(0)
-    check_libraries()
+    if not is_serve_available():
+        missing = ", ".join(library for library in NEEDED if find_spec(library) is None)
+        raise ImportError(f"serving needs {missing}: pip install 'vanillaformer[serve]'")
     given = command.make_context(name(), list(arguments), resilient_parsing=True).params
     options = (bool(given.get(option)) for option in ("continuous_batching", "trust_remote_code"))
     check_model(given.get("force_model"), *options)

@@ -1,8 +1,7 @@
 """Training, saving and loading of stock fast tokenizers."""
 
-from .options import ModelKind, TokenizerAlgorithm
+from .options import SPECIAL_TOKENS, ModelKind, SpecialTokens, TokenizerAlgorithm
 from .pairs import load_pair, save_pair
-from .special_tokens import SPECIAL_TOKENS, SpecialTokens
 from .training import train, train_pair
 
 __all__ = [

@@ -6,14 +6,15 @@ vocabularies of WordPiece and Unigram and in every alphabet it has to cut.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.normalizers import Normalizer
 
-from .alphabets import by_frequency, limited_symbols, normalize, without
 from .options import TokenizerAlgorithm, TrainingOptions
-from .passages import passages
+from .passages import StoredTexts, passages
 from .pipelines import CONTINUATION, SPACE, added_tokens, bert, digits, natural_decoder, space_keeping
 
 WORD_OR_SYMBOL = Regex(r"\w+|[^\w\s]")
@@ -159,6 +160,62 @@ def _settled(pieces: list[tuple[str, float]], room: int) -> list[tuple[str, floa
     longer = [piece for piece in ranked if len(piece) > 1][: room - len(characters)]
     kept = {*characters, *longer}
     return [(piece, scores[piece]) for piece in ranked if piece in kept]
+
+
+def limited_symbols(
+    texts: Iterable[str], tokenizer: Tokenizer, options: TrainingOptions, min_frequency: int = 1
+) -> tuple[Iterator[str], list[str]]:
+    """Return the normalized texts without the characters that the vocabulary has no room for, and the words' symbols.
+
+    The symbols are the characters, most frequent first, each followed by its `##` form if it can stand inside a word.
+    """
+    options.require_room(2, f"one character with its '{CONTINUATION}' form")
+    normalized, counts = normalize(texts, tokenizer.normalizer)
+    symbols: list[str] = []
+    dropped: list[str] = []
+    for character in by_frequency(counts, min_frequency=min_frequency):
+        forms = _forms(character, tokenizer)
+        if not dropped and len(symbols) + len(forms) <= options.room:
+            symbols.extend(forms)
+        elif forms:
+            dropped.append(character)
+    return without(dropped, normalized), symbols
+
+
+def _forms(character: str, tokenizer: Tokenizer) -> list[str]:
+    """`["x", "##x"]` for a letter, `["。"]` for what the pre-tokenizer sets apart, `[]` for white space."""
+
+    def words(text: str) -> list[str]:
+        return [w for w, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text))]
+
+    if words(character) != [character]:
+        return []
+    return [character, CONTINUATION + character] if words("a" + character) == ["a" + character] else [character]
+
+
+def normalize(texts: Iterable[str], normalizer: Normalizer) -> tuple[Iterable[str], Counter[str]]:
+    """Return the normalized texts and how often each character occurs in them."""
+    counts: Counter[str] = Counter()
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            normalized = normalizer.normalize_str(text)
+            counts.update(normalized)
+            yield normalized
+
+    return StoredTexts(counted()), counts
+
+
+def by_frequency(counts: Counter[str], first: str = "", min_frequency: int = 1) -> list[str]:
+    """Return the characters: the one named first, then the most frequent, equals by code point."""
+    kept = (character for character, count in counts.items() if count >= min_frequency)
+    return sorted(kept, key=lambda character: (character != first, -counts[character], character))
+
+
+def without(characters: Iterable[str], texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts without characters."""
+    table = dict.fromkeys(map(ord, characters))
+    return (text.translate(table) if table else text for text in texts)
 
 
 # A new algorithm is one function above, one line here and one word in options.TokenizerAlgorithm.

@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .algorithms import ALGORITHMS
 from .control_tokens import with_special
-from .options import ModelKind, TokenizerAlgorithm, TrainingOptions
-from .special_tokens import SPECIAL_TOKENS, SpecialTokens
+from .options import SPECIAL_TOKENS, ModelKind, SpecialTokens, TokenizerAlgorithm, TrainingOptions
 
 
 class TrainArguments(TypedDict, total=False):

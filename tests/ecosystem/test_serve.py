@@ -27,9 +27,8 @@ from vanillaformer import (
     VanillaEncoderDecoderForConditionalGeneration,
     VanillaEncoderForMaskedLM,
 )
-from vanillaformer.inference.serving import command
-from vanillaformer.inference.serving.app import builder
-from vanillaformer.inference.serving.requests import Limits
+from vanillaformer.inference.requests import Limits
+from vanillaformer.inference.serving import builder
 from vanillaformer.scripts import serve
 
 from .tiny import TEXTS, tiny
@@ -206,7 +205,7 @@ LIMITS = Limits(max_tokens=50, max_prompt_tokens=20, max_body_bytes=3000)
 
 def app_of(folder: Path, host: str = "localhost") -> TestClient:
     """A client of the app that serves a folder."""
-    command.server_command()  # makes transformers know the class
+    serve.server_command()  # makes transformers know the class
     manager, state = ModelManager(device="cpu", force_model=str(folder)), GenerationState()
     named = ("completion", "response", "transcription", "systemone")
     app = builder(LIMITS, host)(
@@ -431,8 +430,8 @@ def test_code_of_a_model_runs_with_the_option_alone(tmp_path):
 
 
 def test_missing_libraries_are_named(monkeypatch):
-    monkeypatch.setattr(command, "is_serve_available", lambda: False)
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr(serve, "is_serve_available", lambda: False)
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else object())
     with pytest.raises(SystemExit, match=r"serving needs uvicorn: pip install 'vanillaformer\[serve\]'"):
         serve.main(["somewhere"])
 

@@ -125,7 +125,7 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             self.server.seen.append(Seen(self.command, unquote(address.path), self.received, self.sent))
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer_request
+    do_GET = do_HEAD = do_POST = do_PUT = answer_request
 
     def dispatch(self, path: str) -> None:
         if self.server.watch:
@@ -313,23 +313,8 @@ class Handler(BaseHTTPRequestHandler):
         return listed | {"converts": []}
 
     def branch(self, id: str, name: str) -> Any:
-        return self.name_commit("branches", id, name, self.content().get("startingPoint", "main"))
-
-    def tag(self, id: str, revision: str) -> Any:
-        return self.name_commit("tags", id, self.content()["tag"], revision)
-
-    def name_commit(self, kind: str, id: str, name: str, revision: str) -> Any:
         repository = self.hub.writable(self.user, id)
-        names = getattr(repository, kind)
-        if name in names:
-            raise Refused(409, f"Reference {name} already exists")
-        names[name] = repository.at(revision).oid
-        return {}
-
-    def unname(self, id: str, name: str, kind: str) -> Any:
-        names = getattr(self.hub.writable(self.user, id), {"branch": "branches", "tag": "tags"}[kind])
-        if names.pop(name, None) is None:
-            raise Refused(404, f"Invalid rev id: {name}", "RevisionNotFound")
+        repository.branches[name] = repository.at(self.content().get("startingPoint", "main")).oid
         return {}
 
     def may_read(self, id: str) -> Any:
@@ -370,8 +355,6 @@ ENDPOINTS: list[tuple[str, str, Callable[..., Any]]] = [
     ("GET", rf"{MODELS}/tree/(?P<revision>[^/]+)/(?P<folder>.+)", Handler.tree),
     ("GET", rf"{MODELS}/refs", Handler.refs),
     ("POST", rf"{MODELS}/branch/(?P<name>[^/]+)", Handler.branch),
-    ("POST", rf"{MODELS}/tag/(?P<revision>[^/]+)", Handler.tag),
-    ("DELETE", rf"{MODELS}/(?P<kind>branch|tag)/(?P<name>[^/]+)", Handler.unname),
     ("GET", rf"{MODELS}/auth-check", Handler.may_read),
     ("GET", rf"{MODELS}/auth-check/write", Handler.may_write),
     ("GET HEAD", rf"/{ID}/resolve/(?P<revision>[^/]+)/(?P<path>.+)", Handler.resolve),

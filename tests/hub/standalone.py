@@ -48,31 +48,6 @@ def check(job):
     return report
 
 
-def administration(api, name, commit):
-    """Use what only people do with repositories, and return what there is in the end."""
-    found = {"user": api.whoami()["name"]}
-    for step in (
-        lambda: api.create_tag(name, tag="v1", revision=commit),
-        lambda: api.create_tag(name, tag="v1"),
-        lambda: api.create_tag(name, tag="old", revision=commit),
-        lambda: api.delete_tag(name, tag="old"),
-        lambda: api.delete_tag(name, tag="old"),
-        lambda: api.create_branch(name, branch="next", revision="v1"),
-        lambda: api.create_repo(name),
-        lambda: api.create_commit(name, [], commit_message="nothing"),
-        lambda: api.delete_file("README.md", name),
-        lambda: api.model_info("lab/none"),
-        lambda: api.model_info(name, revision="none"),
-        lambda: api.file_exists(name, "config.json"),
-    ):
-        try:
-            step()
-        except Exception as error:
-            found.setdefault("errors", []).append(type(error).__name__)
-    refs = api.list_repo_refs(name)
-    return found | {ref.name: ref.target_commit for ref in (*refs.branches, *refs.tags)}
-
-
 def main():
     sys.meta_path.insert(0, Absent())
     jobs = json.loads(Path(sys.argv[1]).read_text())
@@ -81,7 +56,6 @@ def main():
     pinned = causal.from_pretrained(jobs["moved"], revision=jobs["pin"], trust_remote_code=True)
     moved = causal.from_pretrained(jobs["moved"], trust_remote_code=True)
     report["widths"] = [pinned.config.hidden_size, moved.config.hidden_size]
-    report["api"] = administration(transformers.utils.hub.HfApi(), "lab/moved", jobs["pin"])
     report["private"] = refusal(causal, jobs["private"], token=False, trust_remote_code=True)
     report["bad"] = refusal(causal, jobs["bad"])
     report["trace"] = Path(jobs["trace"]).exists()

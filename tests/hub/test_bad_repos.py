@@ -230,17 +230,17 @@ def test_a_broken_folder_has_one_error_that_says_what_is_broken(case, copy):
     assert len(str(info.value)) < 1500
 
 
-@pytest.mark.parametrize("record", ["{}", "[]", "[" * 10**5, '{"architecture": "VanillaDecoderForCausalLM"}'])
-def test_a_record_of_an_export_that_is_none_is_said_to_be(record, copy):
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        *((record, r"vanillaformer_export\.json is damaged") for record in ("{}", "[]", "[" * 10**5)),
+        ('{"architecture": "VanillaDecoderForCausalLM"}', r"vanillaformer_export\.json is damaged"),
+        ('{"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}', "engine must be one of .*, got 'steam'"),
+    ],
+)
+def test_a_record_of_an_export_that_is_none_is_said_to_be(record, message, copy):
     (copy / "vanillaformer_export.json").write_text(record)
-    with pytest.raises(ValueError, match=r"vanillaformer_export\.json is damaged"):
-        tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
-
-
-def test_an_engine_that_is_none_is_named(copy):
-    record = {"architecture": "VanillaDecoderForCausalLM", "engine": "steam"}
-    (copy / "vanillaformer_export.json").write_text(json.dumps(record))
-    with pytest.raises(ValueError, match=r"engine must be one of .*, got 'steam'"):
+    with pytest.raises(ValueError, match=message):
         tasks.load(generate.GenerateArguments(model_name_or_path=str(copy), text=["the cat"]))
 
 

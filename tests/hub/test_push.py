@@ -53,16 +53,10 @@ def test_every_model_arrives_whole_and_comes_back_the_same(kind, large, client, 
 
 
 def test_what_is_this_machines_stays_here(client, server, copy):
-    strays = (
-        "optimizer.pt",
-        "training_args.bin",
-        "run.json",
-        "trainer_state.json",
-        "runs/events",
-        "notes.txt",
-        ".env",
-    )
-    strays = (*strays, "checkpoint-5/model.safetensors", "adapter/adapter_model.safetensors", "secret.py", "a.parquet")
+    strays = {
+        *("optimizer.pt", "training_args.bin", "run.json", "trainer_state.json", "runs/events", "notes.txt", ".env"),
+        *("checkpoint-5/model.safetensors", "adapter/adapter_model.safetensors", "secret.py", "a.parquet"),
+    }
     for name in strays:
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text("mine")
@@ -75,43 +69,33 @@ def test_what_is_this_machines_stays_here(client, server, copy):
     client.ok("push", copy, "ann/strays")
     there = server.hub.files("ann/strays")
     assert {"loss_curve.png", "all_results.json", "LICENSE", "modeling_vanilla_decoder.py"} <= there.keys()
-    assert not set(strays) & there.keys()
+    assert not strays & there.keys()
     uploads, rest = listed.split("not uploaded: ")
     assert all(name in uploads for name in there)
     assert all(name.split("/")[0] in rest for name in strays)
     assert str(copy.parent).encode() not in b"".join(there.values())
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"),
-        *("tokenizer_api_token.txt", "tokenizer.env", "target_tokenizer/.env", "target_tokenizer/private.txt"),
-        *("vocab_secret.csv", "LICENSE-key", "secrets.png", "chat_template.txt", "mine.spm", "sentencepiece.txt"),
-        *("additional_chat_templates/notes.txt", "model-mine-of-2.safetensors", "model-00001-of-00002.safetensors"),
-    ],
+OTHERS = (
+    *("tokenizer.pkl", "vocab.bin", "tokenizer_mine.py", "target_tokenizer/a.pt"),
+    *("tokenizer_api_token.txt", "tokenizer.env", "target_tokenizer/.env", "target_tokenizer/private.txt"),
+    *("vocab_secret.csv", "LICENSE-key", "secrets.png", "chat_template.txt", "mine.spm", "sentencepiece.txt"),
+    *("additional_chat_templates/notes.txt", "model-mine-of-2.safetensors", "model-00001-of-00002.safetensors"),
 )
-def test_files_that_begin_like_one_of_a_model_do_not_go_along(name, copy):
-    before = files_to_push(copy).keys()
-    (copy / name).parent.mkdir(exist_ok=True)
-    (copy / name).write_text("mine")
-    assert files_to_push(copy).keys() == before
+OF_A_MODEL = (
+    *("tokenizer.model", "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "vocab.json"),
+    *("merges.txt", "vocab.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
+    *("additional_chat_templates/tools.jinja", "target_tokenizer/vocab.json", "LICENSE.md", "LICENSE.txt"),
+    *("confusion_matrix.png", "cross_attention.png"),
+)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("tokenizer.model", "spiece.model", "source.spm", "target.spm", "sentencepiece.bpe.model", "vocab.json"),
-        *("merges.txt", "vocab.txt", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"),
-        *("additional_chat_templates/tools.jinja", "target_tokenizer/vocab.json", "LICENSE.md", "LICENSE.txt"),
-        *("confusion_matrix.png", "cross_attention.png"),
-    ],
-)
-def test_what_belongs_to_a_model_goes_along(name, copy):
+def test_files_of_a_model_go_along_and_those_that_begin_like_one_do_not(copy):
     before = files_to_push(copy).keys()
-    (copy / name).parent.mkdir(exist_ok=True)
-    (copy / name).write_text("{}")
-    assert files_to_push(copy).keys() == before | {name}
+    for name in (*OTHERS, *OF_A_MODEL):
+        (copy / name).parent.mkdir(exist_ok=True)
+        (copy / name).write_text("{}")
+    assert files_to_push(copy).keys() == before | {*OF_A_MODEL}
 
 
 def test_a_checkpoint_takes_the_tokenizers_of_its_run_and_no_other_file_named_like_one(copy, tmp_path):

@@ -11,7 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassificati
 from transformers.utils import logging
 
 from vanillaformer.console import progress
-from vanillaformer.inference import fastest, generation, tasks
+from vanillaformer.inference import generation, tasks
 from vanillaformer.scripts import generate
 
 LINES = ["May 6, 2031", "5:04 PM", "", "12,345.6"]
@@ -62,7 +62,7 @@ def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monke
 @pytest.mark.parametrize("kind", ["translation", "classification"])
 def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: Path, monkeypatch, capfd) -> None:
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(fastest, "CACHE", tmp_path / "exports")
+    monkeypatch.setattr(generation, "CACHE", tmp_path / "exports")
     search = ["--num_beams", "1", "--max_new_tokens", "8"] if kind == "translation" else []
     words = ["--model", str(trained(kind)), "--text", "May 6, 2031", "", "in 12 days", *search]
     outputs = []
@@ -79,14 +79,14 @@ def test_the_fastest_engine_gives_the_same_output(kind: str, trained, tmp_path: 
 
 
 def test_torch_where_another_engine_would_give_other_output(trained, tmp_path: Path, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(fastest, "CACHE", tmp_path / "exports")
+    monkeypatch.setattr(generation, "CACHE", tmp_path / "exports")
     words = ["--model", str(trained("translation")), "--text", "May 6, 2031", "--max_new_tokens", "8"]
     capfd.readouterr()
     generate.main([*words, "--num_beams", "2", "--engine", "auto"])
     captured = capfd.readouterr()
     assert captured.err.startswith("--engine auto: torch, not ctranslate2: its beam search stops early")
     assert not (tmp_path / "exports").exists()
-    monkeypatch.setattr(fastest, "on_engine", lambda model, folder: None)
+    monkeypatch.setattr(generation, "on_engine", lambda model, folder: None)
     monkeypatch.setattr(generation, "load", lambda arguments: (tasks.load(arguments)[0], differing, True))
     differing = lambda loaded, texts, **options: [f"{loaded.model is None}"] * len(texts)  # noqa: E731
     generate.main([*words, "--num_beams", "1", "--engine", "auto"])

@@ -94,7 +94,7 @@ def test_a_model_and_options_that_do_not_fit(model: str, options: str, message: 
 @pytest.mark.parametrize("chat", [[], ["--chat"]])
 def test_standard_input_that_is_not_utf8(chat: Words, ends, capsys, monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\n\xc3(\n")))
-    monkeypatch.setattr("vanillaformer.inference.conversation.open_chat", lambda generate_args: Parrot())
+    monkeypatch.setattr("vanillaformer.inference.chat.open_chat", lambda generate_args: Parrot())
     expected = "generate: standard input, line 2: byte 0xc3 is not UTF-8"
     assert ends("generate", ["--model", "folder", *chat], capsys) == (1, expected)
 

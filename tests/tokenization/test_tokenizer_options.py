@@ -7,8 +7,7 @@ import pytest
 
 import vanillaformer.tokenization as tokenization
 from vanillaformer.tokenization.algorithms import ALGORITHMS
-from vanillaformer.tokenization.options import ModelKind, TokenizerAlgorithm, TrainingOptions
-from vanillaformer.tokenization.special_tokens import SPECIAL_TOKENS
+from vanillaformer.tokenization.options import SPECIAL_TOKENS, ModelKind, TokenizerAlgorithm, TrainingOptions
 from vanillaformer.tokenization.training import TrainArguments
 
 

@@ -48,20 +48,14 @@ def test_equal_vocabularies_with_different_templates_are_not_joint(tmp_path):
     assert (source("the fox")["input_ids"][-1], target("the fox")["input_ids"][0]) == (3, 2)
 
 
-def test_joint_pair_replaces_a_separate_one(separate, joint, tmp_path):
-    save_pair(*separate, tmp_path)
-    save_pair(*joint, tmp_path)
-    source, target = load_pair(tmp_path)
-    assert source is target
-    assert not (tmp_path / "target_tokenizer").exists()
-
-
-def test_loaded_pair_can_be_saved_as_joint(separate, tmp_path):
+@pytest.mark.parametrize("folder", ["separate", "other"])
+def test_joint_pair_replaces_a_separate_one_that_was_loaded(folder, separate, tmp_path):
     save_pair(*separate, tmp_path / "separate")
     source, _ = load_pair(tmp_path / "separate")
-    save_pair(source, source, tmp_path / "joint")
-    source, target = load_pair(tmp_path / "joint")
+    save_pair(source, source, tmp_path / folder)
+    source, target = load_pair(tmp_path / folder)
     assert source is target
+    assert not (tmp_path / folder / "target_tokenizer").exists()
 
 
 def test_missing_target_is_not_taken_for_a_joint_vocabulary(separate, tmp_path):

@@ -1,28 +1,21 @@
 """What is saved loads where this package is not installed."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import get_args
 
 import pytest
+from without_package import FOLDER
 
 from vanillaformer.tokenization import ModelKind, TokenizerAlgorithm
 
 TEXTS = ["The quick brown fox, it's 1987!", " 我爱 PyTorch  (2024) ✈", ""]
 LOADER = """
-import importlib.abc, json, sys
-class Absent(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vanillaformer":
-            raise ModuleNotFoundError(name)
+import json, sys
+from without_package import Absent
 sys.meta_path.insert(0, Absent())
-try:
-    import vanillaformer
-except ModuleNotFoundError:
-    pass
-else:
-    raise SystemExit("the package can be imported")
 from transformers import AutoTokenizer
 results = {}
 for folder in json.load(sys.stdin)["folders"]:
@@ -30,6 +23,7 @@ for folder in json.load(sys.stdin)["folders"]:
     encoded = [dict(tokenizer(text)) for text in TEXTS]
     decoded = [tokenizer.decode(e["input_ids"], skip_special_tokens=True) for e in encoded]
     results[folder] = [type(tokenizer).__name__, len(tokenizer), tokenizer.model_max_length, encoded, decoded]
+assert not [name for name in sys.modules if name.partition(".")[0] == "vanillaformer"]
 print(json.dumps(results))
 """
 
@@ -46,7 +40,8 @@ def loaded(trained, tmp_path_factory):
             (folder / "config.json").write_text(json.dumps({"model_type": f"vanilla_{kind}"}))
     code = LOADER.replace("TEXTS", repr(TEXTS))
     job = json.dumps({"folders": [str(folder) for folder in folders.values()]})
-    result = subprocess.run([sys.executable, "-c", code], input=job, capture_output=True, text=True)
+    environment = os.environ | {"PYTHONPATH": FOLDER}
+    result = subprocess.run([sys.executable, "-c", code], input=job, capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     results = json.loads(result.stdout.splitlines()[-1])
     return {key: results[str(folder)] for key, folder in folders.items()}

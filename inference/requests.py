@@ -151,9 +151,6 @@ def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits:
         prompt: Number of tokens of its prompt.
         positions: The model's length, `None` if it has none.
         limits: The server's limits.
-
-    Raises:
-        RequestError: The prompt is empty or too long, or what is asked for does not fit after it.
     """
     longest = limits.max_prompt_tokens if positions is None else min(limits.max_prompt_tokens, positions - 1)
     if not 1 <= prompt <= longest:
@@ -165,8 +162,3 @@ def new_tokens(body: dict[str, Any], prompt: int, positions: int | None, limits:
     if body[name] > room:
         raise RequestError(f"{name}={body[name]}: after {prompt:,} tokens of prompt at most {room:,} fit")
     return body[name]
-
-
-def message_of(error: BaseException) -> str:
-    """Return what an error says to a client, in one line."""
-    return " ".join(str(error).split())[:600] or type(error).__name__

@@ -1,1 +1,0 @@
-"""Serving a language model by the OpenAI protocol."""
