@@ -27,18 +27,7 @@ class HeldOutRows:
     """Held-out rows of the task of a model, and the model to score on them.
 
     Translations are scored by BLEU and its like, classes by accuracy and F1, and language models by the perplexity of
-    the tokens of each text after the first.
-
-    Args:
-        source: Folder or Hub id of the model.
-        revision: Branch, tag or commit of a Hub id.
-        files: Files with the rows.
-        target_file: Files with the targets, if the files are lines of text.
-        max_rows: Maximum number of rows.
-        **columns: The options of the training programs that name columns, such as `source_column`.
-
-    Raises:
-        ValueError: The rows cannot be read, or what the model does has no such scores.
+    the tokens of each text after the first. `columns` are options of the training programs, such as `source_column`.
     """
 
     def __init__(

@@ -47,16 +47,6 @@ def parser() -> CommandParser:
     return made
 
 
-def import_file(source: str, destination: str, kind: str, fields: list[str]) -> None:
-    """Save our model with the weights in a file of a model outside transformers."""
-    with new_folder(destination) as folder:
-        options = ModelArguments(overrides=fields).config_overrides()
-        model = from_state_dict(source, kind, **options)
-        model.save_pretrained(folder)
-    print(f"{kind} -> {type(model).__name__}, {model.num_parameters():,} parameters")
-    print(f"written: {destination}")
-
-
 @program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
@@ -68,7 +58,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         reader.error("--revision does not apply to --from_state_dict, which reads a file")
     hide_progress_bars()
     if arguments.from_state_dict:
-        return import_file(arguments.source, arguments.destination, arguments.from_state_dict, arguments.set)
+        with new_folder(arguments.destination) as folder:
+            options = ModelArguments(overrides=arguments.set).config_overrides()
+            model = from_state_dict(arguments.source, arguments.from_state_dict, **options)
+            model.save_pretrained(folder)
+        print(f"{arguments.from_state_dict} -> {type(model).__name__}, {model.num_parameters():,} parameters")
+        print(f"written: {arguments.destination}")
+        return
     done = convert_folder(arguments.source, arguments.destination, arguments.to, arguments.back, arguments.revision)
     print(f"{done.source} -> {done.target}, {done.parameters:,} parameters")
     print(f"logits on random input: relative error {done.error:.1e}")

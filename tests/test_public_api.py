@@ -5,30 +5,27 @@ from types import FunctionType
 
 import pytest
 
+CONFIGS = {
+    "VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig", "VanillaImageEncoderConfig",
+    "VanillaRecurrentEncoderDecoderConfig",
+}  # fmt: skip
+MODELS = {
+    "VanillaDecoderForCausalLM", "VanillaDecoderForSequenceClassification", "VanillaDecoderModel",
+    "VanillaEncoderDecoderForConditionalGeneration", "VanillaEncoderDecoderModel", "VanillaEncoderForMaskedLM",
+    "VanillaEncoderForPreTraining", "VanillaEncoderForSequenceClassification", "VanillaEncoderForTokenClassification",
+    "VanillaEncoderModel", "VanillaImageEncoderForImageClassification", "VanillaImageEncoderForMaskedImageModeling",
+    "VanillaImageEncoderModel", "VanillaRecurrentEncoderDecoderForConditionalGeneration",
+    "VanillaRecurrentEncoderDecoderModel",
+}  # fmt: skip
 PUBLIC = {
-    "vanillaformer": {"PRESETS", "BlockConfig", "VanillaDecoderConfig", "VanillaDecoderForCausalLM",
-     "VanillaDecoderForSequenceClassification", "VanillaDecoderModel", "VanillaEncoderConfig",
-     "VanillaEncoderDecoderConfig", "VanillaEncoderDecoderForConditionalGeneration", "VanillaEncoderDecoderModel",
-     "VanillaEncoderForMaskedLM", "VanillaEncoderForPreTraining", "VanillaEncoderForSequenceClassification",
-     "VanillaEncoderForTokenClassification", "VanillaEncoderModel", "VanillaImageEncoderConfig",
-     "VanillaRecurrentEncoderDecoderConfig", "VanillaImageEncoderForImageClassification",
-     "VanillaImageEncoderForMaskedImageModeling", "VanillaImageEncoderModel",
-     "VanillaRecurrentEncoderDecoderForConditionalGeneration", "VanillaRecurrentEncoderDecoderModel", "__version__",
-     "preset", "speed_up"},
-    "vanillaformer.configuration": {"ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset", "Stage",
-     "VanillaConfig", "VanillaDecoderConfig", "VanillaEncoderConfig", "VanillaEncoderDecoderConfig",
-     "VanillaImageEncoderConfig", "VanillaRecurrentEncoderDecoderConfig", "layer_types", "preset",
-     "tensor_parallel_plan"},
+    "vanillaformer": {*CONFIGS, *MODELS, "PRESETS", "BlockConfig", "__version__", "preset", "speed_up"},
+    "vanillaformer.configuration": {*CONFIGS, "ACTIVATION_ALIASES", "PRESETS", "BlockConfig", "ConfigView", "Preset",
+     "Stage", "VanillaConfig", "layer_types", "preset", "tensor_parallel_plan"},
     "vanillaformer.conversion": {"ARCHITECTURES", "Architecture", "from_native", "from_state_dict",
      "native_architectures", "to_native"},
     "vanillaformer.tokenization": {"ModelKind", "SPECIAL_TOKENS", "SpecialTokens", "TokenizerAlgorithm", "load_pair",
      "save_pair", "train", "train_pair"},
-    "vanillaformer.modeling": {"AUTO_CLASSES", "VanillaDecoderForCausalLM", "VanillaDecoderForSequenceClassification",
-     "VanillaDecoderModel", "VanillaEncoderDecoderForConditionalGeneration", "VanillaEncoderDecoderModel",
-     "VanillaEncoderForMaskedLM", "VanillaEncoderForPreTraining", "VanillaEncoderForSequenceClassification",
-     "VanillaEncoderForTokenClassification", "VanillaEncoderModel", "VanillaImageEncoderForImageClassification",
-     "VanillaImageEncoderForMaskedImageModeling", "VanillaImageEncoderModel",
-     "VanillaRecurrentEncoderDecoderForConditionalGeneration", "VanillaRecurrentEncoderDecoderModel", "register"},
+    "vanillaformer.modeling": {*MODELS, "AUTO_CLASSES", "register"},
 }  # fmt: skip
 
 

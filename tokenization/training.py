@@ -62,8 +62,8 @@ def train(
     Raises:
         ValueError: If an argument is not allowed, a text is not a string, or the texts hold nothing to learn from.
     """
-    _check_choices(algorithm, kind, strip_punctuation)
-    _check_sizes(vocab_size=vocab_size, min_frequency=min_frequency, model_max_length=model_max_length)
+    sizes = {"vocab_size": vocab_size, "min_frequency": min_frequency, "model_max_length": model_max_length}
+    _check_arguments(algorithm, kind, strip_punctuation, sizes)
     special = SPECIAL_TOKENS[kind]
     extra = _check_extra_special_tokens(extra_special_tokens, special)
     options = TrainingOptions(
@@ -89,15 +89,12 @@ def train(
     return _wrapped(backend, kind, model_max_length)
 
 
-def _check_choices(algorithm: str, kind: str, strip_punctuation: bool) -> None:
+def _check_arguments(algorithm: str, kind: str, strip_punctuation: bool, sizes: dict[str, int | None]) -> None:
     for name, choice, allowed in (("algorithm", algorithm, TokenizerAlgorithm), ("kind", kind, ModelKind)):
         if choice not in get_args(allowed):
             raise ValueError(f"{name}={choice!r} is not one of {', '.join(get_args(allowed))}")
     if strip_punctuation and algorithm != "word":
         raise ValueError(f"strip_punctuation=True is for algorithm 'word', not {algorithm!r}")
-
-
-def _check_sizes(**sizes: int | None) -> None:
     for name, size in sizes.items():
         is_unset = size is None and name != "vocab_size"
         if not is_unset and (type(size) is not int or size < 1):

@@ -51,16 +51,11 @@ def wait_until(holds, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def wait_for(port: int, process: subprocess.Popen, seconds: float = 120) -> None:
-    """Return once the server answers."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert process.poll() is None, f"the server ended with {process.returncode}"
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"no answer in {seconds} seconds")
+def answers(port: int, process: subprocess.Popen) -> bool:
+    """Whether the server answers."""
+    assert process.poll() is None, f"the server ended with {process.returncode}"
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +71,7 @@ def client(folder, tmp_path_factory) -> Iterator[OpenAI]:
     with log.open("w") as output:
         process = subprocess.Popen([*command, "--port", str(port)], stdout=output, stderr=output, env=os.environ)
         try:
-            wait_for(port, process)
+            wait_until(lambda: answers(port, process), 120)
             with OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as made:
                 yield made
             process.send_signal(signal.SIGINT)
@@ -144,26 +139,18 @@ def test_what_a_client_gets_wrong_it_is_told(client, folder):
 
 def written(client, folder, kind: str, **options) -> str:
     """Return an answer of the server, streamed or not, and check why it ended."""
-    options |= GREEDY | {"model": str(folder)}
-    if kind == "chat":
-        choice = client.chat.completions.create(messages=[{"role": "user", "content": TEXTS[1]}], **options).choices[0]
-        text = choice.message.content
-    elif kind == "completion":
-        choice = client.completions.create(prompt=TEXTS[2], **options).choices[0]
-        text = choice.text
-    elif kind == "streamed chat":
-        messages = [{"role": "user", "content": TEXTS[1]}]
-        *parts, choice = [
-            part.choices[0] for part in client.chat.completions.create(messages=messages, stream=True, **options)
-        ]
-        text = "".join(part.delta.content or "" for part in parts)
+    options |= GREEDY | {"model": str(folder), "stream": "streamed" in kind}
+    if "chat" in kind:
+        made = client.chat.completions.create(messages=[{"role": "user", "content": TEXTS[1]}], **options)
     else:
-        *parts, choice = [
-            part.choices[0] for part in client.completions.create(prompt=TEXTS[2], stream=True, **options)
-        ]
-        text = "".join(part.text for part in parts)
-    assert choice.finish_reason == "stop" or "stop" not in options
-    return text
+        made = client.completions.create(prompt=TEXTS[2], **options)
+    choices = [part.choices[0] for part in made] if options["stream"] else made.choices
+    if "chat" in kind:
+        texts = [(choice.delta if options["stream"] else choice.message).content or "" for choice in choices]
+    else:
+        texts = [choice.text for choice in choices]
+    assert choices[-1].finish_reason == "stop" or "stop" not in options
+    return "".join(texts)
 
 
 @pytest.mark.parametrize("kind", ["completion", "streamed completion", "chat", "streamed chat"])
