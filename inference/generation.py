@@ -56,11 +56,7 @@ def fastest(
 ) -> LoadedModel:
     """Return a model on the engine, or as it is with the reason on the standard error stream.
 
-    Args:
-        loaded: The model, on torch.
-        function: What is done with it.
-        texts: The texts to work on; the first are tried on both.
-        **options: For the function.
+    The first of the texts are worked on by the function with its options on both.
     """
     if not isinstance(loaded.model, PreTrainedModel):
         return loaded  # an export

@@ -81,11 +81,7 @@ def classified(
 
 
 def classify_images(arguments: GenerateArguments) -> None:
-    """Write label and probability of each image, several images with their names; an unreadable one is named.
-
-    Raises:
-        ValueError: Some could not be read, after the others have been classified.
-    """
+    """Write label and probability of each image, several with names; ValueError at the end if one is unreadable."""
     pillow()
     paths = find_images(arguments.image)
     model, processor = load_classifier(arguments)

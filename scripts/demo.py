@@ -64,8 +64,15 @@ def show(run: Run) -> None:
     draw_attention(model, tokenizer, rows[0]["source"], run.folder / "cross_attention.png")
 
 
-def outro(run: Run) -> None:
-    """Print where everything is and what to do next."""
+@program
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the demo."""
+    report(
+        "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
+        "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
+    )
+    run = train_translation.train([*RECIPE, *(sys.argv[1:] if argv is None else argv)])
+    show(run)
     report(f"\nOn {run.details['rows']['test']:,} held-out pairs: {scores_text(run.metrics, 'test')}")
     report(
         f"""
@@ -80,18 +87,6 @@ Next:
   vanillaformer train-language-model    # a GPT on the source text of Python
   vanillaformer train-translation --help"""
     )
-
-
-@program
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the demo."""
-    report(
-        "vanillaformer demo: a Transformer (Vaswani et al. 2017), shrunk, learns to translate English dates, times,\n"
-        "numbers and amounts to German. The data comes from the Unicode CLDR on this machine; nothing is downloaded.\n"
-    )
-    run = train_translation.train([*RECIPE, *(sys.argv[1:] if argv is None else argv)])
-    show(run)
-    outro(run)
 
 
 if __name__ == "__main__":
