@@ -106,12 +106,7 @@ def parse(
         _check_forms(settings, types, words[0])
         # What a word cannot say: nothing, and lists, of which an item may begin with dashes
         parser.set_defaults(**{name: value for name, value in settings.items() if isinstance(value, list | None)})
-        # The others as words of the command line, so that one reader checks both
-        words[:1] = [
-            f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
-            for name, value in settings.items()
-            if not isinstance(value, list | None)
-        ]
+        words[:1] = _as_words(settings)
     *filled, unknown = parser.parse_args_into_dataclasses(words, True, look_for_args_file=False)
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{known.hint(*unknown[:2])}")
@@ -265,6 +260,15 @@ SettingsLoader.yaml_implicit_resolvers = {
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 SettingsLoader.add_implicit_resolver(BOOL, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+
+
+def _as_words(settings: Mapping[str, Any]) -> list[str]:
+    """Return settings as command-line words, so that one reader checks both."""
+    return [
+        f"--{name}={json.dumps(value) if isinstance(value, dict) else value}"
+        for name, value in settings.items()
+        if not isinstance(value, list | None)
+    ]
 
 
 def _as_yaml(content: Any) -> str:
