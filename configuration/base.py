@@ -7,10 +7,11 @@ from huggingface_hub.dataclasses import strict
 
 from .derived import DERIVED, without_stale_parts
 from .names import CONDITIONAL_NAMES, ROPE_NAMES, STANDARD_NAMES, TRANSFORMERS_NAMES, unknown_reason
+from .options import POSITION_CHOICES
 from .package import PackageConfig
 from .plans import TENSOR_PARALLEL_PLAN
 from .readers import FIELD_READERS, SIZE_READERS
-from .rules import TAKE_POSITION_KEYWORDS, BlockRules
+from .rules import BlockRules, take_rope_parameters
 
 
 class VanillaConfig(PackageConfig):
@@ -25,6 +26,7 @@ class VanillaConfig(PackageConfig):
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - the form transformers reads
     own_keywords: ClassVar[tuple[str, ...]] = ()
+    has_position_table = False
 
     @classmethod
     def keywords(cls) -> set[str]:
@@ -70,10 +72,6 @@ class VanillaConfig(PackageConfig):
                 if token_id is not None and not 0 <= token_id < vocab_size:
                     raise ValueError(f"{name}={token_id} must be at least 0 and less than vocab_size={vocab_size}")
 
-    def attention_obstacle(self, implementation: str | None) -> str | None:
-        """Return why an attention implementation cannot compute what the config describes, or `None`."""
-        return None
-
 
 @strict
 class BlockConfig(BlockRules, VanillaConfig):
@@ -106,8 +104,8 @@ class BlockConfig(BlockRules, VanillaConfig):
 
     def _take_keywords(self, kwargs: dict[str, Any]) -> None:
         self._take_layer_types(kwargs)
-        if (take := TAKE_POSITION_KEYWORDS.get(self.position_embedding_type)) is not None:
-            take(self, kwargs)
+        if self.position_embedding_type == "rotary":
+            take_rope_parameters(self, kwargs)
             return
         for name in ROPE_NAMES:
             if value := kwargs.pop(name, None):
@@ -132,6 +130,11 @@ class BlockConfig(BlockRules, VanillaConfig):
             return
         pattern = ["sliding_attention"] if pattern is None else list(pattern)
         setattr(self, name, [pattern[layer % len(pattern)] for layer in range(layers)])
+
+    @property
+    def has_position_table(self) -> bool:  # type: ignore[override]  # other models have none
+        """Whether positions are rows of a table of `max_position_embeddings` rows."""
+        return POSITION_CHOICES[self.position_embedding_type].has_table
 
     def reads(self, field: str) -> bool:
         """Return whether a field has an effect with the chosen values of the options."""

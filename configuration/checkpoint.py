@@ -14,12 +14,17 @@ class SavedConfig(PreTrainedConfig):
     Attributes:
         derived_fields: What a field that is left at `None` is derived by.
         code_map: The classes of the model type by Auto class, as `auto_map` has them.
+        fixed: Fields that the code beside a saved model is for one value of.
     """
 
     derived_fields: ClassVar[dict[str, Callable[[Any], Any]]] = {}
     code_map: ClassVar[dict[str, str] | None] = None
+    fixed: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self, **kwargs: Any) -> None:
+        for name, value in self.fixed.items():
+            if (given := kwargs.get(name, getattr(self, name, value))) != value:
+                raise ValueError(f"{name}={given!r}: this code is for a model of {name}={value!r}")
         self.check_given(kwargs)
         self._fill_derived()
         self._take_keywords(kwargs)

@@ -164,24 +164,26 @@ class VanillaEncoderDecoderConfig(BlockConfig):
 
     def validate_block_decoding(self) -> None:
         """Parallel decoding knows where a text ends, and one hidden token from another by its position."""
-        choice = DECODING_CHOICES[self.decoding]
-        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id") if choice.is_parallel else ():
+        if not DECODING_CHOICES[self.decoding].is_parallel:
+            return
+        for name in ("pad_token_id", "eos_token_id", "decoder_start_token_id"):
             if getattr(self, name) is None:
                 raise ValueError(f"decoding={self.decoding!r} needs a {name}, got None")
         ends = self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
-        if choice.upsamples and self.pad_token_id in ends:
+        if DECODING_CHOICES[self.decoding].upsamples and self.pad_token_id in ends:
             raise ValueError(
                 f"decoding={self.decoding!r} has the padding token as its blank, which must not end a text: got "
                 f"pad_token_id={self.pad_token_id} and eos_token_id={self.eos_token_id}"
             )
-        scheme = self.position_embedding_type
-        if choice.needs_table and not POSITION_CHOICES[scheme].has_table:
+        if DECODING_CHOICES[self.decoding].needs_table and not self.has_position_table:
             allowed = [name for name, position in POSITION_CHOICES.items() if position.has_table]
             raise ValueError(
                 f"decoding={self.decoding!r} starts from hidden tokens, which are all the same but for the positions "
-                f"added to them: position_embedding_type must be {' or '.join(map(repr, allowed))}, got {scheme!r}"
+                f"added to them: position_embedding_type must be {' or '.join(map(repr, allowed))}, got "
+                f"{self.position_embedding_type!r}"
             )
-        if choice.upsamples and not (self.share_encoder_decoder_embeddings or self.tie_word_embeddings):
+        tied = self.share_encoder_decoder_embeddings or self.tie_word_embeddings
+        if DECODING_CHOICES[self.decoding].upsamples and not tied:
             raise ValueError(
                 f"decoding={self.decoding!r} reads no target tokens, so that nothing would train their embeddings: "
                 "share_encoder_decoder_embeddings or tie_word_embeddings must be True"

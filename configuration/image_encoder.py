@@ -228,7 +228,7 @@ class VanillaImageEncoderConfig(BlockConfig):
                     f"stage_heads={self.stage_heads} must be integers that divide the widths of their stages and keep "
                     f"the number of heads per key/value head: {heads!r} does not fit a width of {width}"
                 )
-        if self.num_stages > 1 and not POSITION_CHOICES[self.position_embedding_type].has_stages:
+        if not POSITION_CHOICES[self.position_embedding_type].has_stages and self.num_stages > 1:
             allowed = [name for name, choice in POSITION_CHOICES.items() if choice.has_stages]
             raise ValueError(
                 f"depths={self.depths} needs position_embedding_type to be one of {', '.join(allowed)}, "

@@ -1,7 +1,7 @@
 """Rules on fields that have to fit together; each error says what is wrong and what is allowed."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -99,9 +99,6 @@ def take_rope_parameters(config: Any, keywords: dict[str, Any]) -> None:
                 raise ValueError(f"{name}={keywords[name]!r} contradicts rope_parameters={parameters!r}")
 
 
-TAKE_POSITION_KEYWORDS: dict[str, Callable[[Any, dict[str, Any]], None]] = {"rotary": take_rope_parameters}
-
-
 class BlockRules(BlockFields):
     """The cross-field checks of `BlockConfig`; they run when a config is made and when it is saved."""
 
@@ -115,6 +112,8 @@ class BlockRules(BlockFields):
 
     def validate_block_layer_types(self) -> None:
         """Layers are of the types that the stacks have masks for."""
+        if self.sliding_window is None:  # nor are there types
+            return
         for name in ("layer_types", "encoder_layer_types"):
             for entry in getattr(self, name, []):
                 if entry not in get_args(LayerType):
@@ -143,8 +142,8 @@ class BlockRules(BlockFields):
 
     def validate_block_layout(self) -> None:
         """Parallel sublayers are summed."""
-        allowed = [name for name, choice in PLACEMENT_CHOICES.items() if self.block_layout in choice.layouts]
-        if self.norm_placement not in allowed:
+        if self.block_layout not in PLACEMENT_CHOICES[self.norm_placement].layouts:
+            allowed = [name for name, choice in PLACEMENT_CHOICES.items() if self.block_layout in choice.layouts]
             raise ValueError(
                 f"block_layout={self.block_layout!r} needs norm_placement to be one of {', '.join(allowed)}, "
                 f"got norm_placement={self.norm_placement!r}"
@@ -152,7 +151,7 @@ class BlockRules(BlockFields):
 
     def validate_block_drop_path(self) -> None:
         """A row without a sublayer keeps the stream, if there is one."""
-        if self.drop_path_rate and self.norm_placement == "no_residual":
+        if self.norm_placement == "no_residual" and self.drop_path_rate:
             raise ValueError(
                 f"drop_path_rate={self.drop_path_rate} leaves out sublayers: norm_placement='no_residual' has no "
                 "residual sum to remain"
@@ -170,26 +169,24 @@ class BlockRules(BlockFields):
 
     def validate_block_sinusoidal(self) -> None:
         """Sinusoids come in pairs, and their table fits into memory."""
-        if self.position_embedding_type == "sinusoidal":
-            for name, width in self._widths().items():
-                self._validate_sinusoids(name, width)
+        if self.position_embedding_type != "sinusoidal":
+            return
+        for name, width in self._widths().items():
+            if width % 2:
+                raise ValueError(f"position_embedding_type='sinusoidal' needs an even {name}, got {name}={width}")
+            rows = self.max_position_embeddings + self.position_offset
+            if rows * width > LARGEST_POSITION_TABLE:
+                raise ValueError(
+                    f"position_embedding_type='sinusoidal' makes a table of max_position_embeddings by {name} "
+                    f"numbers, at most {LARGEST_POSITION_TABLE:,}, got {rows:,} by {width:,}"
+                )
+            if self.sinusoidal_layout == "tensor2tensor" and width < 4:
+                raise ValueError(f"sinusoidal_layout='tensor2tensor' needs a {name} of at least 4, got {name}={width}")
 
     def _widths(self) -> dict[str, int]:
         """Return the width of each stack by its field."""
         widths = {name: getattr(self, name, None) for name in ("hidden_size", "encoder_hidden_size")}
         return {name: width for name, width in widths.items() if width is not None}
-
-    def _validate_sinusoids(self, name: str, width: int) -> None:
-        if width % 2:
-            raise ValueError(f"position_embedding_type='sinusoidal' needs an even {name}, got {name}={width}")
-        rows = self.max_position_embeddings + self.position_offset
-        if rows * width > LARGEST_POSITION_TABLE:
-            raise ValueError(
-                f"position_embedding_type='sinusoidal' makes a table of max_position_embeddings by {name} "
-                f"numbers, at most {LARGEST_POSITION_TABLE:,}, got {rows:,} by {width:,}"
-            )
-        if self.sinusoidal_layout == "tensor2tensor" and width < 4:
-            raise ValueError(f"sinusoidal_layout='tensor2tensor' needs a {name} of at least 4, got {name}={width}")
 
     def validate_block_rotary(self) -> None:
         """Rotary parameters name a known scaling, for each type of layer, and rotate pairs of dimensions."""
@@ -258,8 +255,10 @@ class BlockRules(BlockFields):
 
     def validate_block_relative(self) -> None:
         """T5's buckets: half of them for small distances, the others up to the maximal distance, on both sides."""
+        if self.position_embedding_type != "relative":
+            return
         buckets, distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
-        if self.position_embedding_type == "relative" and (buckets < 4 or buckets % 4 or distance <= buckets // 2):
+        if buckets < 4 or buckets % 4 or distance <= buckets // 2:
             raise ValueError(
                 "position_embedding_type='relative' needs relative_attention_num_buckets to be a multiple of 4 and "
                 f"less than twice relative_attention_max_distance, got {buckets} and {distance}"
@@ -267,20 +266,20 @@ class BlockRules(BlockFields):
 
     def validate_block_mimetic(self) -> None:
         """Mimetic initialization factors a matrix of the model's width for each head."""
-        for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", self._key_width())):
+        if self.initialization != "mimetic":
+            return
+        key_width = self.num_key_value_heads * self.head_dim
+        for name, width in (("head_dim", self.head_dim), ("num_key_value_heads·head_dim", key_width)):
             for limit, value in self._widths().items():
-                if self.initialization == "mimetic" and width > value:
+                if width > value:
                     raise ValueError(
                         f"initialization='mimetic' needs {name} to be at most {limit}={value}, got {width}"
                     )
 
-    def _key_width(self) -> int:
-        return self.num_key_value_heads * self.head_dim
-
     def validate_block_initialization(self) -> None:
         """Admin sets a factor that only its placement has; DT-Fixup is made for layers without norms."""
-        needed = INITIALIZATION_CHOICES[self.initialization].placement
-        if needed not in (None, self.norm_placement):
+        if INITIALIZATION_CHOICES[self.initialization].placement not in (None, self.norm_placement):
+            needed = INITIALIZATION_CHOICES[self.initialization].placement
             raise ValueError(
                 f"initialization={self.initialization!r} needs norm_placement={needed!r}, "
                 f"got norm_placement={self.norm_placement!r}"

@@ -1,15 +1,18 @@
 """The definitions of the package's modules, as their source has them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec, resolve_name
+from itertools import accumulate
 from typing import Any
 
 ROOT = __name__.partition(".")[0]
 Import = tuple[str, str | None]
 """A module, and a name in it or `None` for the module itself."""
+Edit = tuple[int, int, str]
+"""First byte, the one after the last, and what replaces them."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,47 @@ class Definition:
     last: int
 
 
-class Module:
+class Source:
+    """A text of Python, and where the nodes of its tree stand in it.
+
+    Attributes:
+        text: The text as bytes, what `ast` counts.
+        offsets: The first byte of each line, and the end.
+    """
+
+    def __init__(self, text: str):
+        self.tree, self.text = ast.parse(text), text.encode()
+        self.lines = self.text.splitlines(keepends=True)
+        self.offsets = [0, *accumulate(map(len, self.lines))]
+
+    def first_line(self, node: ast.AST) -> int:
+        """Return the number, from 0, of the first line of a statement, its decorators and comments included."""
+        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
+        while first and self.lines[first - 1].lstrip().startswith(b"#"):
+            first -= 1
+        return first
+
+    def span(self, node: Any) -> tuple[int, int]:
+        """Return the first byte of a node, and the one after its last."""
+        return self.offsets[node.lineno - 1] + node.col_offset, self.offsets[node.end_lineno - 1] + node.end_col_offset
+
+    def text_of(self, node: Any) -> str:
+        """Return the text of a node."""
+        first, last = self.span(node)
+        return self.text[first:last].decode()
+
+    def edited(self, edits: Iterable[Edit]) -> str:
+        """Return the text with some parts replaced."""
+        text = self.text
+        for first, last, new in sorted(edits, reverse=True):
+            text = text[:first] + new.encode() + text[last:]
+        return text.decode()
+
+
+class Module(Source):
     """The source of a module.
 
     Attributes:
-        text: Its text, as bytes: what `ast` counts.
         title: The first line of its docstring.
         definitions: Its definitions by name.
         imports: Its imports by the name that they bind.
@@ -45,17 +84,13 @@ class Module:
         text = loader.get_source(name)
         if text is None:
             raise ValueError(f"{name} has no source to save with the model: VANILLAFORMER_REMOTE_CODE=0 saves none")
-        self.name, self.text = name, text.encode()
+        super().__init__(text)
+        self.name = name
         self.package = name if spec is not None and spec.submodule_search_locations else name.rpartition(".")[0]
-        self.lines = self.text.splitlines(keepends=True)
-        self.offsets = [0]
-        for line in self.lines:
-            self.offsets.append(self.offsets[-1] + len(line))
+        self.title = (ast.get_docstring(self.tree) or "").partition("\n")[0]
         self.definitions: dict[str, Definition] = {}
         self.imports: dict[str, Import] = {}
-        tree = ast.parse(text)
-        self.title = (ast.get_docstring(tree) or "").partition("\n")[0]
-        for node, *described in with_descriptions(tree.body):
+        for node, *described in with_descriptions(self.tree.body):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 self.imports |= self._bound_by(node)
             elif names := bound_names(node):
@@ -72,22 +107,6 @@ class Module:
             if target.partition(".")[0] == ROOT and (name != original or name == "*"):
                 raise ValueError(f"{self.name}, line {node.lineno}: import our own definitions by their names")
         return found
-
-    def first_line(self, node: ast.AST) -> int:
-        """Return the number, from 0, of the first line of a statement, its decorators and comments included."""
-        first = min(part.lineno for part in (node, *getattr(node, "decorator_list", ()))) - 1
-        while self.lines[first - 1].lstrip().startswith(b"#"):
-            first -= 1
-        return first
-
-    def span(self, node: Any) -> tuple[int, int]:
-        """Return the first byte of a node, and the one after its last."""
-        return self.offsets[node.lineno - 1] + node.col_offset, self.offsets[node.end_lineno - 1] + node.end_col_offset
-
-    def text_of(self, node: Any) -> str:
-        """Return the text of a node."""
-        first, last = self.span(node)
-        return self.text[first:last].decode()
 
 
 @cache

@@ -1,12 +1,14 @@
 """The code of one model: what its classes need of the package's source, in reading order.
 
 A table of an option is a dictionary or `Literal` whose words are all values of one option of the configs. It is cut to
-the value that the model's config has, and what only other values need is left out with it. So are methods that nothing
-calls and fields that have no effect. What remains is the source as it is.
+the value that the model's config has, and of a branch that the config decides, the side that is taken remains. What
+only other values need is left out with it; so are methods that nothing calls and fields that have no effect. What
+remains is the source as it is.
 """
 
 import ast
 import copy
+import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -22,28 +24,30 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vanillaformer.configuration import VanillaConfig
-from vanillaformer.configuration.options import OPTIONS, Choice
-from vanillaformer.modeling.parts.dropout import Dropout, DropPath
+from vanillaformer.configuration.options import OPTIONS
+from vanillaformer.modeling.parts.dropout import Dropout
 
 from .definitions import (
     ROOT,
     Definition,
+    Edit,
     Import,
-    Module,
+    Source,
     free_names,
     read_module,
     reading_order,
     resolve,
     with_descriptions,
 )
+from .folding import Known, folded
 
 # Of the package alone: names of other libraries, limits for untrusted files, the writing of this code
-LEFT_OUT = ("PackageConfig", "Choice", "validate_block_choices")
+LEFT_OUT = ("PackageConfig", "validate_block_choices")
 UNCUT = ("layer_types",)  # a model may have several
-REGULARIZERS = (Dropout, DropPath)  # whose rates may be given when a model is loaded
+REGULARIZERS = (Dropout,)  # whose rate may be given when a model is loaded
+CHANGING = "dropout|token_id|use_cache|^tie_|^(decoder_)?vocab_size"  # fields that a program may set later
+ROW = re.compile(rb" +\| (\w+) +\|")
 ENTRY = re.compile(rb" {8}(\w+): ")
-Edit = tuple[int, int, str]
-"""First byte, the one after the last, and what replaces them."""
 
 
 class ModelCode:
@@ -61,7 +65,10 @@ class ModelCode:
 
     def __init__(self, config: VanillaConfig, classes: Iterable[type]):
         self.config, classes = config, list(dict.fromkeys(classes))
-        self.fields = {*config.to_dict(), *OPTIONS}
+        self.fixed = fixed_fields(config)
+        chosen = {name: getattr(config, name) for name in OPTIONS if name not in UNCUT and hasattr(config, name)}
+        self.facts = constants(config) | self.fixed | chosen
+        self.folded: dict[Definition, Source] = {}
         self.present = {*classes, *REGULARIZERS, *types_in_models(config, classes)}
         self.words = {"enter_name", "register_for_auto_class"}  # what may be the name of a member
         order, size = reading_order([cls.__module__ for cls in classes]), 0
@@ -113,26 +120,33 @@ class ModelCode:
 
     def cut(self, definition: Definition) -> str:
         """Return the text of a definition without what the model does not need."""
-        module = read_module(definition.module)
-        start = module.offsets[definition.first]
-        text = module.text[start : module.offsets[definition.last]]
-        for first, last, new in sorted(self._edits(definition), reverse=True):
-            text = text[: first - start] + new.encode() + text[last - start :]
-        return text.decode().rstrip()
+        source = self._folded(definition)
+        return source.edited(self._edits(source, source.tree.body[0], definition)).rstrip()
 
-    def _edits(self, definition: Definition) -> Iterator[Edit]:
-        node, module = definition.node, read_module(definition.module)
+    def _folded(self, definition: Definition) -> Source:
+        """Return the text of a definition without the branches that the config rules out."""
+        if definition not in self.folded:
+            module = read_module(definition.module)
+            text = module.text[module.offsets[definition.first] : module.offsets[definition.last]].decode()
+            known, namespace = Known(**self.facts), vars(import_module(definition.module))
+            name = getattr(definition.node, "name", "")
+            cls = namespace[name] if isinstance(definition.node, ast.ClassDef) else object
+            itself = known if issubclass(cls, PreTrainedConfig) else Known(config=known)
+            self.folded[definition] = folded(Source(text), {**namespace, "config": known, "self": itself})
+        return self.folded[definition]
+
+    def _edits(self, source: Source, node: ast.AST, definition: Definition) -> Iterator[Edit]:
         if isinstance(node, ast.ClassDef):
-            yield from self._member_edits(node, definition)
+            yield from self._member_edits(source, node, definition)
             if left_out := {base.node.name: base.node.bases for base in self._left_out_bases(definition)}:
                 bases = [inner for base in node.bases for inner in left_out.get(ast.unparse(base), [base])]
-                first, last = module.span(node.bases[0])[0], module.span(node.bases[-1])[1]
-                listed = ", ".join(map(ast.unparse, bases))
-                yield (first, last, listed) if listed else (first - 1, last + 1, "")
+                yield source.span(node.bases[0])[0], source.span(node.bases[-1])[1], ", ".join(map(ast.unparse, bases))
+        elif isinstance(node, ast.FunctionDef):
+            yield from self._row_edits(source)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             for table in ast.walk(node):
                 if (kept := self._kept_words(table)) is not None:
-                    yield *module.span(table), self._shortened(table, kept, definition)
+                    yield *source.span(table), shortened(source, table, kept)
 
     @staticmethod
     def _left_out_bases(definition: Any) -> list[Any]:
@@ -149,51 +163,27 @@ class ModelCode:
         kept = [word for word in words if word == getattr(self.config, options[0], None)]
         return kept if kept or isinstance(node, ast.Dict) else None
 
-    def _shortened(self, table: Any, kept: list[str], definition: Definition) -> str:
-        """Return the text of a table with the entries of some words."""
-        if isinstance(table, ast.Subscript):
-            return f"Literal[{', '.join(map(json.dumps, kept))}]"
-        pairs = [(key.value, value) for key, value in zip(table.keys, table.values) if key.value in kept]
-        entries = [f"{json.dumps(key)}: {self._entry(value, definition)}" for key, value in pairs]
-        long = any("\n" in entry for entry in entries) or len(", ".join(entries)) > 60
-        return "{\n    " + ",\n    ".join(entries) + ",\n}" if long else "{" + ", ".join(entries) + "}"
-
-    def _entry(self, value: Any, definition: Definition) -> str:
-        """Return the text of a table's entry; of the description of an option's value only what the code reads."""
-        module = read_module(definition.module)
-        described: Any = resolve(definition.module, ast.unparse(value.func)) if isinstance(value, ast.Call) else None
-        if described is None or not self._left_out_bases(described):
-            return module.text_of(value)
-        fields = {ast.unparse(member.target) for member in described.node.body if isinstance(member, ast.AnnAssign)}
-        facts = [module.text_of(keyword) for keyword in value.keywords if keyword.arg in fields & self.words]
-        return f"{described.node.name}({', '.join(facts)})"
-
-    def _member_edits(self, node: ast.ClassDef, definition: Definition) -> Iterator[Edit]:
+    def _member_edits(self, source: Source, node: ast.ClassDef, definition: Definition) -> Iterator[Edit]:
         """Yield the edits of a class: members left out, entries of its docstring, defaults of options."""
-        module, cls = read_module(definition.module), getattr(import_module(definition.module), node.name)
+        cls = getattr(import_module(definition.module), node.name)
         members: list[Any] = [group[0] for group in with_descriptions(node.body)]
-        starts = [module.first_line(member) for member in members]
-        for member, start, end in zip(members, starts, [*starts[1:], definition.last]):
+        starts = [source.first_line(member) for member in members]
+        for member, start, end in zip(members, starts, [*starts[1:], len(source.lines)]):
             is_field = isinstance(member, ast.AnnAssign)
             if (isinstance(member, ast.FunctionDef) and not self._is_needed(member, cls)) or (
                 is_field and self._is_without_effect(member.target.id, cls)
             ):
-                yield module.offsets[start], module.offsets[end], ""
+                yield source.offsets[start], source.offsets[end], ""
             elif is_field and (default := self._default(member.target.id)):
-                yield *module.span(member.value), default
+                yield *source.span(member.value), default
             elif isinstance(member, ast.Expr):
-                yield from self._docstring_edits(member, cls, module)
+                yield from self._docstring_edits(member, cls, source)
 
     def _is_needed(self, method: ast.FunctionDef, cls: type) -> bool:
         """Return whether the model needs a method of a class."""
         name = method.name
-        if name.startswith("validate_"):
-            # A check of a value of an option has its name; options themselves have one value in the model's code
-            values = {value for choices in OPTIONS.values() for value in choices}
-            chosen = {getattr(self.config, option, None) for option in OPTIONS if option not in UNCUT}
-            read = {node.attr for node in ast.walk(method) if isinstance(node, ast.Attribute)} & self.fields
-            word = name.removeprefix("validate_block_")
-            return name not in LEFT_OUT and (word in chosen or word not in values) and not read <= OPTIONS.keys()
+        if name.startswith("validate_"):  # checks of what the config has not are folded
+            return name not in LEFT_OUT and any(isinstance(node, ast.Raise | ast.Call) for node in ast.walk(method))
         if name in self.words or name.startswith("__"):
             return True
         if issubclass(cls, PreTrainedModel) and not name.startswith("_"):
@@ -201,32 +191,72 @@ class ModelCode:
         return any(hasattr(base, name) for base in cls.__mro__[1:] if base.__module__.partition(".")[0] != ROOT)
 
     def _is_without_effect(self, field: str, cls: type) -> bool:
-        """Return whether the code reads a field of a config or of a description nowhere."""
-        if issubclass(cls, Choice):
-            return field not in self.words
+        """Return whether the code reads a field of a config nowhere."""
         reads = getattr(self.config, "reads", None)
-        return issubclass(cls, PreTrainedConfig) and reads is not None and not reads(field) and field not in self.words
+        without = field in self.fixed or (reads is not None and not reads(field))
+        return issubclass(cls, PreTrainedConfig) and without and field not in self.words
 
     def _default(self, field: str) -> str | None:
         """Return the new default of a field whose old one may be cut from the option's words."""
         value = getattr(self.config, field, None)
+        if field in self.fixed:
+            return repr(value)
         if field not in OPTIONS or value is None or field in UNCUT:
             return None
         derive = self.config.derived_fields.get(field)
         return None if derive is not None and derive(self.config) == value else json.dumps(value)
 
-    def _docstring_edits(self, docstring: ast.Expr, cls: type, module: Module) -> Iterator[Edit]:
+    def _row_edits(self, source: Source) -> Iterator[Edit]:
+        """Yield the edits that remove the rows of other values of options from tables in docstrings."""
+        words = {word for choices in OPTIONS.values() for word in choices} - {*map(str, self.facts.values())}
+        for number, line in enumerate(source.lines):
+            if (row := ROW.match(line)) and row[1].decode() in words:
+                yield source.offsets[number], source.offsets[number + 1], ""
+
+    def _docstring_edits(self, docstring: ast.Expr, cls: type, source: Source) -> Iterator[Edit]:
         """Yield the edits that remove fields without effect from a docstring."""
         numbers, entries = range(docstring.lineno - 1, docstring.end_lineno or 0), []
         for number in numbers:
-            line = module.lines[number]
+            line = source.lines[number]
             if entry := ENTRY.match(line):
                 entries.append((entry[1].decode(), number))
             elif entries and not line.startswith(b" " * 12):
                 entries.append(("", number))
         for (name, first), (_, last) in pairwise(entries):
-            if name and self._is_without_effect(name, cls):
-                yield module.offsets[first], module.offsets[last], ""
+            if name in self.facts.keys() & OPTIONS.keys() or (name and self._is_without_effect(name, cls)):
+                yield source.offsets[first], source.offsets[last], ""
+
+
+def shortened(source: Source, table: Any, kept: list[str]) -> str:
+    """Return the text of a table with the entries of some words."""
+    if isinstance(table, ast.Subscript):
+        return f"Literal[{', '.join(map(json.dumps, kept))}]"
+    pairs = [(key.value, value) for key, value in zip(table.keys, table.values) if key.value in kept]
+    entries = [f"{json.dumps(key)}: {source.text_of(value)}" for key, value in pairs]
+    long = any("\n" in entry for entry in entries) or len(", ".join(entries)) > 60
+    return "{\n    " + ",\n    ".join(entries) + ",\n}" if long else "{" + ", ".join(entries) + "}"
+
+
+def constants(config: VanillaConfig) -> dict[str, Any]:
+    """Return what all configs of a class have in common."""
+    found = {name: value for cls in reversed(type(config).__mro__) for name, value in vars(cls).items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in vars(config) and isinstance(value, bool | int | str | None)
+    } | {"is_encoder_decoder": config.is_encoder_decoder}
+
+
+def fixed_fields(config: VanillaConfig) -> dict[str, Any]:
+    """Return the fields that a config does not use, whose value of `None`, false or 0 stands for that.
+
+    Not among them are those that a program sets later, and those that are derived.
+    """
+    names = {field.name for field in dataclasses.fields(config)} - {
+        field.name for field in dataclasses.fields(PreTrainedConfig)
+    }
+    values = {name: getattr(config, name) for name in sorted(names - config.derived_fields.keys() - OPTIONS.keys())}
+    return {name: value for name, value in values.items() if not value and not re.search(CHANGING, name)}
 
 
 def types_in_models(config: VanillaConfig, classes: list[type]) -> set[type]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import distribution
 from pathlib import Path
+from typing import Any
 
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.modeling.auto import AUTO_CLASSES
@@ -94,7 +95,7 @@ def files_of(config: VanillaConfig, classes: dict[str, type]) -> tuple[dict[str,
                 written_imports(code.imports(group)) + "\n\n",
                 link if kind == "modeling" else "",
                 joined(group, code.texts) + "\n\n\n",
-                ending(kind, classes, auto_map),
+                ending(kind, classes, auto_map, code.fixed),
             ]
         )
         for kind, group in groups.items()
@@ -154,7 +155,8 @@ def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> s
     """Return the texts of definitions, by module, with as much space between them as in the source."""
     text, module, end = "", "", 0
     for one in definitions:
-        gap = "\n" * min(3, one.first - end + 1)
+        most = 2 if "\n" not in texts[one] else 3  # what stood between the two may be left out
+        gap = "\n" * min(most, one.first - end + 1)
         if one.module != module:
             title = f"{one.module.partition('.')[2].replace('.', '/')}.py: {read_module(one.module).title}"
             lines = textwrap.wrap(title, LONGEST_LINE - 2, break_long_words=False)
@@ -164,14 +166,16 @@ def joined(definitions: Iterable[Definition], texts: dict[Definition, str]) -> s
     return text.strip("\n")
 
 
-def ending(kind: str, classes: dict[str, type], auto_map: dict[str, str]) -> str:
+def ending(kind: str, classes: dict[str, type], auto_map: dict[str, str], fixed: dict[str, Any]) -> str:
     """Return the end of a file, by which transformers saves a model of this code with it, however it was loaded."""
     names = {key: cls.__name__ for key, cls in classes.items()}
     config_class = names.pop("AutoConfig")
     if kind == "configuration":
         written = json.dumps(auto_map, indent=4)
         last = list(auto_map.values())[-1].rpartition(".")
-        lines = [f"{config_class}.code_map = {written}", f"{config_class}.register_for_auto_class()"]
+        values = textwrap.indent("\n".join(textwrap.wrap(str(fixed)[1:-1], LONGEST_LINE - 4)), "    ")
+        lines = [f"{config_class}.fixed = {{\n{values}\n}}", f"{config_class}.code_map = {written}"]
+        lines.append(f"{config_class}.register_for_auto_class()")
         return "\n".join([*lines, FOR_TRANSFORMERS.format(last[0], last[2])])
     first = {name: key for key, name in reversed(names.items())}
     lines = [f'{name}.register_for_auto_class("{first[name]}")' for name in dict.fromkeys(names.values())]

@@ -26,13 +26,9 @@ class Acceleration:
         return attention(hidden_states, **inputs)
 
     def loss(self, model: Any, states: torch.Tensor, targets: torch.Tensor, *options: Any) -> torch.Tensor | None:
-        """Return a language model's loss without its logits, `None` to compute it from the logits.
+        """Return a language model's loss for states (..., D) and targets (...), `None` to compute it from the logits.
 
-        Args:
-            model: The model, an `LMHeadMixin`.
-            states: (..., D).
-            targets: (...).
-            *options: Label smoothing, and the number of targets in all batches of a step or `None`.
+        The options are label smoothing, and the number of targets in all batches of a step or `None`.
         """
         return None
 

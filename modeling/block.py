@@ -3,7 +3,7 @@
 Shape letters: B batch, T query length, S key length or length of the source, D model width, H query heads.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from vanillaformer.configuration import BlockConfig
 
 from .acceleration import acceleration
 from .parts.attention import Attention, CrossAttention
-from .parts.dropout import identity
 from .parts.feed_forward import build_feed_forward
 from .parts.norms import build_norm
 from .parts.position_schemes import build_rotate
@@ -36,9 +35,8 @@ class SelfAttentionBlock(GradientCheckpointingLayer):
     def __init__(self, config: BlockConfig, layer_idx: int, is_causal: bool):
         super().__init__()
         cross_attention = self.sublayers == 3
-        without_norm = config.skip_first_norm and layer_idx == 0
         self.self_attn = Attention(config, layer_idx, is_causal, build_rotate(config, layer_idx))
-        build_first = Residual if without_norm else build_residual
+        build_first = Residual if config.skip_first_norm and layer_idx == 0 else build_residual
         self.self_attn_residual = build_first(config, cross_attention, layer_idx)
         self.mlp = build_feed_forward(config)
         self.mlp_residual = build_residual(config, cross_attention, layer_idx)
@@ -163,10 +161,15 @@ class ParallelCrossAttentionBlock(CrossAttentionBlock):
         return self.mlp_residual.after(out, self.feed_forward(x))
 
 
-BLOCKS: dict[str, tuple[type[SelfAttentionBlock], type[CrossAttentionBlock]]] = {
-    "sequential": (SelfAttentionBlock, CrossAttentionBlock),
-    "parallel": (ParallelSelfAttentionBlock, ParallelCrossAttentionBlock),
-    "parallel_shared_norm": (ParallelSelfAttentionBlock, ParallelCrossAttentionBlock),
+BLOCKS: dict[str, type[SelfAttentionBlock]] = {
+    "sequential": SelfAttentionBlock,
+    "parallel": ParallelSelfAttentionBlock,
+    "parallel_shared_norm": ParallelSelfAttentionBlock,
+}
+CROSS_BLOCKS: dict[str, type[CrossAttentionBlock]] = {
+    "sequential": CrossAttentionBlock,
+    "parallel": ParallelCrossAttentionBlock,
+    "parallel_shared_norm": ParallelCrossAttentionBlock,
 }
 
 
@@ -200,7 +203,9 @@ def build_block(config: BlockConfig, layer_idx: int, is_causal: bool, cross_atte
     """Return the block that `config` names, with or without cross-attention."""
     if config.window_size is not None:
         return WINDOW_BLOCKS[config.block_layout](config, layer_idx, is_causal)
-    return BLOCKS[config.block_layout][int(cross_attention)](config, layer_idx, is_causal)
+    if config.is_encoder_decoder and cross_attention:
+        return CROSS_BLOCKS[config.block_layout](config, layer_idx, is_causal)
+    return BLOCKS[config.block_layout](config, layer_idx, is_causal)
 
 
 class SkippedBlock(CrossAttentionBlock):
@@ -237,8 +242,3 @@ class LayerDrop(nn.Module):
         layers = list(layers)
         draws = torch.rand(len(layers), device="cpu").tolist()
         return [self.skipped if draw < self.rate else layer for layer, draw in zip(layers, draws)]
-
-
-def build_layer_drop(rate: float) -> Callable[[Any], Iterable[nn.Module]]:
-    """Return layer drop with this rate; at rate 0 a plain function that returns the layers."""
-    return LayerDrop(rate) if rate else identity

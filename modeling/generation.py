@@ -8,8 +8,6 @@ from typing import Any, cast
 
 from transformers.generation import GenerationMixin
 
-from vanillaformer.configuration.options import POSITION_CHOICES
-
 
 class VanillaGenerationMixin(GenerationMixin):
     """Mixin of the models that generate."""
@@ -22,8 +20,7 @@ class VanillaGenerationMixin(GenerationMixin):
 
     def _prepare_generated_length(self, *args: Any, **kwargs: Any) -> Any:
         generation_config, config = super()._prepare_generated_length(*args, **kwargs), cast(Any, self).config
-        scheme = POSITION_CHOICES.get(getattr(config, "position_embedding_type", ""))
-        if scheme is not None and scheme.has_table:  # pipelines ask for 256 new tokens
+        if config.has_position_table:  # pipelines ask for 256 new tokens
             longest = config.max_position_embeddings + 1  # the last token is not read
             if kwargs["model_input_name"] == "inputs_embeds" and not config.is_encoder_decoder:
                 longest -= kwargs["inputs_tensor"].shape[1] - kwargs["input_ids_length"]  # vectors have no ids

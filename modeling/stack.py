@@ -12,10 +12,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
-from transformers.masking_utils import (
-    create_causal_mask,
-    create_sliding_window_causal_mask,
-)
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPast,
@@ -27,11 +24,13 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.configuration.options import POSITION_CHOICES
 
 from .acceleration import acceleration
 from .base import VanillaPreTrainedModel
-from .block import CrossAttentionBlock, SelfAttentionBlock, build_block, build_layer_drop
+from .block import CrossAttentionBlock, LayerDrop, SelfAttentionBlock, build_block
 from .parts.attention import Attention
+from .parts.dropout import identity
 from .parts.embeddings import InputEmbeddings, Stem
 from .parts.packed_texts import bidirectional_mask, bidirectional_window_mask, same_pair, same_text, same_text_before
 from .parts.residual import build_final_norm
@@ -76,7 +75,7 @@ class Stack(VanillaPreTrainedModel):
             build_block(block_config, layer_idx, self.is_causal, self.has_cross_attention)
             for layer_idx, block_config in enumerate(block_configs)
         )
-        self.layer_drop = build_layer_drop(stack_config.layer_drop)
+        self.layer_drop = LayerDrop(config.layer_drop) if config.layer_drop else identity
         self.norm = build_final_norm(block_configs[-1])
         self.gradient_checkpointing = False
         self.post_init()
@@ -131,9 +130,9 @@ class Stack(VanillaPreTrainedModel):
 
     def position_biases(self, hidden_states: torch.Tensor, cache: Cache | None) -> list[torch.Tensor | None]:
         """Return each layer's term of the attention scores (1 or B, H, T, S), computed once for equal layers."""
-        positions = self.embeddings.positions
-        if not positions.biased:
+        if not POSITION_CHOICES[self.config.position_embedding_type].is_biased:
             return [None] * len(self.layer_types)
+        positions = self.embeddings.positions
         rows = hidden_states.shape[0] if self.config._attn_implementation in BIAS_PER_ROW else 1
         biases: dict[tuple[str, int], torch.Tensor] = {}
         keys = [(layer_type, positions.table_index(idx)) for idx, layer_type in enumerate(self.layer_types)]

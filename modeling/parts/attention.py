@@ -86,10 +86,11 @@ QUERY_KEY_NORMS: dict[str, Callable[..., torch.Tensor]] = {
 
 def build_query_key_norm(config: BlockConfig, heads: int) -> nn.Module | None:
     """Return the norm on queries or keys of `heads` heads, `None` if the config has none."""
+    if config.qk_norm == "none":
+        return None
     if config.qk_norm == "each_head":
         return NormPerHead(config, heads)
-    width = {"none": None, "head": config.head_dim, "full": heads * config.head_dim}[config.qk_norm]
-    return None if width is None else build_norm(config, width)
+    return build_norm(config, config.head_dim if config.qk_norm == "head" else heads * config.head_dim)
 
 
 class Attention(nn.Module):

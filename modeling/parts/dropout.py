@@ -70,8 +70,3 @@ class DropPath(nn.Module):
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:g}"
-
-
-def build_drop_path(rate: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return stochastic depth with this rate; at rate 0 a plain function."""
-    return DropPath(rate) if rate else identity

@@ -54,10 +54,11 @@ class InputEmbeddings(Stem):
 
     def __init__(self, config: BlockConfig, is_causal: bool = True):
         super().__init__()
-        types = config.type_vocab_size
         self.scale = config.hidden_size**0.5 if config.scale_embedding else 1.0
         self.ngrams = build_ngrams(config)
-        self.token_types = TokenTypes(types, config.hidden_size) if types else NoTokenTypes()
+        self.token_types = (
+            TokenTypes(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else NoTokenTypes()
+        )
         self.positions = build_positions(config, is_causal)
         self.norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = build_dropout(config.dropout)

@@ -10,7 +10,7 @@ from torch import nn
 
 from vanillaformer.configuration import BlockConfig
 
-from .dropout import build_drop_path, build_dropout, identity
+from .dropout import DropPath, build_dropout, identity
 from .norms import build_norm
 
 
@@ -38,14 +38,18 @@ class LayerScale(nn.Module):
 
 def build_layer_scale(config: BlockConfig) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the factors on a sublayer's output, a plain function if the config has none."""
-    initial = config.layer_scale_init_value
-    return identity if initial is None else LayerScale(config.hidden_size, float(initial))
+    if config.layer_scale_init_value is None:
+        return identity
+    return LayerScale(config.hidden_size, float(config.layer_scale_init_value))
 
 
-def drop_path_rate(config: BlockConfig, layer_idx: int) -> float:
-    """Return the rate of stochastic depth in a layer, linear from 0 in the first to the config's in the last."""
+def build_drop_path(config: BlockConfig, layer_idx: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return stochastic depth, its rate linear from 0 in the first layer to the config's in the last."""
+    if not config.drop_path_rate:
+        return identity
     depth = config.num_hidden_layers
-    return config.drop_path_rate * layer_idx / (depth - 1) if depth > 1 else config.drop_path_rate
+    rate = config.drop_path_rate * layer_idx / (depth - 1) if depth > 1 else config.drop_path_rate
+    return DropPath(rate) if rate else identity
 
 
 class Residual(nn.Module):
@@ -66,7 +70,7 @@ class Residual(nn.Module):
         super().__init__()
         self.dropout = build_dropout(config.dropout)
         self.layer_scale = build_layer_scale(config)
-        self.drop_path = build_drop_path(drop_path_rate(config, layer_idx))
+        self.drop_path = build_drop_path(config, layer_idx)
 
     def branch(self, out: torch.Tensor) -> torch.Tensor:
         """Return what the sublayer's output `out` contributes to the sum."""

@@ -8,7 +8,7 @@ from torch import nn
 
 from vanillaformer.configuration import options
 from vanillaformer.configuration.options import PLACEMENT_CHOICES
-from vanillaformer.modeling.block import BLOCKS
+from vanillaformer.modeling.block import BLOCKS, CROSS_BLOCKS
 from vanillaformer.modeling.parts.residual import Residual
 
 from .toys import KINDS, toy
@@ -84,5 +84,5 @@ def test_the_first_norm_can_be_left_out_and_no_other(kind):
 def test_transformers_is_told_not_to_split_any_block_of_the_model(kind, layout):
     model = toy(kind, block_layout=layout, norm_placement="pre")
     blocks = {type(layer).__name__ for module in model.modules() for layer in getattr(module, "layers", ())}
-    assert blocks <= {block.__name__ for block in BLOCKS[layout]}
+    assert blocks <= {BLOCKS[layout].__name__, CROSS_BLOCKS[layout].__name__}
     assert set(model._no_split_modules) == blocks

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vanillaformer.modeling.block import LayerDrop, build_layer_drop
+from vanillaformer.modeling.block import LayerDrop
 from vanillaformer.modeling.parts.dropout import identity
 
 from .toys import KINDS, inputs_of, labels_of, toy
@@ -29,8 +29,8 @@ def calls(model) -> dict[str, int]:
 
 
 def test_no_rate_no_module() -> None:
-    assert build_layer_drop(0.0) is identity
-    assert isinstance(build_layer_drop(0.1), LayerDrop)
+    assert all(stack.layer_drop is identity for stack in stacks(toy("decoder")))
+    assert all(isinstance(stack.layer_drop, LayerDrop) for stack in stacks(toy("decoder", layer_drop=0.1)))
 
 
 @every_kind
