@@ -22,13 +22,16 @@ class SavedConfig(PreTrainedConfig):
     fixed: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self, **kwargs: Any) -> None:
-        for name, value in self.fixed.items():
-            if (given := kwargs.get(name, getattr(self, name, value))) != value:
-                raise ValueError(f"{name}={given!r}: this code is for a model of {name}={value!r}")
         self.check_given(kwargs)
         self._fill_derived()
         self._take_keywords(kwargs)
         super().__post_init__(**kwargs)
+
+    def validate_fixed(self) -> None:
+        """Fields that the code beside a saved model leaves out have the value that it is for."""
+        for name, value in self.fixed.items():
+            if getattr(self, name, value) != value:
+                raise ValueError(f"{name}={getattr(self, name)!r}: this code is for a model of {name}={value!r}")
 
     def check_given(self, given: dict[str, Any]) -> None:
         """Check the keywords that are not fields before anything is made of them and the fields."""
