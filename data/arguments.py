@@ -214,6 +214,25 @@ class ClassifierDataArguments(TextDataArguments):
 
 
 @dataclass
+class TokenDataArguments(TextDataArguments):
+    """The data of a classifier of tokens: lists of tokens, and of a tag for each."""
+
+    HELP_GROUP = "Data"
+
+    train_file: list[str] | None = option(
+        None,
+        "Local files or patterns: .conll, .txt (token first, tag last in a line; also .gz), .json, .jsonl, .parquet",
+    )
+    tokens_column: str = option("tokens", "Column of the lists of tokens")
+    tags_column: str = option("tags", "Column of the lists of tags: ids or names")
+    max_length: int = option(128, "Maximum length of a text in pieces of tokens")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, {"max_length": POSITIVE_INT})
+
+
+@dataclass
 class ImageDataArguments(DataArguments):
     """The data of an image encoder: images, with labels for a classifier."""
 
@@ -243,6 +262,7 @@ DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "masked": LanguageModelDataArguments,
     "mlm+nsp": LanguageModelDataArguments,
     "classification": ClassifierDataArguments,
+    "token_classification": TokenDataArguments,
     "image_classification": ImageDataArguments,
     "masked_image": ImageDataArguments,
 }

@@ -18,6 +18,8 @@ ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
 """Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
 and of why it cannot be read."""
 
+LIST_OPTIONS = ("turns_column", "tokens_column", "tags_column")
+"""Options that name columns of lists."""
 NAME = "name"
 """Column of the name of an image's file, empty where it has none."""
 MAX_CELL = 1 << 26
@@ -98,8 +100,8 @@ def _read_csv(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[
         ValueError: A column is missing, or a quotation mark that is not closed spans several lines.
     """
     (path,) = paths
-    if "turns_column" in columns:
-        raise ValueError(f"{path}: --turns_column needs lists, which are in .jsonl, .json and .parquet files")
+    if lists := [option for option in LIST_OPTIONS if option in columns]:
+        raise ValueError(f"{path}: --{lists[0]} needs lists, which are in .jsonl, .json and .parquet files")
     separator = options.separator or ("\t" if format_of(path) == ".tsv" else ",")
     quoted = (options.quoting or ("none" if format_of(path) == ".tsv" else "minimal")) == "minimal"
     csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL))
@@ -187,11 +189,36 @@ def _json_rows(path: Path, columns: Columns, parsed: Iterator[tuple[Any, str]]) 
 
 
 def _read_text(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    if "tokens_column" in columns:
+        yield from _read_conll(paths, columns, options)
+        return
     (path,) = paths
     check_columns(f"{path} (a .txt file)", [columns.get("text_column", "text")], columns)
     with open_file(path) as lines:
         for text in TEXTS[options.sample_by](lines):
             yield (text,), 1, None
+
+
+def _read_conll(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
+    """Yield the texts of a file with a token and its tag, first and last, in each line, and blank lines between texts.
+
+    Lines that begin a document (`-DOCSTART-`) are skipped.
+    """
+    (path,) = paths
+    check_columns(f"{path} (CoNLL)", [columns.get(f"{name}_column", name) for name in ("tokens", "tags")], columns)
+    words: list[list[str]] = []
+    problem = None
+    with open_file(path, "rt") as lines:
+        for number, line in enumerate(chain(lines, [""]), start=1):
+            cells = line.split()
+            if cells and cells[0] != "-DOCSTART-":
+                words.append(cells)
+                if len(cells) == 1:
+                    problem = problem or f"line {number} has one column, not a token and its tag"
+            elif words:
+                cells = [" ".join(word[index] for word in words) for index in (0, -1)]
+                yield (None if problem else tuple(cells)), 1, problem
+                words, problem = [], None
 
 
 def parallel_rows(paths: Paths, columns: Columns, options: ReadOptions) -> Iterator[Row]:
@@ -252,7 +279,7 @@ def needed_cells(row: Mapping[str, Any], columns: Columns) -> tuple[dict[str, An
     cells: dict[str, Any] = {}
     problem = None
     for option, name in columns.items():
-        if isinstance(cell := row.get(name), str) and cell.isascii() and option != "turns_column":
+        if isinstance(cell := row.get(name), str) and cell.isascii() and option not in LIST_OPTIONS:
             cells[name] = cell  # as most are; the rest takes three times as long
             continue
         try:
@@ -280,7 +307,7 @@ def column_names(row: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def _as_text(option: str, cell: Any) -> Any:
-    """Return a cell as text, of turns that of the dialogue; raise TypeError for a type that is not the column's."""
+    """Return a cell as text, of a list its turns or words as one; raise TypeError for a type not the column's."""
     if option == "turns_column":
         turns: list[Any] = cell if isinstance(cell, list) else [None]
         turns = [turn.get("content") if isinstance(turn, dict) else turn for turn in turns]
@@ -288,9 +315,14 @@ def _as_text(option: str, cell: Any) -> Any:
             needed = "lists of strings or of messages with content"
             raise TypeError(f"--turns_column must name {needed}, not {str(cell)[:60]!r}")
         return dialogue_text([_unicode("turn", turn) for turn in turns])
+    column = option.removesuffix("_column")
+    if option in LIST_OPTIONS:
+        words = [str(word) if isinstance(word, int) else word for word in (cell if isinstance(cell, list) else [None])]
+        if not all(isinstance(word, str) and word.strip() and " " not in word for word in words):
+            raise TypeError(f"--{option} must name lists of {column} without spaces, not {str(cell)[:60]!r}")
+        return " ".join(_unicode(column, str(word)) for word in words)
     if cell is None:
         return None
-    column = option.removesuffix("_column")
     if isinstance(cell, str):
         return _unicode(column, cell)
     if column in ("source", "target", "text"):
@@ -321,6 +353,7 @@ READERS: dict[str, Callable[[Paths, Columns, ReadOptions], Iterator[Row]]] = {
     ".json": _read_json,
     ".jsonl": _read_json,
     ".txt": _read_text,
+    ".conll": _read_conll,
 }
 TEXTS: dict[str, Callable[[Iterable[str]], Iterator[str]]] = {
     "line": _lines,

@@ -120,8 +120,13 @@ def text_columns(split: SplitRows) -> SplitRows:
         features |= dict.fromkeys([*others.values(), PROBLEM], Value("string"))
         options = {"remove_columns": old, "features": Features(features), "desc": "Reading texts"}
 
+        known = {name: getattr(rows.features[name], "feature", None) for name in others.values()}
+        names = {name: feature.names for name, feature in known.items() if isinstance(feature, ClassLabel)}
+
         def text_cells(row: Mapping[str, Any]) -> dict[str, Any]:
-            cells, problem = needed_cells(row, others)
+            ids = {name: row[name] for name in names if row[name]}
+            tags = {name: [dict(enumerate(names[name])).get(number) for number in ids[name]] for name in ids}
+            cells, problem = needed_cells({**row, **tags}, others)
             return {**cells, PROBLEM: row.get(PROBLEM) or problem}
 
         rows = rows.map(text_cells, **options)
@@ -161,6 +166,10 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
             split = split.with_rows(pixels).without_problems(problems)
         elif column != "label":
             split = _with_texts(split, column, drop_blank=not TASKS[task].whole_texts)
+    if "tags" in COLUMNS[task]:
+        sizes = [pc.add(pc.count_substring(arrow_column(split.rows, name), " "), 1) for name in ("tokens", "tags")]
+        tokens, tags = (np.asarray(size) for size in sizes)
+        split = split.without(tokens != tags, lambda row: f"it has {tokens[row]} tokens and {tags[row]} tags")
     if not len(split.rows) and split.reported is None:
         raise ValueError(f"{split.name} has no rows")
     return split

@@ -11,18 +11,26 @@ from transformers import (
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 
 from vanillaformer.tokenization.options import MODEL_KINDS
 
 TaskName = Literal[
-    "translation", "causal", "masked", "mlm+nsp", "classification", "image_classification", "masked_image"
+    "translation",
+    "causal",
+    "masked",
+    "mlm+nsp",
+    "classification",
+    "token_classification",
+    "image_classification",
+    "masked_image",
 ]
 Objective = Literal["causal", "masked", "mlm+nsp"]
 """The tasks of language models."""
 ImageObjective = Literal["image_classification", "masked_image"]
 """The tasks of image encoders."""
-Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes", "pixels"]
+Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes", "tags", "pixels"]
 """Kinds of predictions, which decide the scores."""
 
 MASK = "[MASK]"
@@ -179,6 +187,24 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         pipe="pipe({example!r})",
+    ),
+    "token_classification": Task(
+        program="train-token-classifier",
+        auto_class=AutoModelForTokenClassification,
+        architectures=("ForTokenClassification",),
+        model_kinds=("encoder",),
+        preset="bert-tiny",
+        predicts=("tags",),
+        columns=("tokens", "tags"),
+        length_option="max_length",
+        pipeline_tag="token-classification",
+        does="finds which words of a text are of one of {count} kinds ({names})",
+        limits="It was trained on words separated by spaces, and finds no other kinds than these.",
+        example="A text with names in it .",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+tags = [model.config.id2label[number] for number in model(**inputs).logits[0].argmax(-1).tolist()]
+print(list(zip(tokenizer.convert_ids_to_tokens(inputs["input_ids"][0]), tags)))""",
+        pipe="pipe({example!r}, aggregation_strategy='first')",
     ),
     "image_classification": Task(
         program="train-image-classifier",

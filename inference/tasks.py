@@ -17,6 +17,7 @@ from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
 from vanillaformer.tokenization.control_tokens import text_tokenizer
+from vanillaformer.tokenization.passages import first_pieces
 from vanillaformer.training.hardware import inference_dtype
 
 from .arguments import GenerateArguments
@@ -113,11 +114,35 @@ def fill_masks(loaded: LoadedModel, texts: list[str]) -> list[str]:
     return loaded.tokenizer.batch_decode(filled, skip_special_tokens=True)
 
 
+def find_entities(loaded: LoadedModel, texts: list[str]) -> list[str]:
+    """Return the entities of each text, `kind: words`, parted by tabs; of tags without B- or I- every word's tag."""
+    from seqeval.metrics.sequence_labeling import get_entities  # only here: others need not load it
+
+    texts = [" ".join(text.split()) for text in texts]
+    inputs = loaded.encode(texts)
+    if not inputs.encodings:
+        raise ValueError("the tokenizer is not a fast one, which tells where in a text its tokens stand")
+    names, results = loaded.model.config.id2label, []
+    spans = any(name.startswith(("B-", "I-")) for name in names.values())
+    for text, encoding, ids in zip(texts, inputs.encodings, loaded.model(**inputs).logits.argmax(dim=-1).tolist()):
+        words, tags = text.split(" "), dict[int, str]()
+        for word, number in zip(first_pieces(text, encoding.offsets), ids):
+            tags |= {} if word is None else {word: names[number]}
+        found = [tags.get(word, "O") for word in range(len(words))]
+        results.append(
+            "\t".join(f"{kind}: {' '.join(words[first : last + 1])}" for kind, first, last in get_entities(found))
+            if spans
+            else " ".join(f"{word}/{tag}" for word, tag in zip(words, found))
+        )
+    return results
+
+
 FUNCTIONS: dict[TaskName, Callable[..., list[str]]] = {
     "translation": translate,
     "causal": continue_prompts,
     "masked": fill_masks,
     "classification": classify,
+    "token_classification": find_entities,
 }
 
 

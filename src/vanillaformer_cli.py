@@ -16,6 +16,7 @@ PROGRAMS = {
     "train-translation": "Train an encoder-decoder to translate.",
     "train-language-model": "Train a decoder (GPT) or an encoder (BERT) on texts.",
     "train-classifier": "Train a text classifier, new or from a language model.",
+    "train-token-classifier": "Train a classifier of tokens: names, parts of speech.",
     "train-image-classifier": "Train a classifier of images, or a masked image model.",
     "generate": "Use a trained model: translate, continue text, classify, chat.",
     "compare": "Compare variants of a training, several seeds under one budget.",

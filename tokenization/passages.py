@@ -1,8 +1,9 @@
-"""Texts on their way to a trainer: neither one long text nor all of them together are held in memory."""
+"""Parts of texts: passages on their way to a trainer, which hold no long text in memory, and words by their pieces."""
 
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from tempfile import SpooledTemporaryFile
 
 PASSAGE = 1 << 16
@@ -39,3 +40,19 @@ class StoredTexts:
         self.file.seek(0)
         for _ in range(self.count):
             yield pickle.load(self.file)
+
+
+def first_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | None]:
+    """Return for each piece of a text, by where it begins and ends, the number of the word that it is the first of.
+
+    Words are separated by single spaces, as `word_ids` of a tokenizer counts them that is given lists of words.
+    """
+    words = list(accumulate(character == " " for character in text))  # a space goes with the next word
+    found: list[int | None] = []
+    last = -1
+    for start, end in offsets:
+        start += len(text[start:end]) - len(text[start:end].lstrip(" "))
+        word = words[start] if start < end else last
+        found.append(word if word > last else None)
+        last = max(last, word)
+    return found

@@ -195,10 +195,10 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     model: Any = trainer.model
     pretrained = run.settings.get("model", {}).get("model_name_or_path") is not None
     settings = {"dropout": model.config.dropout} if isinstance(model.config, VanillaConfig) and not pretrained else {}
-    if not {"classes", "texts"}.isdisjoint(TASKS[task.name].predicts):
+    if not {"classes", "tags", "texts"}.isdisjoint(TASKS[task.name].predicts):
         # The losses of others are probabilities of text, which smoothing would spoil, or distances of pixels
         settings |= {name: getattr(args, name) for name in ADVISED & {entry.name for entry in fields(args)}}
-        settings |= {"pretrained": pretrained} if task.name == "classification" else {}
+        settings |= {"pretrained": pretrained} if "encoder" in TASKS[task.name].model_kinds else {}
     return RunSummary(
         task=task.name,
         score=SCORES[(args.metric_for_best_model or "loss").removeprefix("eval_")],

@@ -25,7 +25,6 @@ from vanillaformer.data.arguments import COLUMNS
 from vanillaformer.data.caching import fingerprints
 from vanillaformer.data.loading import TaskData, load_data
 from vanillaformer.data.preprocessing.batching import order_seed
-from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import check_streaming
 from vanillaformer.data.tasks import KINDS, TASKS, TaskName
 from vanillaformer.hub.tokenizers import limit_length, readable_length
@@ -82,8 +81,7 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
         with first(desc="preparing the rows"):
             rows = task.rows(data, tokenizers)
         stream = None if data.stream is None else task.stream(data.stream, tokenizers)
-        labels = label_names(data.splits) if "label" in COLUMNS[task.name] else None
-        make_model = partial(new_model, run, task, *tokenizers, labels=labels)
+        make_model = partial(new_model, run, task, *tokenizers, labels=task.labels(data))
         model = make_model()
         task.fit_model(model, run)
         collator = task.collator(model, rows, tokenizers)

@@ -27,7 +27,7 @@ ENCODING = ("__call__", "_encode_plus", "_switch_to_input_mode", "_switch_to_tar
 """Methods of a fast tokenizer that decide what it makes of a text."""
 PARTS = 32
 """Parts of long texts that are tokenized together."""
-RAW_TEXTS = ("source", "target", "text", "name")
+RAW_TEXTS = ("source", "target", "text", "name", "tokens", "tags")
 """Columns of rows with the texts of the data, or the names of images, which are not passed to the model."""
 
 

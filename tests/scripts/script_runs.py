@@ -27,7 +27,13 @@ from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from vanillaformer.modeling.block import LayerDrop
-from vanillaformer.scripts import train_classifier, train_image_classifier, train_language_model, train_translation
+from vanillaformer.scripts import (
+    train_classifier,
+    train_image_classifier,
+    train_language_model,
+    train_token_classifier,
+    train_translation,
+)
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
 from vanillaformer.training.report import classes, plots
@@ -52,6 +58,7 @@ PROGRAMS = {
     "masked": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective masked"),
     "mlm+nsp": (train_language_model, f"{OF_TEXTS} {TEXTS} --objective mlm+nsp"),
     "classification": (train_classifier, f"{OF_TEXTS} {NAMES}"),
+    "token_classification": (train_token_classifier, f"{OF_TEXTS} {NAMES}"),
     "image_classification": (train_image_classifier, f"{FEW} --shift 1 --flip both --random_erasing 0.5 --mixup 0.5"),
     "masked_image": (train_image_classifier, f"{FEW} --objective masked_image"),
 }

@@ -22,6 +22,7 @@ JOBS: dict[str, list[str]] = {
     "mlm+nsp": ["import [MASK]"],
     "classification": NAMES,
     "decoder_classification": NAMES,
+    "token_classification": ["we owe them €5.00 , due Oct 19, 1995 .", "x"],
 }
 
 

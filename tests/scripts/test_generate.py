@@ -6,8 +6,15 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+import torch
 from script_runs import train
-from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    pipeline,
+)
 from transformers.utils import logging
 
 from vanillaformer.console import progress
@@ -231,3 +238,33 @@ def test_classifier_keeps_the_end_that_it_was_trained_on(tmp_path: Path, trained
     assert AutoTokenizer.from_pretrained(trained("classification")).truncation_side == "right"
     ends = [lines_of("--model", tmp_path, "--text", f"{start * 200} abc", capsys=capsys) for start in "xyz"]
     assert ends[0] == ends[1] == ends[2]  # nothing before the last 64 tokens counts
+
+
+@pytest.mark.parametrize("spans", [True, False])
+def test_entities_are_those_of_the_pipeline(spans: bool, trained, tmp_path: Path, capsys) -> None:
+    folder, text = trained("token_classification"), "on Oct 19  Qatar paid 88 for  987 tons of wheat"
+    model = AutoModelForTokenClassification.from_pretrained(folder)
+    torch.nn.init.normal_(model.classifier.weight, std=3.0, generator=torch.Generator().manual_seed(0))
+    names: dict[int, str] = model.config.id2label
+    if not spans:
+        model.config.id2label = {number: name.replace("-", "_") for number, name in names.items()}
+    model.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    capsys.readouterr()
+    generate.main(["--model", str(tmp_path), "--text", text])
+    printed = capsys.readouterr().out.splitlines()[0]
+    text = " ".join(text.split())
+    find = pipeline("token-classification", str(tmp_path), device="cpu", aggregation_strategy="first")
+    if spans:
+        found = find(text)
+        assert len(found) > 2
+        assert printed.split("\t") == [
+            f"{each['entity_group']}: {text[each['start'] : each['end']]}" for each in found
+        ]
+    else:
+        words = dict(pair.split("/") for pair in printed.split(" "))
+        assert list(words) == text.split(" ")
+        for piece in find(text, aggregation_strategy="none", ignore_labels=[]):
+            if text[: piece["start"]].endswith(" "):
+                word = text[piece["start"] :].split(" ")[0]
+                assert words[word] == piece["entity"]

@@ -82,7 +82,8 @@ def test_a_program_offers_the_options_of_its_tasks_only(page) -> None:
     only = {
         "train-translation": {"--source_column", "--num_beams", "--joint_vocabulary", "--bleu_tokenize"},
         "train-language-model": {"--block_size", "--block_stride", "--turns_column", "--sample_by"},
-        "train-classifier": {"--max_length", "--truncation_side", "--lm_loss_weight"},
+        "train-classifier": {"--truncation_side", "--lm_loss_weight"},
+        "train-token-classifier": {"--tokens_column", "--tags_column"},
         "train-image-classifier": {"--image_size", "--shift", "--mixup", "--mask_ratio"},
     }
     for program, names in only.items():
@@ -118,6 +119,7 @@ CHOSEN = {
     "translation": ("max_source_length", "lengths"),
     "causal": ("tokenizer_vocab_size", "vocabulary"),
     "classification": ("learning_rate", "learning rate"),
+    "token_classification": ("max_epochs", "passes"),
     "image_classification": ("shift", "shift"),
 }
 

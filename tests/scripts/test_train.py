@@ -21,12 +21,14 @@ SCORES = {
     "masked": ("perplexity", "accuracy"),
     "mlm+nsp": ("perplexity", "accuracy", "next_sentence_accuracy"),
     "classification": ("accuracy", "f1"),
+    "token_classification": ("entity_f1", "entity_precision", "entity_recall", "accuracy"),
     "image_classification": ("accuracy", "f1"),
     "masked_image": ("loss",),
 }
 BASELINES = {
     "translation": ["copied source", "unigram of the targets"],
     "classification": ["majority class"],
+    "token_classification": ["tag of the word"],
     "image_classification": ["majority class", "nearest mean image"],
     "masked_image": ["mean image"],
     **{job: ["unigram"] for job in ("causal", "masked", "mlm+nsp")},
@@ -67,7 +69,7 @@ def test_a_run_leaves_scores_pictures_and_how_it_went(job: str, trained, tmp_pat
     # Another run may replace what this one has written
     wanted = {"all_results.json", "loss_curve.png"}
     wanted.add({"causal": "samples.jsonl", "masked_image": "reconstructions.png"}.get(job, "predictions_test.jsonl"))
-    wanted |= {"confusion_matrix.png"} if "classification" in job else set()
+    wanted |= {"confusion_matrix.png"} if "f1" in SCORES[job] else set()
     wanted |= {"confused_images.png", "example.png"} if job == "image_classification" else set()
     assert wanted <= {path.name for path in folder.iterdir()}
     for name in wanted:

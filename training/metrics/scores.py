@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
-Inputs = Literal["texts", "ids", "losses"]
+Inputs = Literal["texts", "ids", "losses", "tags"]
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 References = Sequence[str] | Sequence[Sequence[str]]
 """One reference for each prediction, or the same number of them for each."""
@@ -83,6 +83,31 @@ def accuracy(predictions: Any, references: Any) -> float:
 def f1(predictions: Any, references: Any) -> float:
     """The mean of the classes' F1 scores (macro-F1), between 0 and 1, by scikit-learn."""
     return float(f1_score(references, predictions, average="macro", zero_division=0))
+
+
+Tags = Sequence[Sequence[str]]
+
+
+def entity_precision(predictions: Tags, references: Tags) -> float:
+    """The share of predicted entities that are right, begin, end and kind, between 0 and 1, by seqeval."""
+    return float(seqeval().precision_score(references, predictions, zero_division=0))
+
+
+def entity_recall(predictions: Tags, references: Tags) -> float:
+    """The share of entities that are found, begin, end and kind, between 0 and 1, by seqeval."""
+    return float(seqeval().recall_score(references, predictions, zero_division=0))
+
+
+def entity_f1(predictions: Tags, references: Tags) -> float:
+    """The F1 score of entities (Tjong Kim Sang and De Meulder, 2003), between 0 and 1, by seqeval."""
+    return float(seqeval().f1_score(references, predictions, zero_division=0))
+
+
+def seqeval() -> Any:
+    """Return seqeval's metrics, which only tasks of tags load."""
+    from seqeval import metrics
+
+    return metrics
 
 
 def corpus_perplexity(predictions: Sequence[float], references: Sequence[int]) -> float:
@@ -173,7 +198,13 @@ ENTRIES = (
     Score("perplexity_per_byte", "perplexity per byte", ("next_tokens",), False),
     Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
     Score(
-        "accuracy", "accuracy", ("tokens", "classes"), True, "accuracy {:.1%}",
+        "entity_f1", "F1 of entities", ("tags",), True, "entity F1 {:.1%}", ("tjong2003introduction",),
+        function=entity_f1, inputs="tags", drawn=True,
+    ),
+    Score("entity_precision", "precision of entities", ("tags",), function=entity_precision, inputs="tags"),
+    Score("entity_recall", "recall of entities", ("tags",), function=entity_recall, inputs="tags"),
+    Score(
+        "accuracy", "accuracy", ("tokens", "classes", "tags"), True, "accuracy {:.1%}",
         function=accuracy, inputs="ids", on_hub=True, drawn=True, per_token=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),

@@ -51,6 +51,7 @@ ADVICE: dict[str, Callable[[Settings], bool]] = {
 LOOK_AT: dict[str, str] = {
     "classes": "do the labels belong to the rows (the columns and their order), and is --learning_rate or the number "
     "of steps far off?",
+    "tags": "do the tags belong to the tokens, and is --learning_rate or the number of steps far off?",
     "pixels": "is --learning_rate or the number of steps far off?",
     "texts": "are sources and targets aligned, and is --learning_rate or the number of steps far off?",
     "tokens": "is --learning_rate or the number of steps far off, and are the validation texts of the same kind as "

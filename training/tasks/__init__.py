@@ -8,6 +8,7 @@ PROGRAMS = {
     "train-translation": ("translation", "Translation"),
     "train-language-model": ("language_model", "LanguageModel"),
     "train-classifier": ("classification", "Classification"),
+    "train-token-classifier": ("token_classification", "TokenClassification"),
     "train-image-classifier": ("images", "Images"),
 }
 """File and class of the task by the program that trains for it; a program imports no other one's."""

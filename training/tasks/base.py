@@ -10,6 +10,7 @@ from transformers.trainer_utils import PredictionOutput
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import PackedBatches
 from vanillaformer.data.preprocessing.statistics import describe_data
+from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import TASKS, TaskName
 
@@ -145,6 +146,10 @@ class TrainingTask:
     def example(self, run: Run, data: TaskData) -> str:
         """Return an input from the data."""
         raise NotImplementedError
+
+    def labels(self, data: TaskData) -> list[str] | None:
+        """Return the names of the classes by id, if there are any."""
+        return label_names(data.splits) if "label" in TASKS[self.name].columns else None
 
     def columns(self, data: TaskData) -> list[Iterable[str]]:
         """Return the training texts that tokenizers are trained on: one column, or source and target."""

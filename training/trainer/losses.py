@@ -201,14 +201,14 @@ class CrossEntropy:
     def of_tokens(self, model: nn.Module, batch: Batch, options: dict[str, bool]) -> Any:
         """Return the outputs of a model of tokens; the logits are those of positions with a target, (N, V).
 
-        A native model's loss is computed by its class: its cross-entropy is exchanged for the smoothed one, and other
-        summands are kept.
+        A native model's loss, and that of tags, is computed by its class: its cross-entropy is exchanged for the
+        smoothed one, and other summands are kept.
         """
         inputs, pairs = batch.inputs, batch.second_items if PAIRS in batch.inputs else None
         smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing, "num_items_in_batch": batch.items}
         wanted: dict[str, Any] = {name: value for name, value in options.items() if name != "return_logits"}
         inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
-        if isinstance(inner.config, VanillaConfig):
+        if isinstance(inner.config, VanillaConfig) and inner.loss_type != "ForTokenClassification":
             wanted |= {} if pairs is None else {"num_pairs_in_batch": pairs}
             logits = options.get("return_logits", False)
             outputs = model(**inputs, **wanted, **smoothing, labeled_only=True, return_logits=logits)

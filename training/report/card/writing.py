@@ -173,8 +173,10 @@ def purpose(facts: CardFacts) -> str:
     task, languages = TASKS[facts.task], [language_name(code) for code in facts.source.languages]
     if "texts" in task.predicts and len(languages) > 1:
         return f"translates from {languages[0]} to {languages[-1]}"
-    if facts.classifies:
+    if "{names}" in task.does:
         names = [str(name) for name in facts.config.id2label.values()]
+        if "tags" in task.predicts:
+            names = list(dict.fromkeys(name.split("-", 1)[-1] for name in names if name != "O"))
         listed = ", ".join(names[:MAX_CLASS_NAMES]) + (", ..." if len(names) > MAX_CLASS_NAMES else "")
         return task.does.format(count=len(names), names=listed)
     if facts.chats:

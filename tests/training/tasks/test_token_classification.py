@@ -1,0 +1,198 @@
+"""Classifiers of tokens: files, alignment, loss, scores and baseline, and what a run leaves behind."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Sequence, Value
+from seqeval.metrics import classification_report, f1_score
+from seqeval.metrics.sequence_labeling import get_entities
+from torch.nn import functional
+from transformers import BertConfig, BertForTokenClassification
+
+from vanillaformer import VanillaEncoderForTokenClassification, preset
+from vanillaformer.conversion import to_native
+from vanillaformer.data.arguments import TokenDataArguments
+from vanillaformer.data.embedded import tagged_phrases
+from vanillaformer.data.loading import load_data
+from vanillaformer.tokenization import train as train_tokenizer
+from vanillaformer.training.report.baselines import BaselineData
+from vanillaformer.training.tasks import token_classification as task
+from vanillaformer.training.trainer.losses import CrossEntropy, training_loss
+
+TEXTS = ["Angela Merkel visited New-York .", "in 1999 , Łódź grew", "IBM"]
+TAGS = ["B-PER I-PER O B-LOC O", "O O O B-LOC O", "B-ORG"]
+NAMES = ["O", "B-LOC", "B-ORG", "B-PER", "I-PER"]
+ROWS = [(text.split(), tags.split()) for text, tags in zip(TEXTS, TAGS)]
+
+
+def conll(rows: Any) -> str:
+    return "\n\n".join("\n".join(f"{token} X {tag}" for token, tag in zip(*row)) for row in rows)
+
+
+def write(folder: Path, name: str) -> str:
+    """Write `ROWS` into a file, in the format of its name."""
+    path, columns = folder / name, {"tokens": [row[0] for row in ROWS], "tags": [row[1] for row in ROWS]}
+    if name.endswith(".parquet"):
+        numbers = [[NAMES.index(tag) for tag in tags] for tags in columns["tags"]]
+        features = Features({"tokens": Sequence(Value("string")), "tags": Sequence(ClassLabel(names=NAMES))})
+        Dataset.from_dict({**columns, "tags": numbers}, features=features).to_parquet(path)
+    elif name.endswith(".json"):
+        path.write_text(json.dumps([dict(zip(columns, row)) for row in ROWS]))
+    elif name.endswith(".jsonl"):
+        path.write_text("\n".join(json.dumps(dict(zip(columns, row))) for row in ROWS))
+    elif name.endswith(".gz"):
+        path.write_bytes(gzip.compress(conll(ROWS).encode()))
+    else:
+        start = "-DOCSTART- -X- O\n"
+        path.write_text(f"{start}\n{conll(ROWS)}\n \n\n{start}", newline="\r\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.conll", "a.txt", "a.conll.gz", "a.json", "a.jsonl", "a.parquet"])
+def test_every_format_has_the_same_rows(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path, name)
+    splits = load_data(TokenDataArguments(train_file=[file], validation_file=[file]), "token_classification").splits
+    assert splits["train"].to_dict() == {"tokens": TEXTS, "tags": TAGS}
+
+
+GOOD = '{"tokens": ["a", "b"], "tags": ["B-X", "O"]}\n'
+REFUSED = {
+    "fewer tags": (f'{GOOD}{{"tokens": ["a", "b"], "tags": ["O"]}}', "a.jsonl, row 2: it has 2 tokens and 1 tags"),
+    "no tokens": (f'{GOOD}{{"tokens": [], "tags": []}}', "row 2: the tokens is empty"),
+    "a space": (f'{GOOD}{{"tokens": ["a b"], "tags": ["O"]}}', "row 2: --tokens_column .* lists of tokens without"),
+    "a text": (f'{GOOD}{{"tokens": "a b", "tags": ["O", "O"]}}', "row 2: --tokens_column must name lists .*'a b'"),
+    "no tag": (f'{GOOD}{{"tokens": ["a"], "tags": [null]}}', "row 2: --tags_column must name lists"),
+    "one column": ("a O\n\nb\nc O\n", "a.conll, row 2: line 3 has one column"),
+    "cells": ("tokens,tags\na,O\n", "a.csv: --tokens_column needs lists"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_row_is_refused_or_skipped(case: str, tmp_path: Path) -> None:
+    content, message = REFUSED[case]
+    name = "a.conll" if "line" in message else "a.csv" if case == "cells" else "a.jsonl"
+    (tmp_path / name).write_text(content)
+    options: dict[str, Any] = {"train_file": [str(tmp_path / name)], "validation_file": [str(tmp_path / name)]}
+    with pytest.raises(ValueError, match=message):
+        load_data(TokenDataArguments(**options), "token_classification")
+    if case != "cells":
+        found = load_data(TokenDataArguments(**options, bad_rows="skip"), "token_classification")
+        assert len(found.splits["train"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("train", "validation", "message"),
+    [("O B-X", "O B-Y", "validation data: the tag 'B-Y' does not occur"), ("O O", "O O", "all tags .* are 'O'")],
+)
+def test_tags_are_those_of_the_training_data(train: str, validation: str, message: str) -> None:
+    splits = {"train": Dataset.from_dict({"tags": [train]}), "validation": Dataset.from_dict({"tags": [validation]})}
+    with pytest.raises(ValueError, match=message):
+        task.TokenClassification.labels(None, SimpleNamespace(splits=splits))  # type: ignore[arg-type]
+
+
+def test_embedded_splits_share_no_name_and_no_phrase() -> None:
+    splits = tagged_phrases(size=400)
+    assert {split: len(rows) for split, rows in splits.items()} == {"train": 320, "validation": 40, "test": 40}
+    names: list[set[str]] = []
+    for rows in splits.values():
+        assert [len(text.split(" ")) for text in rows["tokens"]] == [len(tags.split(" ")) for tags in rows["tags"]]
+        found = ((row["tokens"].split(" "), get_entities(row["tags"].split(" "))) for row in rows)
+        spans = [(words[first : last + 1], kind) for words, entities in found for kind, first, last in entities]
+        names.append({" ".join(words) for words, kind in spans if kind in ("PLACE", "LANGUAGE")})
+    assert not names[0] & names[1]
+    assert not names[0] & names[2]
+    assert not set(splits["train"]["tokens"]) & set(splits["test"]["tokens"])
+    assert tagged_phrases(size=400)["test"].to_dict() == splits["test"].to_dict()
+
+
+@pytest.mark.parametrize("algorithm", ["wordpiece", "byte_level_bpe", "bpe", "unigram", "character"])
+def test_labels_are_those_of_transformers_example(algorithm: Any) -> None:
+    """`run_ner.py` gives the tokenizer lists of words, and a label to the first piece of each `word_ids`."""
+    tokenizer = train_tokenizer(TEXTS * 3, kind="encoder", algorithm=algorithm, vocab_size=300)
+    found = task.tagged_pieces({"tokens": TEXTS, "tags": TAGS}, tokenizer=tokenizer, names=NAMES, length=64)
+    for index, (words, tags) in enumerate(ROWS):
+        alone = tokenizer([words], is_split_into_words=True)
+        ids = alone.word_ids(0)
+        firsts = [word is not None and word != before for word, before in zip(ids, [None, *ids])]
+        labels = [NAMES.index(tags[word]) if first else -100 for word, first in zip(ids, firsts)]
+        ours = found[task.TAG_IDS][index]
+        assert [label for label in ours if label >= 0] == [label for label in labels if label >= 0]
+        if algorithm == "wordpiece":
+            assert (found["input_ids"][index], ours) == (alone["input_ids"][0], labels)
+        first = ours.index(next(label for label in ours if label >= 0))
+        piece = tokenizer.decode(found["input_ids"][index][first])
+        assert words[0].casefold().startswith(piece.strip().casefold())
+
+
+def test_cut_texts_have_no_tags_for_what_is_cut(encoder_tokenizer) -> None:
+    found = task.tagged_pieces(
+        {"tokens": ["a b c d e f"], "tags": ["O O O O O B-X"]},
+        tokenizer=encoder_tokenizer,
+        names=["O", "B-X"],
+        length=5,
+    )
+    assert found["tokens_cut"] == [True]
+    assert len(found[task.TAG_IDS][0]) == 5
+    assert 1 not in found[task.TAG_IDS][0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_that_of_bert_with_gradients(smoothing: float) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 30, "num_labels": 4}
+    ours = VanillaEncoderForTokenClassification(preset("bert-tiny", **sizes, dropout=0, intermediate_size=32)).eval()
+    native = to_native(ours, "bert").eval()
+    assert isinstance(native, BertForTokenClassification)
+    assert isinstance(native.config, BertConfig)
+    inputs = {"input_ids": torch.randint(5, 30, (3, 7)), "attention_mask": torch.ones(3, 7, dtype=torch.long)}
+    labels = torch.randint(0, 4, (3, 7)).masked_fill(torch.rand(3, 7) < 0.4, -100)
+    count = int((labels != -100).sum())
+    losses = []
+    for model in (ours, native):
+        loss = training_loss(model, {**inputs, "labels": labels}, [CrossEntropy(smoothing)], items=2 * count)
+        loss.backward()
+        losses.append(loss.item())
+    logits = native(**inputs).logits.flatten(0, 1)
+    expected = functional.cross_entropy(logits, labels.flatten(), label_smoothing=smoothing).item()
+    assert losses == pytest.approx([expected / 2] * 2, rel=1e-5)
+    if not smoothing:
+        assert expected == pytest.approx(native(**inputs, labels=labels).loss.item(), rel=1e-5)
+    torch.testing.assert_close(ours.classifier.weight.grad, native.classifier.weight.grad)
+    embeddings = native.bert.embeddings.word_embeddings.weight.grad
+    torch.testing.assert_close(ours.model.embed_tokens.weight.grad, embeddings, atol=1e-6, rtol=1e-4)
+
+
+def test_scores_and_baseline_are_seqevals() -> None:
+    train = Dataset.from_dict({"tokens": [*TEXTS, "Paris"], "tags": [*TAGS, "B-LOC"]})
+    (baseline,) = task.TokenClassification.baselines.fget(None)  # type: ignore[attr-defined]
+    held_out = Dataset.from_dict({"tokens": ["Merkel left IBM", "Paris"], "tags": ["B-PER O B-ORG", "B-LOC"]})
+    predicted = [["I-PER", "O", "B-ORG"], ["B-LOC"]]
+    wanted = [["B-PER", "O", "B-ORG"], ["B-LOC"]]
+    scores = baseline.fit(BaselineData(train))(held_out)
+    assert scores["entity_f1"] == f1_score(wanted, predicted) == 1.0  # as conlleval, which takes I- after O for B-
+    assert scores["accuracy"] == 3 / 4
+    words = task.tag_scores([["NOUN", "VERB"]], [["NOUN", "NOUN"]])
+    assert words == {"entity_f1": 0.5, "entity_precision": 0.5, "entity_recall": 0.5, "accuracy": 0.5}
+    nothing = task.tag_scores([["O"]], [["O"]])
+    assert (nothing["entity_f1"], nothing["accuracy"]) == (0.0, 1.0)
+
+
+def test_a_run_leaves_entities_by_kind(tmp_path: Path) -> None:
+    names = SimpleNamespace(names=np.array(NAMES))
+    output = SimpleNamespace(predictions=np.array([[0, 3, 0, 1]]), label_ids=np.array([[-100, 3, 4, 1]]))
+    names.tags_of = lambda prediction: task.TokenClassification.tags_of(names, prediction)
+    run: Any = SimpleNamespace(details={})
+    rows = {"tokens": ["Angela Merkel Paris"]}
+    records = list(task.TokenClassification.records(names, run, None, rows, output, (), "test"))  # type: ignore
+    wanted, predicted = ["B-PER", "I-PER", "B-LOC"], ["B-PER", "O", "B-LOC"]
+    assert records == [{"text": rows["tokens"][0], "reference": wanted, "prediction": predicted}]
+    report = classification_report([wanted], [predicted], output_dict=True, zero_division=0)
+    assert {name: found["f1"] for name, found in run.details["classes"].items()} == {
+        name: report[name]["f1-score"] for name in ("LOC", "PER")
+    }
