@@ -64,7 +64,7 @@ class Plan:
     @property
     def task(self) -> TaskName:
         """The task of the models."""
-        return self.arguments.get("objective", task_of(self.program).tasks()[0])
+        return task_of(self.program).name_of(self.arguments)
 
     @property
     def length(self) -> Options:
@@ -205,8 +205,7 @@ def _seeds(path: Path, key: str, value: Any) -> tuple[int, ...]:
 
 
 def _score(path: Path, name: Any, program: str, arguments: Options) -> Score:
-    tasks = task_of(program).tasks()
-    task = arguments.get("objective", tasks[0])
+    tasks, task = task_of(program).tasks(), task_of(program).name_of(arguments)
     try:
         return ranking_score(str(name), task if task in tasks else tasks[0])
     except ValueError as error:

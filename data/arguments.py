@@ -35,6 +35,7 @@ class DataArguments:
     validation_target_file = cast("list[str] | None", None)
     test_target_file = cast("list[str] | None", None)
     turns_column = cast("str | None", None)
+    text_pair_column = cast("str | None", None)
     packing = cast("bool | None", False)
     sample_by = cast('Literal["line", "paragraph", "passage", "document"] | None', None)
     image_size = cast("int | None", None)
@@ -98,7 +99,7 @@ class DataArguments:
             for name in (f"{split}{side}_file" for side in ("", "_target") for split in SPLITS):
                 if getattr(self, name) is not None:
                     raise ValueError(f"--{name} needs --train_file")
-        for name in ("split_column", "order_column", "turns_column"):
+        for name in ("split_column", "order_column", "turns_column", "text_pair_column"):
             if self.is_embedded and getattr(self, name) is not None:
                 raise ValueError(f"--{name} {getattr(self, name)} needs --train_file or a --dataset on the Hub")
         if self.is_embedded and self.streaming:
@@ -203,8 +204,11 @@ class ClassifierDataArguments(TextDataArguments):
     HELP_GROUP = "Data"
 
     text_column: str = option("text", "Column of the text")
+    text_pair_column: str | None = option(None, "Column of a second text, for pairs")
     label_column: str = option("label", "Column of the label: ids or names")
-    max_length: int = option(128, "Maximum length of a text in tokens")
+    labels_column: str | None = option(None, "Column of lists of labels, in place of one label")
+    score_column: str | None = option(None, "Column of numbers, in place of a label (regression)")
+    max_length: int = option(128, "Maximum length of a text, or pair, in tokens")
     truncation_side: Literal["left", "right"] = option("right", "Side at which long texts are cut")
     packing: bool | None = option(None, "Pack texts into rows (default: where it pays)")
 
@@ -262,6 +266,8 @@ DATA_ARGUMENTS: dict[TaskName, type[DataArguments]] = {
     "masked": LanguageModelDataArguments,
     "mlm+nsp": LanguageModelDataArguments,
     "classification": ClassifierDataArguments,
+    "multi_label_classification": ClassifierDataArguments,
+    "regression": ClassifierDataArguments,
     "token_classification": TokenDataArguments,
     "image_classification": ImageDataArguments,
     "masked_image": ImageDataArguments,

@@ -50,8 +50,8 @@ def separator_id(tokenizer: PreTrainedTokenizerBase) -> int:
 class WithoutSeparators:
     """Texts without separators, to train a tokenizer on; they can be read more than once."""
 
-    def __init__(self, texts: Any):
-        self.texts = texts
+    def __init__(self, texts: Any, separator: str = SEPARATOR):
+        self.texts, self.separator = texts, separator
 
     def __iter__(self) -> Any:
-        return (text.replace(SEPARATOR, " ") for text in self.texts)
+        return (text.replace(self.separator, " ") for text in self.texts)

@@ -18,7 +18,7 @@ ROW, FILE, LINES, PROBLEM = "__row__", "__file__", "__lines__", "__problem__"
 """Columns of a row's number in its file, of the file where there are several, of the lines that the row takes there,
 and of why it cannot be read."""
 
-LIST_OPTIONS = ("turns_column", "tokens_column", "tags_column")
+LIST_OPTIONS = ("turns_column", "tokens_column", "tags_column", "labels_column")
 """Options that name columns of lists."""
 NAME = "name"
 """Column of the name of an image's file, empty where it has none."""
@@ -316,6 +316,11 @@ def _as_text(option: str, cell: Any) -> Any:
             raise TypeError(f"--turns_column must name {needed}, not {str(cell)[:60]!r}")
         return dialogue_text([_unicode("turn", turn) for turn in turns])
     column = option.removesuffix("_column")
+    if option == "labels_column":
+        names = cell if isinstance(cell, list) else [None]
+        if not all(isinstance(name, str | int) for name in names):
+            raise TypeError(f"--{option} must name lists of labels, not {str(cell)[:60]!r}")
+        return json.dumps([_unicode(column, str(name)) for name in names], ensure_ascii=False)
     if option in LIST_OPTIONS:
         words = [str(word) if isinstance(word, int) else word for word in (cell if isinstance(cell, list) else [None])]
         if not all(isinstance(word, str) and word.strip() and " " not in word for word in words):

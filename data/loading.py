@@ -25,6 +25,7 @@ from .rows import (
     text_columns,
     usable_rows,
     with_labels,
+    with_pairs,
 )
 from .splits import divide
 from .streaming import TextStream, open_streams
@@ -109,6 +110,8 @@ def _checked_rows(sources: dict[str, SplitRows], data_args: DataArguments, task:
         parts = by_column(parts["train"], data_args.split_column)
     if data_args.order_column is not None:
         parts["train"] = in_order(parts["train"], data_args.order_column)
+    if data_args.text_pair_column is not None:
+        parts = {split: with_pairs(part, data_args.text_pair_column) for split, part in parts.items()}
     size, workers = data_args.image_size or 0, data_args.preprocessing_num_workers or 1
     for split, part in parts.items():
         part.images = replace(part.images, size=size, workers=workers)
@@ -131,6 +134,8 @@ def find_sources(data_args: DataArguments, task: TaskName) -> dict[str, SplitRow
         columns = {f"{column}_column": getattr(data_args, f"{column}_column") for column in COLUMNS[task]}
         if len(set(columns.values())) < len(columns):
             raise ValueError(f"{' and '.join(f'--{option}' for option in columns)} name the same column")
+    if data_args.text_pair_column is not None:  # after the columns of the task
+        columns["text_pair_column"] = data_args.text_pair_column
     more = {name: getattr(data_args, name) for name in ("split_column", "order_column")}
     more = {name: column for name, column in more.items() if column is not None}
     sources = (_hub if data_args.train_file is None else _local)(data_args, task, columns, more)

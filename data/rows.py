@@ -1,5 +1,6 @@
 """Rows of each split, checked on the way to the task's columns: the first bad row is an error, or all are skipped."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Image, Value, concatenate_datasets
 
 from vanillaformer.console.reporting import report
+from vanillaformer.tokenization.passages import PAIR
 
 from .arguments import COLUMNS
 from .caching import arrow_column, distinct_cells, select_rows
@@ -23,7 +25,7 @@ READ = "__read__"
 ORDER = "__order__"
 """Column of the value by which rows are ordered."""
 RESERVED = (ROW, FILE, LINES, PROBLEM, READ, ORDER)
-TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column")
+TEXT_OPTIONS = ("source_column", "target_column", "text_column", "turns_column", "text_pair_column", "score_column")
 DataStats = dict[str, dict[str, Any]]
 """Statistics of the data of a run: by split, a number by what it counts."""
 BAD, BLANK = "bad rows left out", "blank texts left out"
@@ -166,6 +168,10 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
             split = split.with_rows(pixels).without_problems(problems)
         elif column != "label":
             split = _with_texts(split, column, drop_blank=not TASKS[task].whole_texts)
+    if "score" in COLUMNS[task]:
+        scores = split.rows["score"][:]
+        bad = np.array([not is_number(score) for score in scores], dtype=bool)
+        split = split.without(bad, lambda row: f"the score {scores[row]!r} is not a number")
     if "tags" in COLUMNS[task]:
         sizes = [pc.add(pc.count_substring(arrow_column(split.rows, name), " "), 1) for name in ("tokens", "tags")]
         tokens, tags = (np.asarray(size) for size in sizes)
@@ -173,6 +179,30 @@ def usable_rows(split: SplitRows, task: TaskName) -> SplitRows:
     if not len(split.rows) and split.reported is None:
         raise ValueError(f"{split.name} has no rows")
     return split
+
+
+def is_number(text: str) -> bool:
+    """Tell whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def with_pairs(split: SplitRows, column: str) -> SplitRows:
+    """Return rows whose text is followed by that of another column, with `PAIR` between."""
+    text = split.columns["text_column"]
+    names = (text, column)
+    cells = [pc.utf8_trim_whitespace(pc.fill_null(arrow_column(split.rows, name), "")) for name in names]
+    empty = np.stack([np.asarray(pc.equal(side, ""), dtype=bool) for side in cells])
+    split = split.without(
+        np.asarray(empty.any(axis=0)), lambda row: f"the column {names[int(empty[:, row].argmax())]!r} is empty"
+    )
+    kind = pa.large_string()
+    sides = (pc.replace_substring(pc.cast(arrow_column(split.rows, name), kind), PAIR, " ") for name in names)
+    joined = pc.binary_join_element_wise(*sides, pa.scalar(PAIR, kind))
+    rows = split.rows.remove_columns(text).add_column(text, joined)
+    return split.with_rows(rows)
 
 
 def _with_texts(split: SplitRows, column: str, *, drop_blank: bool) -> SplitRows:

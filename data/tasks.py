@@ -22,6 +22,8 @@ TaskName = Literal[
     "masked",
     "mlm+nsp",
     "classification",
+    "multi_label_classification",
+    "regression",
     "token_classification",
     "image_classification",
     "masked_image",
@@ -30,7 +32,9 @@ Objective = Literal["causal", "masked", "mlm+nsp"]
 """The tasks of language models."""
 ImageObjective = Literal["image_classification", "masked_image"]
 """The tasks of image encoders."""
-Prediction = Literal["texts", "tokens", "next_tokens", "sentence_pairs", "classes", "tags", "pixels"]
+Prediction = Literal[
+    "texts", "tokens", "next_tokens", "sentence_pairs", "classes", "labels", "values", "tags", "pixels"
+]
 """Kinds of predictions, which decide the scores."""
 
 MASK = "[MASK]"
@@ -187,6 +191,41 @@ print("probability that it follows:", outputs.seq_relationship_logits.softmax(-1
         use="""inputs = tokenizer([{example!r}], return_tensors="pt")
 print(model.config.id2label[model(**inputs).logits.argmax(-1).item()])""",
         pipe="pipe({example!r})",
+    ),
+    "multi_label_classification": Task(
+        program="train-classifier",
+        auto_class=AutoModelForSequenceClassification,
+        architectures=("ForSequenceClassification",),
+        model_kinds=("encoder", "decoder"),
+        preset="bert-tiny",
+        predicts=("labels",),
+        columns=("text", "labels"),
+        length_option="max_length",
+        pipeline_tag="text-classification",
+        does="predicts which of {count} labels a text has ({names}), any number of them",
+        limits="It knows no other labels, and decides about each by itself.",
+        example="A text to label.",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+chosen = (model(**inputs).logits[0].sigmoid() > 0.5).nonzero().flatten().tolist()
+print([model.config.id2label[number] for number in chosen])""",
+        pipe="pipe({example!r}, top_k=None)",
+    ),
+    "regression": Task(
+        program="train-classifier",
+        auto_class=AutoModelForSequenceClassification,
+        architectures=("ForSequenceClassification",),
+        model_kinds=("encoder", "decoder"),
+        preset="bert-tiny",
+        predicts=("values",),
+        columns=("text", "score"),
+        length_option="max_length",
+        pipeline_tag="text-classification",
+        does="estimates a number for a text",
+        limits="Its estimates lie about where the numbers of the training data do, whatever the text.",
+        example="A text to score.",
+        use="""inputs = tokenizer([{example!r}], return_tensors="pt")
+print(model(**inputs).logits.item())""",
+        pipe="pipe({example!r}, function_to_apply='none')",
     ),
     "token_classification": Task(
         program="train-token-classifier",

@@ -22,6 +22,7 @@ from vanillaformer.inference.images import TASK as IMAGES
 from vanillaformer.inference.images import image_probabilities, load_classifier
 from vanillaformer.inference.tasks import (
     FUNCTIONS,
+    UNREJECTED,
     check_options,
     class_probabilities,
     classify,
@@ -70,7 +71,8 @@ class TextModel:
         self.model, self.notes = self.loaded.model, list[str]()
         self.loaded.report = self.notes.append
         self.task = next(TASKS[name] for name, function in FUNCTIONS.items() if function is self.function)
-        self.classifies = self.function is classify
+        problem = getattr(self.model.config, "problem_type", None)
+        self.classifies = self.function is classify and problem not in UNREJECTED
         self.mask = str(self.loaded.tokenizer.mask_token) if self.function is fill_masks else ""
         self.decoding = getattr(self.model.config, "decoding", AUTOREGRESSIVE)
         self.options = [

@@ -45,6 +45,9 @@ class GenerateArguments:
     model_name_or_path: str = field(metadata={"help": "Model (folder or Hub id)", "aliases": ["--model"]})
     revision: str | None = field(default=None, metadata={"help": "Branch, tag or commit of the model on the Hub"})
     text: list[str] = field(default_factory=list, metadata={"help": "Texts to work on", "group": FILES})
+    text_pair: list[str] = field(
+        default_factory=list, metadata={"help": "Second texts of pairs, one for each --text", "group": FILES}
+    )
     input_file: str | None = option(None, "File whose lines are the texts (UTF-8)", FILES)
     image: list[str] = field(
         default_factory=list, metadata={"help": "Images to classify: files, or folders of them", "group": FILES}
@@ -100,6 +103,8 @@ def check_arguments(arguments: GenerateArguments) -> None:
     """Raise ValueError for options that make no sense, before anything is read or loaded."""
     check_limits(arguments, LIMITS)
     check_text("--text", arguments.text)
+    if arguments.text_pair and len(arguments.text_pair) != len(arguments.text):
+        raise ValueError(f"--text_pair: {len(arguments.text_pair)} texts for {len(arguments.text)} of --text")
     check_output(arguments.output_file, arguments.input_file)
     if not arguments.chat and (arguments.max_history or arguments.rerank_model or arguments.candidates > 1):
         raise ValueError("--max_history, --candidates and --rerank_model are for --chat")

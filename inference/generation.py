@@ -14,6 +14,7 @@ from huggingface_hub.constants import HF_HOME
 from transformers import PreTrainedModel
 
 from vanillaformer.hub.file_names import CONFIG, GENERATION
+from vanillaformer.tokenization.passages import PAIR
 
 from .arguments import GenerateArguments
 from .tasks import AUTO, LoadedModel, load, run
@@ -39,6 +40,8 @@ def call_options(generate_args: GenerateArguments) -> dict[str, Any]:
 def generate_texts(generate_args: GenerateArguments) -> None:
     r"""Write the result for each text, several texts one line each (a line break within one as `\n`)."""
     texts = read_texts(generate_args.text, generate_args.input_file)
+    if generate_args.text_pair:
+        texts = [PAIR.join(pair) for pair in zip(texts, generate_args.text_pair)]
     loaded, function, _ = load(generate_args)
     options = call_options(generate_args)
     if generate_args.engine == AUTO:

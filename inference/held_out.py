@@ -14,7 +14,7 @@ from vanillaformer.data.tasks import TaskName
 from vanillaformer.training.metrics.scores import SCORES, compute_scores, corpus_perplexity
 
 from .arguments import GenerateArguments
-from .tasks import LoadedModel, class_probabilities, classify, continue_prompts, load, run, translate
+from .tasks import UNREJECTED, LoadedModel, class_probabilities, classify, continue_prompts, load, run, translate
 
 BATCH = 32
 BLOCK = 1024  # tokens of a text at once, for a model without a limit
@@ -45,7 +45,7 @@ class HeldOutRows:
             self.loaded, self.function, _ = load(GenerateArguments(source, revision=revision))
         except ValueError as error:
             raise ValueError(f"--validation_file {files[0]}: {error}") from error
-        if self.function not in SCORERS:
+        if self.function not in SCORERS or getattr(self.loaded.model.config, "problem_type", None) in UNREJECTED:
             raise ValueError(f"--validation_file {files[0]}: {self.loaded.architecture} has no scores to compare")
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"--max_validation_samples {max_rows}: it must be at least 1")

@@ -17,7 +17,7 @@ from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import first_pieces
+from vanillaformer.tokenization.passages import as_pair, first_pieces
 from vanillaformer.training.hardware import inference_dtype
 
 from .arguments import GenerateArguments
@@ -28,6 +28,8 @@ TORCH, AUTO = "torch", "auto"
 NEW_TOKENS = 256
 """Tokens that follow a prompt if nothing else is asked for, as in transformers' pipelines."""
 SORTED = 20  # batches
+UNREJECTED = ("regression", "multi_label_classification")
+"""Problems without a likeliest label."""
 UNCERTAIN = "(uncertain)"
 """In place of the label of a text that is rejected."""
 
@@ -59,7 +61,7 @@ class LoadedModel:
         self.tokenizer.truncation_side = side or self.tokenizer.truncation_side
         truncation = {} if length is None else {"truncation": True, "max_length": length}
         with file_errors("the model's tokenizer cannot encode these texts"):
-            batch = self.tokenizer(texts, return_tensors="pt", padding=True, **truncation)
+            batch = self.tokenizer([as_pair(text) for text in texts], return_tensors="pt", padding=True, **truncation)
         for text, encoding in zip(texts, batch.encodings or []):
             if encoding.overflowing:
                 self.report(f"cut to {length} tokens: {text[:60]!r} ...")
@@ -90,12 +92,18 @@ def class_probabilities(loaded: LoadedModel, texts: list[str]) -> torch.Tensor:
 
 
 def classify(loaded: LoadedModel, texts: list[str], *, reject_below: float = 0.0) -> list[str]:
-    """Return the likeliest label of each text and its probability, separated by a tab.
+    """Return the likeliest label of each text and its probability, separated by a tab; or its labels, or its number.
 
     Below a probability of `reject_below`, `UNCERTAIN` stands in place of the label.
     """
+    names, problem = loaded.model.config.id2label, getattr(loaded.model.config, "problem_type", None)
+    if problem == "regression":
+        return [f"{value:.4f}" for value in loaded.model(**loaded.encode(texts)).logits.flatten().tolist()]
+    if problem == "multi_label_classification":
+        rows = loaded.model(**loaded.encode(texts)).logits.sigmoid().tolist()
+        chosen = [[f"{names[number]}\t{value:.4f}" for number, value in enumerate(row) if value > 0.5] for row in rows]
+        return ["\t".join(labels) for labels in chosen]
     best = class_probabilities(loaded, texts).max(dim=-1)
-    names = loaded.model.config.id2label
     return [
         f"{names[label] if value >= reject_below else UNCERTAIN}\t{value:.4f}"
         for label, value in zip(best.indices.tolist(), best.values.tolist())
@@ -222,7 +230,8 @@ def check_options(
         for name in choice.options if decoding not in decodings else ():
             if (value := getattr(arguments, name)) is not None:
                 raise ValueError(f"--{name} {value}: only models with decoding={decoding} have it")
-    if arguments.reject_below is not None and function is not classify:
+    unrejected = function is not classify or getattr(config, "problem_type", None) in UNREJECTED
+    if arguments.reject_below is not None and unrejected:
         raise ValueError(f"--reject_below {arguments.reject_below}: {architecture} classifies nothing")
     new, limit = arguments.max_new_tokens, readable_length(config)
     if new is not None and limit is not None and new > limit - (function is continue_prompts):  # a token of the prompt

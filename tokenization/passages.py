@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from tempfile import SpooledTemporaryFile
+from typing import Any
 
+PAIR = "\ufdd0"
+"""Between the two texts of a pair: a character that Unicode keeps for use inside of programs."""
 PASSAGE = 1 << 16
 """Characters of a part of a long text. The library takes texts by 256 and works on many times their size."""
 IN_MEMORY = 1 << 26
@@ -40,6 +43,11 @@ class StoredTexts:
         self.file.seek(0)
         for _ in range(self.count):
             yield pickle.load(self.file)
+
+
+def as_pair(text: str) -> Any:
+    """Return a text as tokenizers take it: of a pair both."""
+    return tuple(text.split(PAIR, 1)) if PAIR in text else text
 
 
 def first_pieces(text: str, offsets: Sequence[tuple[int, int]]) -> list[int | None]:

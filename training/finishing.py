@@ -24,6 +24,7 @@ from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
+from vanillaformer.tokenization.passages import PAIR
 
 from .metrics.scores import SCORES
 from .report.baselines import Baseline, BaselineData, baseline_scores
@@ -184,7 +185,7 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
         training = {}  # a linear classifier memorizes its training texts: that says nothing of the stack
     validation = stats.get("validation", {})
     targets = validation.get("rows", 1)  # about how many predictions the validation loss is a mean of
-    if "classes" not in TASKS[task.name].predicts:
+    if {"classes", "labels", "values"}.isdisjoint(TASKS[task.name].predicts):
         length = validation.get("target mean length", validation.get("mean length", 1))
         targets = round(targets * length * (args.mlm_probability if task.name in ("masked", "mlm+nsp") else 1.0))
     if budget is not None and state.max_steps != budget.largest:
@@ -306,7 +307,8 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
 
 def input_option(text: str, option: str = "text") -> str:
     """Return the option of `generate` with an input, as a shell reads it."""
-    return f"--{option}{'=' if text.startswith('-') else ' '}{shlex.quote(text)}"
+    words = zip((option, f"{option}_pair"), text.split(PAIR))
+    return " ".join(f"--{name}{'=' if side.startswith('-') else ' '}{shlex.quote(side)}" for name, side in words)
 
 
 def data_name(data_args: DataArguments, task: TaskName) -> str:

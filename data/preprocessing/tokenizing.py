@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from vanillaformer.console.reporting import report
 from vanillaformer.tokenization.control_tokens import text_tokenizer
-from vanillaformer.tokenization.passages import PASSAGE, passages
+from vanillaformer.tokenization.passages import PASSAGE, as_pair, passages
 
 from ..arguments import LongTexts
 from ..caching import cached_map
@@ -72,17 +72,19 @@ def classification_rows(
     num_proc: int | None = None,
     long_texts: LongTexts = "cut",
 ) -> TokenizedSplits:
-    """Tokenize `text` to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
+    """Tokenize `text`, or pairs, to rows {input_ids, attention_mask, labels} (and the tokenizer's token_type_ids).
 
     They are what DataCollatorWithPadding takes; texts longer than `max_length` are cut, left out or an error, and how
     many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
     """
     encode = encode_texts(tokenizer, max_length)
-    for split, rows in dataset.items():
-        if not isinstance(rows.features["label"], ClassLabel):
-            raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
-    dataset = dataset.rename_column("label", "labels")
-    tokenized = with_raw_texts(map_splits(dataset, encode, num_proc, keep=["labels"]), dataset)
+    kept = "label_ids" if "label_ids" in dataset["train"].column_names else "labels"  # of several labels, or a number
+    if kept == "labels":
+        for split, rows in dataset.items():
+            if not isinstance(rows.features["label"], ClassLabel):
+                raise ValueError(f"{split} data: column 'label' holds {rows.features['label']}, not a ClassLabel")
+        dataset = dataset.rename_column("label", "labels")
+    tokenized = with_raw_texts(map_splits(dataset, encode, num_proc, keep=[kept]), dataset)
     return handle_long_texts(dataset, tokenized, {"text": max_length}, long_texts)
 
 
@@ -218,6 +220,7 @@ def token_ids(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[list
 
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int, side: str = "text") -> tuple[Any, Any]:
     """Return the encodings of texts and, for each, whether it had to be cut."""
+    texts = [as_pair(text) for text in texts]
     encoded = _encode_fast(texts, tokenizer) or tokenizer(**{side: texts}, verbose=False)
     too_long = [len(ids) > length for ids in encoded["input_ids"]]
     if any(too_long):

@@ -12,6 +12,7 @@ COLUMNS: dict[Inputs, list[tuple[Any, Any]]] = {
     "texts": [(TEXT, TEXT), (TEXT, datasets.Sequence(TEXT))],
     "ids": [(ID, ID)],
     "losses": [(LOSS, ID)],
+    "values": [(LOSS, LOSS)],
     "tags": [(datasets.Sequence(TEXT), datasets.Sequence(TEXT))],
 }
 """Types of predictions and references."""

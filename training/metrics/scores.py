@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, get_args
 
+import numpy as np
 from sacrebleu.metrics import BLEU, CHRF, TER
-from sklearn.metrics import accuracy_score, f1_score
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import accuracy_score, f1_score, mean_squared_error
 
 from vanillaformer.data.tasks import TASKS, Prediction, TaskName
 
-Inputs = Literal["texts", "ids", "losses", "tags"]
+Inputs = Literal["texts", "ids", "losses", "tags", "values"]
 BLEU_TOKENIZERS = ("13a", "intl", "zh", "char", "none")
 References = Sequence[str] | Sequence[Sequence[str]]
 """One reference for each prediction, or the same number of them for each."""
@@ -83,6 +85,31 @@ def accuracy(predictions: Any, references: Any) -> float:
 def f1(predictions: Any, references: Any) -> float:
     """The mean of the classes' F1 scores (macro-F1), between 0 and 1, by scikit-learn."""
     return float(f1_score(references, predictions, average="macro", zero_division=0))
+
+
+def micro_f1(predictions: Any, references: Any) -> float:
+    """The F1 score of all labels of all texts together, between 0 and 1, by scikit-learn; indicators (N, C)."""
+    return float(f1_score(references, predictions, average="micro", zero_division=0))
+
+
+def pearson(predictions: Any, references: Any) -> float:
+    """Pearson's correlation of numbers, by SciPy; 0 where either side does not vary."""
+    return _correlation(pearsonr, predictions, references)
+
+
+def spearman(predictions: Any, references: Any) -> float:
+    """Spearman's correlation of ranks, by SciPy; 0 where either side does not vary."""
+    return _correlation(spearmanr, predictions, references)
+
+
+def _correlation(function: Any, predictions: Any, references: Any) -> float:
+    varies = len(references) > 1 and all(np.ptp(side) > 0 for side in (predictions, references))
+    return float(function(predictions, references).statistic) if varies else 0.0
+
+
+def mse(predictions: Any, references: Any) -> float:
+    """The mean squared error of numbers."""
+    return float(mean_squared_error(references, predictions))
 
 
 Tags = Sequence[Sequence[str]]
@@ -201,10 +228,18 @@ ENTRIES = (
         "entity_f1", "F1 of entities", ("tags",), True, "entity F1 {:.1%}", ("tjong2003introduction",),
         function=entity_f1, inputs="tags", drawn=True,
     ),
+    Score("pearson", "Pearson correlation", ("values",), True, "Pearson {:.3f}", function=pearson, inputs="values",
+          drawn=True),
+    Score("spearman", "Spearman correlation", ("values",), True, "Spearman {:.3f}",
+          function=spearman, inputs="values"),
+    Score("mse", "mean squared error", ("values",), False, function=mse, inputs="values", on_hub=True),
+    Score("micro_f1", "F1, of all labels (micro)", ("labels",), True, "micro F1 {:.1%}", function=micro_f1,
+          inputs="ids", drawn=True),
+    Score("macro_f1", "F1, mean over labels (macro)", ("labels",), True, "macro F1 {:.1%}", function=f1, inputs="ids"),
     Score("entity_precision", "precision of entities", ("tags",), function=entity_precision, inputs="tags"),
     Score("entity_recall", "recall of entities", ("tags",), function=entity_recall, inputs="tags"),
     Score(
-        "accuracy", "accuracy", ("tokens", "classes", "tags"), True, "accuracy {:.1%}",
+        "accuracy", "accuracy", ("tokens", "classes", "labels", "tags"), True, "accuracy {:.1%}",
         function=accuracy, inputs="ids", on_hub=True, drawn=True, per_token=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),

@@ -112,14 +112,19 @@ def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: 
         ngrams: Longest sequence of words that is a feature (of characters, one more); it has to occur in two texts.
         c: C of the support vector machine: smaller regularizes more.
     """
-    from sklearn.feature_extraction.text import TfidfVectorizer  # only here: most runs need neither
-    from sklearn.svm import LinearSVC
+    from sklearn.svm import LinearSVC  # only here: most runs do not need it
+
+    return make_pipeline(text_features(texts, ngrams=ngrams), LinearSVC(C=c, random_state=0)).fit(texts, labels)
+
+
+def text_features(texts: Sequence[str], *, ngrams: int = 2) -> Any:
+    """Return the TF-IDF of words and their sequences; of scripts without spaces between words, of characters."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
     sample = "".join(texts[:: max(1, len(texts) // 1_000)])[:1_000_000]
     unspaced = len(UNSPACED.findall(sample)) > WITHOUT_SPACES * sum(map(str.isalpha, sample))
     kind: dict[str, Any] = {"ngram_range": (1, ngrams + unspaced), "analyzer": "char" if unspaced else "word"}
-    features = TfidfVectorizer(min_df=2, sublinear_tf=True, **kind)
-    return make_pipeline(features, LinearSVC(C=c, random_state=0)).fit(texts, labels)
+    return TfidfVectorizer(min_df=2, sublinear_tf=True, **kind)
 
 
 def unigram(data: BaselineData) -> Scorer:

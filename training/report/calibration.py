@@ -166,7 +166,7 @@ def fit_ngram_svm(trainer: RunTrainer) -> LinearSvm | None:
     The model's own table is zero while the model is trained.
     """
     wide = getattr(trainer.model, "wide", None)
-    if not isinstance(wide, WideLogits):
+    if not isinstance(wide, WideLogits) or getattr(trainer.model.config, "problem_type", None) is not None:
         return None
     torch.nn.init.zeros_(wide.ngram_logits.weight)
     dataset: Any = trainer.train_dataset

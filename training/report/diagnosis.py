@@ -51,6 +51,8 @@ ADVICE: dict[str, Callable[[Settings], bool]] = {
 LOOK_AT: dict[str, str] = {
     "classes": "do the labels belong to the rows (the columns and their order), and is --learning_rate or the number "
     "of steps far off?",
+    "labels": "do the labels belong to the rows, and is --learning_rate or the number of steps far off?",
+    "values": "do the numbers belong to the rows, and is --learning_rate or the number of steps far off?",
     "tags": "do the tags belong to the tokens, and is --learning_rate or the number of steps far off?",
     "pixels": "is --learning_rate or the number of steps far off?",
     "texts": "are sources and targets aligned, and is --learning_rate or the number of steps far off?",
@@ -100,8 +102,8 @@ class RunSummary:
 
     @property
     def kind(self) -> str:
-        """The unit that the loss is a mean over: classes or tokens."""
-        return "classes" if "classes" in TASKS[self.task].predicts else "tokens"
+        """The unit that the loss is a mean over: classes (or other answers for whole texts) or tokens."""
+        return "classes" if {"classes", "labels", "values"} & set(TASKS[self.task].predicts) else "tokens"
 
     @property
     def loss_noise(self) -> float:

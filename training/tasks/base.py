@@ -111,10 +111,15 @@ class TrainingTask:
         """Return the tasks of the program, the default one first."""
         return tuple(name for name, task in TASKS.items() if task.program == cls.program)
 
+    @classmethod
+    def name_of(cls, options: Mapping[str, Any]) -> TaskName:
+        """Return which of them options by name ask for."""
+        return options.get("objective") or cls.tasks()[0]
+
     @property
     def name(self) -> TaskName:
         """Which of them it is."""
-        return getattr(self.training_args, "objective", None) or self.tasks()[0]
+        return self.name_of({**vars(self.data_args), **vars(self.training_args)})
 
     @property
     def uses_auto_defaults(self) -> bool:

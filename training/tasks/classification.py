@@ -6,9 +6,10 @@ Examples:
   vanillaformer train-classifier --train_file reviews.csv --text_column review --label_column stars
   vanillaformer train-classifier --dataset imdb --preset bert-base --max_length 512
   vanillaformer train-classifier --model_name_or_path runs/masked --train_file reviews.csv
+  vanillaformer train-classifier --train_file nli.csv --text_pair_column hypothesis
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,17 +21,19 @@ from vanillaformer.console.parsing import was_given
 from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ClassifierDataArguments
 from vanillaformer.data.caching import TextColumn
+from vanillaformer.data.dialogue import WithoutSeparators
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.packing import fit_packing
 from vanillaformer.data.preprocessing.tokenizing import classification_rows, encode_texts, set_truncation_side
 from vanillaformer.data.rows import label_names
 from vanillaformer.data.streaming import StreamedRows, TextStream
+from vanillaformer.data.tasks import TaskName
+from vanillaformer.tokenization.passages import PAIR
 
 from ..arguments import ModelArguments, TokenizerArguments
-from ..metrics import classification_metrics
-from ..report.baselines import LINEAR, MAJORITY
+from ..metrics.scores import ranking_names, ranking_score
+from ..report.baselines import Baseline
 from ..report.card.facts import WIDTH, example_row, first_words
-from ..report.classes import class_records
 from ..run_folder.run import Run
 from ..trainer.losses import (
     EnsembleArguments,
@@ -40,6 +43,7 @@ from ..trainer.losses import (
 )
 from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
+from .problems import problem_of
 
 TOKENS_PER_CORE_SECOND = 50_000
 """Tokens that a processor core trains a model of width 64 on, in a second; it is about linear in the width."""
@@ -64,6 +68,7 @@ STUDENT = 2
 ENSEMBLES, ENSEMBLE_SHARE = (4, 2), 0.25
 """Models of an ensemble, and the largest part of the compute that it and its student take: beside a linear classifier
 they gain little."""
+TASKS_OF_TEXTS: tuple[TaskName, ...] = ("classification", "multi_label_classification", "regression")
 LENGTHS = LengthRule({"max_length": "texts"}, longest=1024, readable=512)
 
 
@@ -76,7 +81,9 @@ class ClassifierTrainingArguments(  # type: ignore[misc]
     HELP_GROUP = TRAINING
 
     output_dir: str | None = option("runs/classifier", "Folder of the run, resumed if unfinished", OUTPUT)
-    metric_for_best_model: str | None = option("accuracy", best_checkpoint_help("classification"), EVALUATION)
+    metric_for_best_model: str | None = option(
+        "accuracy", f"{best_checkpoint_help(*TASKS_OF_TEXTS)} (else micro_f1, pearson)", EVALUATION
+    )
     baseline: bool = option(False, "Score a linear classifier on the same rows", EVALUATION)
     calibrate: bool = option(True, "Calibrate probabilities on validation data", EVALUATION)
     train_sampling_strategy: str = field(
@@ -85,19 +92,51 @@ class ClassifierTrainingArguments(  # type: ignore[misc]
     )
 
     def __post_init__(self) -> None:
-        self.choose_by("classification")
+        name = str(self.metric_for_best_model).removeprefix("eval_")
+        self.choose_by(next((task for task in TASKS_OF_TEXTS if name in ranking_names(task)), "classification"))
         super().__post_init__()
 
 
 class Classification(TrainingTask):
-    """Texts with labels for an encoder or a decoder."""
+    """Texts, or pairs of them, with a class, several labels or a number, for an encoder or a decoder."""
 
     program = "train-classifier"
     arguments = (ModelArguments, ClassifierDataArguments, TokenizerArguments, ClassifierTrainingArguments)
     auto_defaults = ("classification",)
-    follow = "tokenizer, length, sizes, learning rate and ensemble"
-    baselines = (MAJORITY,)
-    trained_baselines = (LINEAR,)
+    follow = "tokenizer, length, sizes, learning rate and ensemble (classes)"
+
+    @classmethod
+    def name_of(cls, options: Mapping[str, Any]) -> TaskName:
+        return problem_of(options).task
+
+    @property
+    def baselines(self) -> tuple[Baseline, ...]:
+        return self.problem.baselines
+
+    @property
+    def trained_baselines(self) -> tuple[Baseline, ...]:
+        return self.problem.trained_baselines
+
+    def check(self) -> None:
+        self.problem = problem_of(vars(self.data_args))
+        args, data_args = self.training_args, self.data_args
+        if not was_given(args, "metric_for_best_model"):
+            args.metric_for_best_model = self.problem.score  # in whose direction the default is better too
+        ranking_score(str(args.metric_for_best_model), self.name)
+        pairs, several = data_args.text_pair_column is not None, self.problem.kind is not None
+        option = "text_pair_column" if pairs else self.problem.option
+        for name in ("streaming", "packing") if pairs or several else ():
+            if getattr(data_args, name):
+                raise ValueError(f"--{name} does not go with --{option} {getattr(data_args, option)}")
+        data_args.packing = False if pairs or several else data_args.packing
+        for name in ("label_smoothing_factor", "r_drop", "ensemble", "lm_loss_weight") if several else ():
+            if value := getattr(args, name):
+                raise ValueError(f"--{name} {value} is for single labels, not for --{option}")
+        if several:
+            args.calibrate = False
+
+    def labels(self, data: TaskData) -> list[str]:
+        return self.problem.labels(data.splits)
 
     @property
     def lengths(self) -> LengthRule:
@@ -129,15 +168,23 @@ class Classification(TrainingTask):
         ]
 
     def example(self, run: Run, data: TaskData) -> str:
-        return first_words(example_row(data.splits["validation"], "text"), WIDTH)
+        sides = example_row(data.splits["validation"], "text").split(PAIR)
+        return PAIR.join(first_words(side, WIDTH) for side in sides)
 
     def columns(self, data: TaskData) -> list[Any]:
-        return [TextColumn(data.splits["train"], "text")]
+        column = TextColumn(data.splits["train"], "text")
+        return [column if self.data_args.text_pair_column is None else WithoutSeparators(column, PAIR)]
 
     def rows(self, data: TaskData, tokenizers: Tokenizers) -> DatasetDict:
         set_truncation_side(tokenizers[0], self.data_args.truncation_side)
         options = {"num_proc": self.data_args.preprocessing_num_workers, "long_texts": self.data_args.long_texts}
-        return classification_rows(data.splits, tokenizers[0], max_length=self.length, **options)
+        if self.data_args.text_pair_column is not None and tokenizers[0].sep_token is None:
+            raise ValueError(
+                f"--text_pair_column {self.data_args.text_pair_column}: the tokenizer has no token to put between two "
+                "texts; train an encoder"
+            )
+        texts = self.problem.with_targets(data.splits)
+        return classification_rows(texts, tokenizers[0], max_length=self.length, **options)
 
     def stream(self, texts: TextStream, tokenizers: Tokenizers) -> StreamedRows:
         encode = encode_texts(tokenizers[0], self.length)
@@ -145,16 +192,24 @@ class Classification(TrainingTask):
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
         check_language_model_loss(self.training_args.lm_loss_weight, model.config)
+        model.config.problem_type = self.problem.kind  # type: ignore[assignment]
 
     def collator(self, model: PreTrainedModel, rows: DatasetDict, tokenizers: Tokenizers) -> Any:
+        typed = "token_type_ids" in rows["train"].column_names and getattr(model.config, "type_vocab_size", 2) == 1
+        if typed and self.data_args.text_pair_column is not None:
+            raise ValueError(
+                f"--text_pair_column {self.data_args.text_pair_column}: the model has type_vocab_size=1, but a pair "
+                "has two types of tokens: --set type_vocab_size=2"
+            )
         padded = DataCollatorWithPadding(tokenizers[0])
         return fit_packing(model, self.data_args.packing, rows["train"], self.training_args, padded)
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
-        return {"processing_class": tokenizers[0], "compute_metrics": classification_metrics()}
+        return {"processing_class": tokenizers[0], "compute_metrics": self.problem.metrics()}
 
     def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Any, split: str) -> Any:
-        return class_records(run, trainer.model.config.id2label, ("text", rows["text"]), output, split)
+        texts = [text.replace(PAIR, "\t") for text in rows["text"]]
+        return self.problem.records(run, trainer.model.config.id2label, texts, output, split)
 
 
 class TextFacts(NamedTuple):

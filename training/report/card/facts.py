@@ -20,6 +20,7 @@ from vanillaformer.data.embedded import embedded_corpus
 from vanillaformer.data.tasks import MASK, TASKS, TaskName
 from vanillaformer.hub.file_names import DATA_PICTURES, PICTURES
 from vanillaformer.hub.remote_code import OFF, SWITCH
+from vanillaformer.tokenization.passages import PAIR, as_pair
 
 from ...hardware import hardware
 from ...metrics.scores import SCORES
@@ -127,8 +128,8 @@ class CardFacts:
 
     @property
     def classifies(self) -> bool:
-        """Whether the model has classes in place of a language model's output layer."""
-        return "classes" in TASKS[self.task].predicts
+        """Whether the model has classes, labels, tags or a number in place of a language model's output layer."""
+        return not {"classes", "labels", "values", "tags"}.isdisjoint(TASKS[self.task].predicts)
 
     @property
     def chats(self) -> bool:
@@ -285,6 +286,8 @@ def card_example(data_args: DataArguments, task: TaskName, row: str = "") -> str
         return data_args.card_example
     if data_args.is_embedded and not TASKS[task].reads_images:
         return TASKS[task].embedded_example or row
+    if data_args.text_pair_column is not None:
+        return f"{TASKS[task].example}{PAIR}The second text of the pair."
     return TASKS[task].example if data_args.turns_column is None else GREETING
 
 
@@ -297,7 +300,8 @@ def terminal_example(data_args: DataArguments, task: TaskName, row: str = "") ->
         return row or description.example
     if description.embedded_example and data_args.is_embedded:
         return description.embedded_example
-    beginning = first_words(row, WIDTH if description.whole_texts else 40)
+    width = WIDTH if description.whole_texts else 40
+    beginning = PAIR.join(first_words(side, width) for side in row.split(PAIR))
     if MASK in description.example:
         before, _, last = beginning.rpartition(" ")
         return f"{before} {MASK}" if before and last else description.example
@@ -313,12 +317,13 @@ def first_words(text: str, width: int) -> str:
 def loading_code(facts: CardFacts, *, package: bool) -> str:
     """Return a program that loads a model and uses it once, with this package or with the code saved beside it."""
     task, trust = TASKS[facts.task], "" if package or not facts.is_ours else TRUST
-    separate_target = facts.training["separate_target"]
+    separate_target, example = facts.training["separate_target"], as_pair(facts.example)
     if not package and task.pipe:
-        call = (CHAT_PIPE if facts.chats else task.pipe).format(example=facts.example)
+        pair = example if isinstance(example, str) else dict(zip(("text", "text_pair"), example))
+        call = (CHAT_PIPE if facts.chats else task.pipe).format(example=pair)
         return PIPE.format(task=task.pipeline_tag, folder=facts.place, call=call, trust=trust)
     decoder = "target_tokenizer" if separate_target else "tokenizer"
-    use = (CHAT if facts.chats else task.use).format(example=facts.example, decoder=decoder)
+    use = (CHAT if facts.chats else task.use).format(example=example, decoder=decoder)
     return (LOAD_IMAGES if task.reads_images else LOAD).format(
         package=PACKAGE if package else "",
         torch="import torch\n" if "torch." in use else "",

@@ -14,8 +14,9 @@ from jinja2 import Environment
 
 from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.data.preprocessing.statistics import shortfalls
-from vanillaformer.data.tasks import TASKS
+from vanillaformer.data.tasks import TASKS, Task
 from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
+from vanillaformer.tokenization.passages import PAIR
 
 from ...hardware import software
 from ...metrics.scores import SCORES, label
@@ -143,7 +144,7 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "tested": any(name.startswith("test_") for name in facts.scores),
         "code": partial(loading_code, facts),
         "generate_options": shlex.join(
-            ["--model", facts.place, *(["--chat"] if facts.chats else [f"--{task.input_option}", facts.example])]
+            ["--model", facts.place, *(["--chat"] if facts.chats else example_words(task, facts.example))]
         ),
         "results": result_table(facts),
         "baselines": {name: facts.baselines[name] for name in details.get("baselines", {}) if name in facts.baselines},
@@ -166,6 +167,12 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "count": "{:,}".format,
         "label": label,
     }
+
+
+def example_words(task: Task, example: str) -> list[str]:
+    """Return the options of `generate` with an example."""
+    sides = zip((task.input_option, f"{task.input_option}_pair"), example.split(PAIR))
+    return [word for name, side in sides for word in (f"--{name}", side)]
 
 
 def purpose(facts: CardFacts) -> str:
