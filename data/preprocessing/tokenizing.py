@@ -78,7 +78,8 @@ def classification_rows(
     many there are is reported. The names of the classes stay with the column `labels`, and held-out rows keep `text`.
     """
     encode = encode_texts(tokenizer, max_length)
-    kept = "label_ids" if "label_ids" in dataset["train"].column_names else "labels"  # of several labels, or a number
+    columns = next(iter(dataset.values())).column_names
+    kept = "label_ids" if "label_ids" in columns else "labels"  # of several labels, or a number
     if kept == "labels":
         for split, rows in dataset.items():
             if not isinstance(rows.features["label"], ClassLabel):
