@@ -2,11 +2,12 @@
 
 import copy
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers.initialization import no_init_weights
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig
 from vanillaformer.modeling.base import VanillaPreTrainedModel
@@ -14,7 +15,14 @@ from vanillaformer.modeling.base import VanillaPreTrainedModel
 from .architectures import ARCHITECTURES
 from .mapping.architecture import OUR_CLASSES, Architecture, main_head
 from .mapping.fitting import Fit, changed_fields, fit, our_config
-from .mapping.weights import convert_weights, fields_from_weights, native_weights, our_weights, write_tensors
+from .mapping.weights import (
+    convert_weights,
+    fields_from_weights,
+    move_weights,
+    native_weights,
+    our_weights,
+    write_tensors,
+)
 
 # Arguments of `from_pretrained` that find the files; the others concern the model
 HUB_ARGUMENTS = {"cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token"}
@@ -32,8 +40,8 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
         ValueError: The architecture is not one of `ARCHITECTURES`, or the model has a feature that ours lacks.
     """
     if not isinstance(model, PreTrainedModel):
-        model = load_native(model, **kwargs)
-    elif kwargs:
+        return take_over(load_native(model, **kwargs))
+    if kwargs:
         raise ValueError(f"{', '.join(kwargs)} only apply to a model given by its name")
     architecture = architecture_of(model.config)
     head = architecture.head_of(type(model).__name__)
@@ -42,6 +50,43 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
     write_tensors(ours, our_weights(architecture, model, ours, head))
     copy_runtime_state(model, ours)
     return ours
+
+
+class NativeForm(NamedTuple):
+    """What a model of ours was before `take_over`, and what `give_back` makes of it again."""
+
+    architecture: Architecture
+    head: str
+    config: PreTrainedConfig
+
+
+def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
+    """Return our model with the weights of a native one, which is empty afterwards: memory holds the weights once.
+
+    Our model remembers the native config in its attribute `native_form`, for `give_back`.
+
+    Raises:
+        ValueError: As `from_native`; the native model is whole then.
+    """
+    architecture = architecture_of(native.config)
+    head = architecture.head_of(type(native).__name__)
+    config = our_config(architecture, native.config, head, fields_from_weights(architecture, native, head))
+    with no_init_weights():  # what is not written takes no memory
+        ours = OUR_CLASSES[architecture.config_class][head]._from_config(config, dtype=native.dtype)
+    ours.tie_weights()
+    move_weights(architecture, native, ours, head)
+    copy_runtime_state(native, ours)
+    ours.native_form = NativeForm(architecture, head, copy.deepcopy(native.config))
+    return ours
+
+
+def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
+    """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
+    architecture, head, config = model.native_form
+    native = architecture.native_model(model.config, head, model.dtype, copy.deepcopy(config))
+    write_tensors(native, native_weights(architecture, model, native, head))
+    copy_runtime_state(model, native)
+    return native
 
 
 def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) -> PreTrainedModel:
@@ -57,16 +102,21 @@ def to_native(model: VanillaPreTrainedModel, architecture: str | None = None) ->
     Raises:
         ValueError: The name is unknown, the config does not fit, or it fits no architecture or several.
     """
-    heads = {model_class: head for heads in OUR_CLASSES.values() for head, model_class in heads.items()}
-    if type(model) not in heads:
-        raise ValueError(f"{type(model).__name__} is not one of the models that can be converted to a native one")
-    head = heads[type(model)]
+    head = head_of_ours(model)
     chosen, found = choose_architecture(model.config, head, architecture)
     ours = convert_weights(model, found.config) if changed_fields(model.config, found.config) else model
     native = chosen.native_model(found.config, head, model.dtype)
     write_tensors(native, native_weights(chosen, ours, native, head))
     copy_runtime_state(model, native)
     return native
+
+
+def head_of_ours(model: VanillaPreTrainedModel) -> str:
+    """Return the head of one of our models; raise ValueError if it is not one that native models have."""
+    heads = {model_class: head for heads in OUR_CLASSES.values() for head, model_class in heads.items()}
+    if type(model) not in heads:
+        raise ValueError(f"{type(model).__name__} is not one of the models that can be converted to a native one")
+    return heads[type(model)]
 
 
 def native_architectures(config: Any, head: str | None = None) -> list[str]:
@@ -89,6 +139,8 @@ def native_architectures(config: Any, head: str | None = None) -> list[str]:
 def cheapest(fits: dict[str, Fit]) -> list[str]:
     """Return the names of the fits without mismatches that cost least."""
     costs = {name: found.cost for name, found in fits.items() if not found.mismatches}
+    first = {name: cost for name, cost in costs.items() if not ARCHITECTURES[name].by_name}
+    costs = first or costs
     return [name for name in costs if costs[name] == min(costs.values())]
 
 
@@ -110,7 +162,7 @@ def choose_architecture(config: BlockConfig, head: str, name: str | None) -> tup
 def nearest(fits: dict[str, Fit], config: BlockConfig, head: str, number: int = 3) -> str:
     """Return the architectures of the config's kind with the fewest mismatches, in words."""
     names = [name for name in fits if isinstance(config, ARCHITECTURES[name].config_class)]
-    names = [name for name in names if head in ARCHITECTURES[name].heads]
+    names = [name for name in names if head in ARCHITECTURES[name].heads and not ARCHITECTURES[name].by_name]
     ranked = sorted(names, key=lambda name: len(fits[name].mismatches))[:number]
     return " | ".join(f"{name}: {'; '.join(fits[name].mismatches)}" for name in ranked)
 

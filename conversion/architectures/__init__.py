@@ -1,6 +1,9 @@
 """The native architectures by name; those of one family share a file."""
 
+from dataclasses import replace
+
 from ..mapping.architecture import Architecture
+from . import bert_variants, gpt_variants, llama_variants, seq2seq_variants
 from .bart import BART, M2M_100, MARIAN, MBART, PEGASUS
 from .beit import BEIT
 from .bert import BERT, DISTILBERT, ROBERTA
@@ -24,4 +27,6 @@ ALL = (
     STABLELM, PHI, COHERE, BERT, ROBERTA, DISTILBERT, MODERNBERT, MARIAN, BART, MBART, PEGASUS, M2M_100, T5,
     VIT, DEIT, VIT_MSN, IJEPA, DINOV2, DINOV2_WITH_REGISTERS, BEIT, SWIN,
 )  # fmt: skip
+VARIANTS = (llama_variants, gpt_variants, bert_variants, seq2seq_variants)
 ARCHITECTURES: dict[str, Architecture] = {architecture.name: architecture for architecture in ALL}
+ARCHITECTURES |= {entry.name: replace(entry, by_name=True) for module in VARIANTS for entry in module.ALL}

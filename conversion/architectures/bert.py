@@ -26,7 +26,7 @@ PREDICTIONS: Table = {
     "transform.norm": "cls.predictions.transform.LayerNorm",
     "lm_head": "cls.predictions.decoder",
 }
-FIELDS: tuple[Field, ...] = (
+SIZES: tuple[Field, ...] = (
     TEXT,
     *PLAIN_HEADS,
     same(
@@ -37,6 +37,9 @@ FIELDS: tuple[Field, ...] = (
     renamed(
         norm_eps="layer_norm_eps", dropout="hidden_dropout_prob", attention_dropout="attention_probs_dropout_prob"
     ),
+)  # fmt: skip
+FIELDS: tuple[Field, ...] = (
+    *SIZES,
     # without a rate of its own a classifier has the blocks'
     Field(
         to_ours=lambda config: {"classifier_dropout": config.classifier_dropout},
@@ -45,8 +48,9 @@ FIELDS: tuple[Field, ...] = (
         },
     ),
     constant(position_embedding_type="learned"),
-)  # fmt: skip
+)
 CLASSIFIER: Table = {"classifier": "classifier"}
+DENSE_CLASSIFIER: Table = {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"}
 # The layer in front of the classifier
 POOLER: Table = {"pooler.dense": "bert.pooler.dense"}
 TANH_OF_FIRST = constant(classifier_pooling="first", classifier_act="tanh", classifier_norm=False)
@@ -84,24 +88,27 @@ ROBERTA_PREDICTIONS: Table = {
     "transform.norm": "lm_head.layer_norm",
     "lm_head": "lm_head.decoder",
 }
-ROBERTA = Architecture(
-    name="roberta",
-    config_class=VanillaEncoderConfig,
-    prefix="roberta.",
-    fields=(*FIELDS, ROBERTA_POSITIONS),
-    parts=(Part(STACK),),
-    heads={
-        "base": Head("RobertaModel", arguments=lambda config: {"add_pooling_layer": False}),
-        "lm": Head("RobertaForMaskedLM", ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
-        "sequence": Head(
-            "RobertaForSequenceClassification",
-            {"pooler.dense": "classifier.dense", "classifier": "classifier.out_proj"},
-            (TANH_OF_FIRST,),
-        ),
-        "token": Head("RobertaForTokenClassification", CLASSIFIER),
-    },
-    unused={"lm_head.bias": "lm_head.bias"},
-)
+
+
+def roberta_kin(name: str, native: str, prefix: str, stack: Table = STACK, *fields: Field) -> Architecture:
+    """Return an encoder with RoBERTa's positions and heads, whose classes are called `native`."""
+    return Architecture(
+        name,
+        VanillaEncoderConfig,
+        prefix=prefix,
+        fields=(*FIELDS, ROBERTA_POSITIONS, *fields),
+        parts=(Part(stack),),
+        heads={
+            "base": Head(f"{native}Model", arguments=lambda config: {"add_pooling_layer": False}),
+            "lm": Head(f"{native}ForMaskedLM", ROBERTA_PREDICTIONS, (constant(head_act="gelu"),)),
+            "sequence": Head(f"{native}ForSequenceClassification", DENSE_CLASSIFIER, (TANH_OF_FIRST,)),
+            "token": Head(f"{native}ForTokenClassification", CLASSIFIER),
+        },
+        unused={"lm_head.bias": "lm_head.bias"},
+    )
+
+
+ROBERTA = roberta_kin("roberta", "Roberta", "roberta.")
 
 # DistilBERT has neither token types nor a pooler
 DISTILBERT_STACK: Table = {

@@ -53,12 +53,12 @@ WINDOW = (
 )
 
 
-def decoder_heads(name: str, *fields: Field) -> dict[str, Head]:
+def decoder_heads(name: str, *fields: Field, ignored: tuple[str, ...] = ()) -> dict[str, Head]:
     """Return the heads of the decoders whose classes are called `name`; `fields` are the language model's."""
     return {
-        "base": Head(f"{name}Model"),
-        "lm": Head(f"{name}ForCausalLM", {"lm_head": "lm_head"}, fields),
-        "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}),
+        "base": Head(f"{name}Model", ignored=ignored),
+        "lm": Head(f"{name}ForCausalLM", {"lm_head": "lm_head"}, fields, ignored),
+        "sequence": Head(f"{name}ForSequenceClassification", {"score": "score"}, ignored=ignored),
     }
 
 

@@ -41,13 +41,21 @@ def feed_forwards(side: str, sublayer: int, depth: str) -> tuple[Part, Part]:
     )
 
 
-ENCODER: Table = ENDS | attention("self_attn", "0.SelfAttention") | norms("self_attn", "mlp")
-DECODER: Table = (
-    ENDS
-    | attention("self_attn", "0.SelfAttention")
-    | attention("cross_attn", "1.EncDecAttention")
-    | norms("self_attn", "cross_attn", "mlp")
-)
+def stacks(ends: Table) -> tuple[Part, ...]:
+    """Return the two stacks; `ends` are the modules around their layers."""
+    encoder = ends | attention("self_attn", "0.SelfAttention") | norms("self_attn", "mlp")
+    decoder = (
+        ends
+        | attention("self_attn", "0.SelfAttention")
+        | attention("cross_attn", "1.EncDecAttention")
+        | norms("self_attn", "cross_attn", "mlp")
+    )
+    return (
+        Part(encoder, "encoder.", "encoder.", "encoder_layers"),
+        *feed_forwards("encoder.", 1, "encoder_layers"),
+        Part(decoder, "decoder.", "decoder."),
+        *feed_forwards("decoder.", 2, "num_hidden_layers"),
+    )
 
 
 def feed_forward_to_native(config: BlockConfig) -> Values:
@@ -64,47 +72,43 @@ def separate_head(model: PreTrainedModel, config: BlockConfig) -> None:
         model.all_tied_weights_keys.pop("lm_head.weight", None)
 
 
+FIELDS: tuple[Field, ...] = (
+    TEXT,
+    optional("decoder_start_token_id"),
+    renamed(
+        hidden_size="d_model",
+        head_dim="d_kv",
+        intermediate_size="d_ff",
+        encoder_layers="num_layers",
+        num_hidden_layers="num_decoder_layers",
+        num_attention_heads="num_heads",
+        norm_eps="layer_norm_epsilon",
+    ),
+    same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
+    ALL_KEY_VALUE_HEADS,
+    Field(
+        to_ours=lambda config: {
+            "feed_forward": "gated" if config.is_gated_act else "plain",
+            "hidden_act": config.dense_act_fn,
+        },
+        to_native=feed_forward_to_native,
+    ),
+    Field(
+        to_ours=lambda config: dict.fromkeys(
+            ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate
+        ),
+        to_native=lambda config: {"dropout_rate": config.dropout},
+    ),
+    constant(norm="rms_norm", norm_placement="pre", position_embedding_type="relative", initialization="t5"),
+    constant(attention_scale=1.0, attention_bias=False, mlp_bias=False, scale_embedding=False),
+)
+
 T5 = Architecture(
     name="t5",
     config_class=VanillaEncoderDecoderConfig,
     prefix="",
-    fields=(
-        TEXT,
-        optional("decoder_start_token_id"),
-        renamed(
-            hidden_size="d_model",
-            head_dim="d_kv",
-            intermediate_size="d_ff",
-            encoder_layers="num_layers",
-            num_hidden_layers="num_decoder_layers",
-            num_attention_heads="num_heads",
-            norm_eps="layer_norm_epsilon",
-        ),
-        same("vocab_size", "use_cache", "relative_attention_num_buckets", "relative_attention_max_distance"),
-        same("scale_decoder_outputs"),
-        ALL_KEY_VALUE_HEADS,
-        Field(
-            to_ours=lambda config: {
-                "feed_forward": "gated" if config.is_gated_act else "plain",
-                "hidden_act": config.dense_act_fn,
-            },
-            to_native=feed_forward_to_native,
-        ),
-        Field(
-            to_ours=lambda config: dict.fromkeys(
-                ("dropout", "attention_dropout", "activation_dropout"), config.dropout_rate
-            ),
-            to_native=lambda config: {"dropout_rate": config.dropout},
-        ),
-        constant(norm="rms_norm", norm_placement="pre", position_embedding_type="relative", initialization="t5"),
-        constant(attention_scale=1.0, attention_bias=False, mlp_bias=False, scale_embedding=False),
-    ),
-    parts=(
-        Part(ENCODER, "encoder.", "encoder.", "encoder_layers"),
-        *feed_forwards("encoder.", 1, "encoder_layers"),
-        Part(DECODER, "decoder.", "decoder."),
-        *feed_forwards("decoder.", 2, "num_hidden_layers"),
-    ),
+    fields=(*FIELDS, same("scale_decoder_outputs")),
+    parts=stacks(ENDS),
     heads={"base": Head("T5Model"), "lm": Head("T5ForConditionalGeneration", {"lm_head": "lm_head"})},
     unconstrained=("tie_word_embeddings",),
     unused={"shared.weight": "model.encoder.embed_tokens.weight"},

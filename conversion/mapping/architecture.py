@@ -96,6 +96,7 @@ class Architecture:
     # `masked_image`
     heads: dict[str, Head]
     prefix: str = "model."  # prefix of the native stack's tensors in a model with a head
+    by_name: bool = False  # a model of ours becomes one only if it is named, or if no other architecture fits
     unconstrained: tuple[str, ...] = ()  # our fields that can have any value, since the weights decide
     # Native tensors that nothing reads when they are not tied, each with our tensor to copy
     unused: dict[str, str] = field(default_factory=dict)
@@ -131,10 +132,13 @@ class Architecture:
         fields = {name: value for field in self.all_fields(head) for name, value in field.to_native(config).items()}
         return transformers.CONFIG_MAPPING[self.name](**arguments_of(fields))
 
-    def native_model(self, config: BlockConfig, head: str, dtype: torch.dtype) -> PreTrainedModel:
-        """Return a new native model for our config."""
+    def native_model(
+        self, config: BlockConfig, head: str, dtype: torch.dtype, native_config: PreTrainedConfig | None = None
+    ) -> PreTrainedModel:
+        """Return a new native model for our config, with a native config that is known already if there is one."""
         entry = self.heads[head]
-        native_class, native_config = getattr(transformers, entry.native_class), self.to_native_config(config, head)
+        native_class = getattr(transformers, entry.native_class)
+        native_config = native_config or self.to_native_config(config, head)
         native = native_class._from_config(native_config, dtype=dtype, **entry.arguments(config))
         self.finish(native, config)
         return native

@@ -142,6 +142,8 @@ def canonical_native_value(config: PreTrainedConfig, name: str) -> Any:
     value: Any = getattr(config, name, None)
     if name == "n_inner" and value is None:
         return 4 * config.n_embd
+    if name == "attention_types":
+        return config.attention_layers
     if name == "local_attention":
         return value // 2  # to either side
     if name in ("image_size", "patch_size"):

@@ -62,6 +62,17 @@ class TransposedRows(Rows):
         return fused.T if fused.ndim == 2 else fused
 
 
+class QueryKeyValueRows(Same):
+    """Queries, keys and values in one layer, one after the other; keys and values may have fewer heads (Phi 3)."""
+
+    def to_ours(self, tensor: torch.Tensor, config: BlockConfig) -> tuple[torch.Tensor, ...]:
+        heads = (config.num_attention_heads, config.num_key_value_heads, config.num_key_value_heads)
+        return tensor.split([count * config.head_dim for count in heads])
+
+    def to_native(self, tensors: tuple[torch.Tensor, ...], config: BlockConfig) -> torch.Tensor:
+        return torch.cat(tensors)
+
+
 class HeadRows(Same):
     """Queries, keys and values in one layer, head by head: rows (H, 3, K) (BLOOM, GPT-NeoX)."""
 

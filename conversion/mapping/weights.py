@@ -126,17 +126,55 @@ def write_tensors(model: nn.Module, values: Tensors) -> None:
         tensors[name].data = copied.to(tensors[name].dtype)
 
 
+@torch.no_grad()
+def move_weights(architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str) -> None:
+    """Give our new model the weights of a native one, which loses each tensor as ours gets it.
+
+    There are never two copies of all weights in memory; tensors that are the same on both sides are not copied at all.
+    """
+    links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
+    taken, written = set[int](), set[int]()
+    for link in links:
+        source = values[link.native]
+        if id(source) in taken:  # a tied one, under another name
+            continue
+        for name, value in zip(link.ours, link.kind.to_ours(source.data, ours.config)):
+            if name not in targets:
+                continue
+            target = targets[name]
+            if target.shape != value.shape:
+                raise ValueError(f"{name} has shape {tuple(target.shape)}, but its value has {tuple(value.shape)}")
+            if id(target) in written:
+                if not isinstance(link.kind, HeadRow):
+                    raise ValueError(f"{link.native} and another tensor are one here, but two in the native model")
+                target.data += value
+                continue
+            written.add(id(target))
+            whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
+            target.data = value if whole else value.clone(memory_format=torch.contiguous_format)
+        taken.add(id(source))
+        source.data = source.data.new_empty(0)
+
+
 def our_weights(
     architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
 ) -> Tensors:
     """Return the weights of a native model for one of our new models."""
+    links = checked_links(architecture, native, ours, head)
+    return to_our_values(links, tensors_of(native), ours.config, set(tensors_of(ours)))
+
+
+def checked_links(
+    architecture: Architecture, native: PreTrainedModel, ours: VanillaPreTrainedModel, head: str
+) -> list[Link]:
+    """Return the links between two models, whose fixed tables are equal."""
     links = model_links(architecture, ours, native, head)
     for name, our_name in head_names(architecture.fixed_tables, architecture, head).items():
         expected, actual = ours.get_buffer(our_name), native.get_parameter(name)
         tolerance = 1e-2 if actual.element_size() < 4 else 1e-5
         if not torch.allclose(actual.float(), expected.float().to(actual.device), atol=tolerance):
             raise ValueError(f"{name} is not the table of {architecture.name} that {type(ours).__name__} computes")
-    return to_our_values(links, tensors_of(native), ours.config, set(tensors_of(ours)))
+    return links
 
 
 def native_weights(

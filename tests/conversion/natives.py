@@ -158,6 +158,42 @@ LM_CONFIGS: dict[str, list[dict[str, Any]]] = {
     ],
 }  # fmt: skip
 
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "olmo": [GROUPED, GROUPED | TIED | {"attention_bias": True}],
+    "olmo3": [
+        GROUPED | {"sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]} | ROPES,
+        GROUPED | TIED | {"layer_types": ["full_attention"] * 2},
+    ],
+    "arcee": [GROUPED | {"head_dim": 10}, GROUPED | TIED | {"mlp_bias": True, "hidden_act": "silu"}],
+    "helium": [GROUPED | {"head_dim": 6}, GROUPED | TIED | {"head_dim": 6, "attention_bias": True, "mlp_bias": True}],
+    "glm": [GROUPED | HALF | {"head_dim": 12}, GROUPED | TIED | WHOLE | {"head_dim": 6, "attention_bias": False}],
+    "phi3": [GROUPED | {"original_max_position_embeddings": LENGTH}, GROUPED | TIED | HALF | {"sliding_window": 3}
+             | {"original_max_position_embeddings": LENGTH}],
+    "smollm3": [GROUPED | {"no_rope_layers": [1, 0]}, GROUPED | UNTIED | {"no_rope_layers": [1, 1]} | WINDOWED],
+    "nemotron": [GROUPED | HALF, GROUPED | TIED | WHOLE | {"mlp_bias": True, "attention_bias": True, "head_dim": 10}],
+    "persimmon": [DECODER | HALF, DECODER | TIED | WHOLE | {"qk_layernorm": False, "hidden_act": "relu"}],
+    "gpt_neo": [
+        {**DECODER, "num_heads": H, "num_layers": LAYERS, "attention_types": [[["global", "local"], 1]],
+         "window_size": 3},
+        {**DECODER, "num_heads": H, "num_layers": LAYERS, "attention_types": [[["global"], 2]], **UNTIED},
+    ],
+    "gpt_bigcode": [GPT, GPT | UNTIED | {"multi_query": False, "n_inner": INNER, "scale_attn_weights": False}],
+    "xglm": [{"d_model": D, "attention_heads": H, "num_layers": LAYERS, "ffn_dim": INNER, "vocab_size": V,
+              "max_position_embeddings": LENGTH, "dropout": 0.0, "attention_dropout": 0.0, **IDS}],
+    "biogpt": [
+        ENCODER | {"layer_norm_eps": 1e-12},
+        ENCODER | UNTIED | {"layer_norm_eps": 1e-12, "scale_embedding": False, "hidden_act": "relu"},
+    ],
+    "xlm-roberta": [ENCODER], "camembert": [ENCODER | UNTIED], "data2vec-text": [ENCODER],
+    "roberta-prelayernorm": [ENCODER],
+    "megatron-bert": [ENCODER, ENCODER | {"hidden_act": "relu"}],
+    "electra": [ENCODER | {"embedding_size": D}, ENCODER | UNTIED | {"embedding_size": D, "hidden_act": "relu"}],
+    "blenderbot": [SEQ2SEQ | {"scale_embedding": True, "activation_function": "relu"}],
+    "plbart": [SEQ2SEQ, SEQ2SEQ | {"scale_embedding": False, "activation_function": "relu"}],
+    "mt5": [T5, T5 | {"feed_forward_proj": "relu"}], "umt5": [T5],
+}  # fmt: skip
+LM_CONFIGS |= VARIANTS
+
 IMAGE_CONFIGS: dict[str, list[dict[str, Any]]] = {
     "vit": [IMAGE, IMAGE | {"qkv_bias": False, "hidden_act": "relu", "layer_norm_eps": 1e-3, "image_size": [12, 8]}],
     "deit": [IMAGE],
@@ -203,11 +239,12 @@ CASES += [Case(name, IMAGE | {"pooler_act": "relu"}, "base", 1) for name in ("vi
 MAIN_CASES = [case for case in CASES if case.head in ("lm", "image") and case.number == 0]
 
 
+ROBERTAS = ("roberta", "xlm-roberta", "camembert", "data2vec-text", "roberta-prelayernorm")
 # What nothing reads in an untied model, and what it is a copy of
 UNREAD = {
     "bart": ("model.shared.weight", "model.encoder.embed_tokens.weight"),
     "bert": ("cls.predictions.bias", "cls.predictions.decoder.bias"),
-    "roberta": ("lm_head.bias", "lm_head.decoder.bias"),
+    **dict.fromkeys(ROBERTAS, ("lm_head.bias", "lm_head.decoder.bias")),
 }
 
 

@@ -9,16 +9,31 @@ from modeling.toys import assert_close, relative_error
 from transformers import PreTrainedModel
 
 from vanillaformer.conversion import ARCHITECTURES
+from vanillaformer.conversion.mapping.architecture import OUR_CLASSES
 from vanillaformer.conversion.mapping.tensors import BufferRow
 from vanillaformer.conversion.mapping.weights import model_links, tensors_of, to_our_values
 
-from .natives import CASES, IMAGE_CONFIGS, LM_CONFIGS, PAD, B, Case, S, V, batch_for, converted, right_padding, words
+from .natives import (
+    CASES,
+    IMAGE_CONFIGS,
+    LM_CONFIGS,
+    PAD,
+    ROBERTAS,
+    B,
+    Case,
+    S,
+    V,
+    batch_for,
+    converted,
+    right_padding,
+    words,
+)
 
 LOGITS, GRADIENTS = 1e-5, 1e-4
 WITH_HEAD = [case for case in CASES if case.head != "base"]
 TEXT = [case for case in WITH_HEAD if case.architecture in LM_CONFIGS]
-GENERATING = [case for case in CASES if case.head == "lm" and ARCHITECTURES[case.architecture].name not in (
-    "bert", "roberta", "distilbert", "modernbert")]  # fmt: skip
+GENERATING = [case for case in CASES if case.head == "lm" and hasattr(OUR_CLASSES[
+    ARCHITECTURES[case.architecture].config_class]["lm"], "generate")]  # fmt: skip
 SCORES = {"pretraining": "prediction_logits", "base": "last_hidden_state", "masked_image": "reconstruction"}
 
 
@@ -55,8 +70,8 @@ def test_logits_and_loss(case, record_property):
 
 # Architectures and heads that read a row padded on the left in another way than ours; docs/deploy.md says how
 OTHERWISE_ON_THE_LEFT = {
-    *((name, head) for name in ("opt", "roberta", "m2m_100") for head in ("lm", "sequence", "token")),
-    *(("bert", "sequence"), ("distilbert", "sequence"), ("modernbert", "sequence")),
+    *((name, head) for name in ("opt", "m2m_100", *ROBERTAS) for head in ("lm", "sequence", "token")),
+    *((name, "sequence") for name in ("bert", "distilbert", "modernbert", "megatron-bert", "electra")),
 }
 POOLING_THE_MEAN = Case("modernbert", {}, "sequence", 0)
 
