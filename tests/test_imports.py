@@ -15,7 +15,7 @@ FOLDERS_BELOW = {
     "hub": {"console", "configuration", "modeling", "tokenization"},
     "data": {"acceleration", "console", "configuration", "modeling", "tokenization", "hub"},
     "conversion": {"console", "configuration", "modeling", "tokenization", "hub"},
-    "training": {"acceleration", "console", "configuration", "modeling", "tokenization", "hub", "data"},
+    "training": {"acceleration", "console", "configuration", "conversion", "modeling", "tokenization", "hub", "data"},
     "inference": {"console", "configuration", "modeling", "tokenization", "hub", "data", "training", "conversion"},
     "comparison": {"", "console", "modeling", "hub", "data", "training"},
     "exploration": {

@@ -173,9 +173,11 @@ def set_generation(model: PreTrainedModel, task: TaskName, *, length: int, **sea
     """
     if not TASKS[task].generates:
         return
+    native = getattr(model, "native_form", None) is not None  # which keeps its settings
     if model.config.is_encoder_decoder:
-        model.generation_config.update(max_length=length + 1, **search)  # and the start token
-    else:
+        lengths = {} if native and model.generation_config.max_length else {"max_length": length + 1}  # and the start
+        model.generation_config.update(**lengths, **search)
+    elif not native:
         model.generation_config.max_length = None  # beside `max_new_tokens`, transformers warns of it
         if not model.generation_config.do_sample:
             model.generation_config.update(**SAMPLING)

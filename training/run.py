@@ -98,6 +98,11 @@ def train(task_class: type[TrainingTask], argv: Sequence[str] | None = None) -> 
             **task.scoring(run, tokenizers),
         )
         trainer.new_model = lambda seed: make_model(seed=seed)
+        if task.model_args.saved is not None or task.model_args.save_as is not None:
+            from .native import native_form
+
+            kept = None if getattr(task.tokenizer_args, "tokenizer_name_or_path", None) else task.model_args.saved
+            trainer.saved_form = partial(native_form, save_as=task.model_args.save_as, origin=kept)
         train_and_save(run, task, trainer, rows, tokenizers, data=data, example=example)
         task.finish(run, data)
         return run
@@ -198,6 +203,10 @@ def new_model(
         fields=task.fields(),
         trained=run.folder if run.finished else None,
     )
+    if task.model_args.saved is not None or task.model_args.save_as is not None:
+        from .native import as_ours  # with the tables of all architectures, which other runs do not need
+
+        model = as_ours(model, task.model_args.save_as, task.training_args, run.checkpoint)
     if task.model_args.attn_implementation is None:
         fit_attention(model, task.training_args, task.length)
     return model

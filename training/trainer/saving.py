@@ -3,8 +3,8 @@
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -153,6 +153,7 @@ class SavingTrainer(Trainer):
     extra_checkpoint = False  # whether the next checkpoint is one that only a stopped run has
     target_tokenizer: PreTrainedTokenizerBase | None = None  # of separate vocabularies; the Trainer saves the source's
     resumed_from: str | None = None  # the checkpoint
+    saved_form: Callable[[Any, Path], AbstractContextManager] = staticmethod(lambda trainer, folder: nullcontext())
 
     def __init__(self, *arguments: Any, **keywords: Any):
         self.average = MovingAverage(self)
@@ -228,7 +229,8 @@ class SavingTrainer(Trainer):
             return super().save_model(output_dir, _internal_call=True)
         folder = Path(output_dir or self.args.output_dir)
         with reporting_write_errors(folder, "the model"), written_aside(folder, writes=self.args.should_save) as part:
-            super().save_model(str(part), _internal_call=True)
+            with self.saved_form(self, part):
+                super().save_model(str(part), _internal_call=True)
             self.accelerator.wait_for_everyone()
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:

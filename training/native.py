@@ -1,0 +1,101 @@
+"""Native models in training: trained as ours where our fields can say what they are, saved as what they were."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from vanillaformer.configuration import VanillaConfig
+from vanillaformer.console.reporting import report
+from vanillaformer.conversion.convert import choose_architecture, give_back, head_of_ours, take_over, to_native
+from vanillaformer.hub.checks import open_config, read_json
+from vanillaformer.hub.file_names import CONFIG, TOKENIZERS, matching_files
+from vanillaformer.modeling.base import VanillaPreTrainedModel
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+UNKNOWN = 10**20  # model_max_length of a tokenizer that knows none
+
+
+def as_ours(model: PreTrainedModel, save_as: str | None, args: Any, checkpoint: Path | None) -> PreTrainedModel:
+    """Return our model with the weights of a native one, or the native one where ours cannot be it.
+
+    Args:
+        model: The model to start from.
+        save_as: `native` or `vanilla`, if it is not saved as what it is.
+        args: The arguments of training.
+        checkpoint: The checkpoint that training resumes from: one of a native model goes on with that.
+
+    Raises ValueError where the model cannot be saved as `save_as` says.
+    """
+    name = type(model).__name__
+    if isinstance(model, VanillaPreTrainedModel):
+        if save_as == "native":
+            choose_architecture(model.config, head_of_ours(model), None)
+        return model
+    if (
+        checkpoint is not None
+        and (checkpoint / CONFIG).is_file()
+        and not isinstance(open_config(checkpoint), VanillaConfig)
+    ):
+        return model
+    implementation = model.config._attn_implementation
+    try:
+        if args.fsdp or args.deepspeed:
+            raise ValueError("models divided among processes are saved as the class that they are")
+        ours = take_over(model)
+    except ValueError as error:
+        if save_as == "vanilla":
+            raise ValueError(f"--save_as vanilla: {error}") from error
+        report(f"Training the {name} as it is, without packing and our faster ways to compute: {error}")
+        return model
+    if ours.config._attn_implementation != implementation:
+        ours.set_attn_implementation(implementation)
+    if save_as == "vanilla":
+        del ours.native_form
+    else:
+        report(f"Training the {name} as a {type(ours).__name__}, which computes the same; it is saved as a {name}.")
+    return ours
+
+
+@contextmanager
+def native_form(trainer: Any, folder: Path, *, save_as: str | None, origin: Path | None) -> Iterator[None]:
+    """Put the native form of a trainer's model in its place while it is saved, if it is saved as that.
+
+    Args:
+        trainer: The trainer.
+        folder: Where the model is saved.
+        save_as: As for `as_ours`.
+        origin: The folder of the native model, whose tokenizer files are kept as they are, if it has its own.
+    """
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    came_in = getattr(model, "native_form", None) is not None
+    wrapped = trainer.model, trainer.model_wrapped
+    if trainer.args.should_save and (came_in or save_as == "native"):
+        trainer.model = trainer.model_wrapped = give_back(model) if came_in else to_native(model)
+    try:
+        yield
+    finally:
+        trainer.model, trainer.model_wrapped = wrapped
+    if trainer.args.should_save and came_in and origin is not None:
+        keep_tokenizer(origin, folder)
+
+
+def keep_tokenizer(origin: Path, folder: Path) -> None:
+    """Put the tokenizer files of a model in place of those that were saved again.
+
+    One that does not say how many tokens the model reads gets that number: without it, nothing can be cut to fit.
+    """
+    limits = []
+    for path in matching_files(folder, TOKENIZERS).values():
+        if path.name == TOKENIZER_CONFIG:
+            limits.append(read_json(path).get("model_max_length"))
+        path.unlink()
+    for name, path in matching_files(origin, TOKENIZERS).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(path.read_bytes())
+    path = folder / TOKENIZER_CONFIG
+    if limits and path.is_file() and (settings := read_json(path)).get("model_max_length", UNKNOWN) >= UNKNOWN:
+        path.write_text(json.dumps(settings | {"model_max_length": limits[0]}, indent=2, ensure_ascii=False) + "\n")
