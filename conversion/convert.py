@@ -82,7 +82,8 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
 
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
     """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
-    architecture, head, config = model.native_form
+    form: Any = model.native_form
+    architecture, head, config = form
     native = architecture.native_model(model.config, head, model.dtype, copy.deepcopy(config))
     write_tensors(native, native_weights(architecture, model, native, head))
     copy_runtime_state(model, native)

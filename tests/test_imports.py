@@ -81,7 +81,7 @@ COMPOSED = {
 TRAINING = [
     {"hardware"},
     {"arguments", "run_folder"},
-    {"models", "metrics"},
+    {"models", "metrics", "native"},
     {"trainer"},
     {"training_arguments", "report"},
     {"tasks"},

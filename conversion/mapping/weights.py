@@ -142,6 +142,7 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
             if name not in targets:
                 continue
             target = targets[name]
+            value = value.to(target.dtype)  # native models keep some in float32
             if target.shape != value.shape:
                 raise ValueError(f"{name} has shape {tuple(target.shape)}, but its value has {tuple(value.shape)}")
             if id(target) in written:
