@@ -188,7 +188,8 @@ class CrossEntropy:
         """Return the outputs of the model as a mapping, with `loss` and, if `return_logits` asks for it, `logits`."""
         labels, items = batch.inputs["labels"], batch.items
         inner: Any = extract_model_from_parallel(getattr(model, "module", model), keep_torch_compile=False)
-        if getattr(getattr(inner, "config", None), "problem_type", None) in ("regression", "multi_label_classification"):
+        kind = getattr(getattr(inner, "config", None), "problem_type", None)
+        if kind in ("regression", "multi_label_classification"):
             outputs = model(**batch.inputs)  # the mean over the numbers, or over the labels
             return {**outputs, "loss": outputs["loss"] * labels.numel() / items}
         if labels.ndim > 1 and not labels.is_floating_point():
