@@ -55,13 +55,13 @@ def from_native(model: PreTrainedModel | str | os.PathLike, **kwargs: Any) -> Va
 class NativeForm(NamedTuple):
     """What a model of ours was before `take_over`, and what `give_back` makes of it again."""
 
-    architecture: Architecture
+    architecture: str
     head: str
     config: PreTrainedConfig
 
 
 def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
-    """Return our model with the weights of a native one, which is empty afterwards: memory holds the weights once.
+    """Return our model with the weights of a native one, which is empty afterwards.
 
     Our model remembers the native config in its attribute `native_form`, for `give_back`.
 
@@ -76,15 +76,15 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     ours.tie_weights()
     move_weights(architecture, native, ours, head)
     copy_runtime_state(native, ours)
-    ours.native_form = NativeForm(architecture, head, copy.deepcopy(native.config))
+    ours.native_form = NativeForm(architecture.name, head, copy.deepcopy(native.config))
     return ours
 
 
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:
     """Return a model from `take_over` as what it was: the native class and config with the weights of today."""
     form: Any = model.native_form
-    architecture, head, config = form
-    native = architecture.native_model(model.config, head, model.dtype, copy.deepcopy(config))
+    architecture, head = ARCHITECTURES[form.architecture], form.head
+    native = architecture.native_model(model.config, head, model.dtype, copy.deepcopy(form.config))
     write_tensors(native, native_weights(architecture, model, native, head))
     copy_runtime_state(model, native)
     return native

@@ -286,7 +286,7 @@ def short_name(name: str) -> str:
 
 
 def doubtful_names(names: Sequence[str], rows: int) -> Iterator[str]:
-    """Say why the labels of so many rows, with these names, may not be what the user takes them for."""
+    """Return why the names of labels, of a number of rows, may not be what the user expects."""
     numbers = [float(name) if NUMBER.fullmatch(name) else None for name in names]
     alike: dict[Any, list[str]] = defaultdict(list)
     for name, number in zip(names, numbers):

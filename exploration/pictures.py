@@ -53,7 +53,7 @@ def table(values: np.ndarray) -> list[tuple[Any, ...]]:
 
 
 def shortened(length: int) -> str:
-    """Return the words for what is drawn of a text of so many tokens, none if it is drawn whole."""
+    """Return a note on how much of a text is drawn, empty if all of it is."""
     return f" (the first {LONGEST} of {length} tokens)" if length > LONGEST else ""
 
 

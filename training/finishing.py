@@ -299,8 +299,9 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
         report(f"Try it: vanillaformer generate --model {folder} {more}")
     else:
         report(f"Fine-tune it: vanillaformer {TASKS[task].program} --model_name_or_path {folder}")
+    is_ours = isinstance(AutoConfig.from_pretrained(run.folder, trust_remote_code=False), VanillaConfig)
     report(
-        f"The model is in {run.folder}: after `import vanillaformer`, load it with "
+        f"The model is in {run.folder}: {'after `import vanillaformer`, ' * is_ours}load it with "
         f"{TASKS[task].auto_class.__name__}.from_pretrained({str(run.folder)!r})"
     )
 

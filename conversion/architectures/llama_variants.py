@@ -90,7 +90,7 @@ def ropes_to_native(config: BlockConfig) -> Values:
 
 
 def original_length(config: BlockConfig) -> Values:
-    """Return the length before an extension of the positions, which is the whole length where there is none."""
+    """Return the length that the positions had before they were extended, if they were."""
     rope = first_rope(config) or {}
     length = rope.get("original_max_position_embeddings", config.max_position_embeddings)
     return {"original_max_position_embeddings": length}

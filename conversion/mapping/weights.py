@@ -131,8 +131,17 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
     """Give our new model the weights of a native one, which loses each tensor as ours gets it.
 
     There are never two copies of all weights in memory; tensors that are the same on both sides are not copied at all.
+
+    Raises:
+        ValueError: As `our_weights` and `write_tensors`, before anything has moved.
     """
     links, values, targets = checked_links(architecture, native, ours, head), tensors_of(native), tensors_of(ours)
+    sources: dict[int, torch.Tensor] = {}
+    for link in links:
+        for name in link.ours if not isinstance(link.kind, HeadRow) else ():
+            source = values[link.native]
+            if name in targets and not torch.equal(sources.setdefault(id(targets[name]), source), source):
+                raise ValueError(f"{name} is one tensor here with {link.native}, whose tied tensors differ")
     taken, written = set[int](), set[int]()
     for link in links:
         source = values[link.native]
@@ -143,12 +152,8 @@ def move_weights(architecture: Architecture, native: PreTrainedModel, ours: Vani
                 continue
             target = targets[name]
             value = value.to(target.dtype)  # native models keep some in float32
-            if target.shape != value.shape:
-                raise ValueError(f"{name} has shape {tuple(target.shape)}, but its value has {tuple(value.shape)}")
-            if id(target) in written:
-                if not isinstance(link.kind, HeadRow):
-                    raise ValueError(f"{link.native} and another tensor are one here, but two in the native model")
-                target.data += value
+            if id(target) in written:  # an equal one, but for the heads' norms, which are added up
+                target.data += value if isinstance(link.kind, HeadRow) else 0
                 continue
             written.add(id(target))
             whole = value.is_contiguous() and value.untyped_storage().nbytes() == value.nbytes
