@@ -22,6 +22,10 @@ from .model_code import ModelCode
 SWITCH = "VANILLAFORMER_REMOTE_CODE"
 OFF = ("0", "false", "no", "off")
 LONGEST_LINE = 119
+UNREAD = ("_name_or_path", "auto_map", "transformers_version")  # what a config has that its code is not cut by
+MOST_KEPT = 32
+FILES: dict[str, tuple[dict[str, str], dict[str, str]]] = {}
+"""The files of the last configs that were saved: a run saves one config with each of its checkpoints."""
 MARK = "# Generated: vanillaformer/"
 ABSENT = '''\
 class Absent:
@@ -51,7 +55,13 @@ def write_code(config: VanillaConfig, folder: Path) -> dict[str, str] | None:
     if os.environ.get(SWITCH, "").lower() in OFF:
         return {}
     classes = auto_classes(config)
-    files, auto_map = files_of(config, classes)
+    fields = {name: value for name, value in sorted(vars(config).items()) if name not in UNREAD}
+    key = repr((config.code_version, classes, fields))
+    if key not in FILES:
+        if len(FILES) == MOST_KEPT:
+            FILES.clear()
+        FILES[key] = files_of(config, classes)
+    files, auto_map = FILES[key]
     folder.mkdir(parents=True, exist_ok=True)
     for path in saved_code(folder):  # of an earlier version, which wrote a file for each module
         path.unlink()

@@ -14,6 +14,7 @@ from transformers.utils import logging
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 torch.set_num_threads(1)
+os.fsync = lambda descriptor: None  # no test cuts the power, and a tiny run waits for the disk 60 times
 
 
 def pytest_collection_finish() -> None:

@@ -89,7 +89,8 @@ def pictures(drawn: bool) -> Iterator[None]:
 if multiprocessing.parent_process() is not None:  # one of `processes`
     gc.freeze()  # see tests/conftest.py
     torch.set_num_threads(1)
-    pictures(drawn=False).__enter__()
+    UNDRAWN = pictures(drawn=False)  # which would end with its last name
+    UNDRAWN.__enter__()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
