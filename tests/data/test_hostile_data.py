@@ -18,10 +18,7 @@ from vanillaformer.data.formats import LINES, PROBLEM, ROW, ReadOptions
 SIGNS = 'ab",;\t \r\n\x00\x0b\x1c\x85\u2028\ufeffé𝄞'
 COLUMNS = {"text_column": "text", "label_column": "label"}
 hostile = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -154,8 +154,7 @@ def test_first_rows_are_held_out(tmp_path, capsys):
     assert [row["text"] for row in stream_rows(stream)] == TEXTS[3:20]  # the third once more would leak
     assert "a.txt: the first 3 rows are held out for validation." in capsys.readouterr().out
     with pytest.raises(
-        ValueError,
-        match=r"a.txt: --streaming finds no rows for train in addition to the 21 held out: give a smaller",
+        ValueError, match=r"a.txt: --streaming finds no rows for train in addition to the 21 held out: give a smaller"
     ):
         open_stream("causal", train_file=path)
 

@@ -153,16 +153,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
         r"has architectures=\[5\] in config.json: it must name one of VanillaDecoderModel, VanillaDecoderForCausalLM",
     ),
     "architecture of Python": (fields(architectures=["__builtins__"]), "has architectures=.'__builtins__'. in config"),
-    "architecture of another": (
-        fields(architectures=["VanillaEncoderForMaskedLM"]),
-        "must name one of VanillaD",
-    ),
+    "architecture of another": (fields(architectures=["VanillaEncoderForMaskedLM"]), "must name one of VanillaD"),
     "no architecture": (fields(architectures=None), "has architectures=None in config.json"),
     "encoder": (fields(is_encoder_decoder=True), "is_encoder_decoder=?.*True"),
-    "data type": (
-        fields(dtype="float8_e4m3fn"),
-        "has dtype='float8_e4m3fn' in config.json: it must be one of float6",
-    ),
+    "data type": (fields(dtype="float8_e4m3fn"), "has dtype='float8_e4m3fn' in config.json: it must be one of float6"),
     "beams": (generation(num_beams=10**7), "has num_beams=10000000 in generation_config.json: it must be an integer"),
     "beams of the config": (
         fields(num_beams=10**7),

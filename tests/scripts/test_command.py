@@ -53,10 +53,7 @@ def test_a_command_runs_its_program_under_its_name(name: str, monkeypatch) -> No
     [
         (["genrate"], "unknown command 'genrate'; did you mean 'generate'?"),
         (["trian"], "unknown command 'trian'; did you mean 'train-"),
-        (
-            ["train"],
-            "'train-classifier' or 'train-token-classifier' or 'train-image-classifier'?",
-        ),
+        (["train"], "'train-classifier' or 'train-token-classifier' or 'train-image-classifier'?"),
         (["--model"], "unknown command '--model'"),
         ([], "a command is required"),
     ],

@@ -96,10 +96,7 @@ def assert_same_gradients(found: dict[str, torch.Tensor], expected: dict[str, to
 def test_every_pair_is_packed_once_with_less_padding():
     rows = pairs()
     batch = PackedPairs(toy("encoder_decoder"), padded)(rows)
-    for ids, positions, side in (
-        ("input_ids", "position_ids", 0),
-        ("labels", "decoder_position_ids", 1),
-    ):
+    for ids, positions, side in (("input_ids", "position_ids", 0), ("labels", "decoder_position_ids", 1)):
         assert batch[ids].shape == batch[positions].shape
         assert batch[ids].shape[1] <= 16
         real = batch[ids].ne(PAD if side == 0 else -100)

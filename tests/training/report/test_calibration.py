@@ -13,11 +13,7 @@ from sklearn.svm import LinearSVC
 from torch import nn
 from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification, pipeline
 
-from vanillaformer import (
-    VanillaDecoderForSequenceClassification,
-    VanillaEncoderForSequenceClassification,
-    preset,
-)
+from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncoderForSequenceClassification, preset
 from vanillaformer.scripts import generate, train_classifier
 from vanillaformer.training.report.calibration import (
     MAX_TEMPERATURE,

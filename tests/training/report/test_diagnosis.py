@@ -155,10 +155,7 @@ def language_model(losses: list[float], **changes: Any) -> RunSummary:
             [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.75, 3.7, 3.65, 3.6],
             "Still improving at the end (validation loss 3.7000 → 3.6",
         ),
-        (
-            [5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.79],
-            "Leveled off: validation loss 3.8000 → 3.7900 at best in",
-        ),
+        ([5, 4.5, 4.2, 4.0, 3.9, 3.8, 3.8, 3.8, 3.8, 3.79], "Leveled off: validation loss 3.8000 → 3.7900 at best in"),
         (
             [5, 4.5, 4.2, 4.0, 3.9, 3.95, 4.0, 4.1, 4.2, 4.3],
             "Stopped improving at step 500 of 1,000 (validation loss 3",
@@ -187,10 +184,7 @@ def test_bleu_has_a_resolution() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------- fit
-OVERFITTED = {
-    "training": {"loss": 0.01, "accuracy": 0.998},
-    "metrics": {"eval_loss": 0.6, "eval_accuracy": 0.84},
-}
+OVERFITTED = {"training": {"loss": 0.01, "accuracy": 0.998}, "metrics": {"eval_loss": 0.6, "eval_accuracy": 0.84}}
 PEAKED = [0.5, 0.7, 0.8, 0.84, 0.83, 0.83, 0.82, 0.83, 0.83, 0.83]
 
 

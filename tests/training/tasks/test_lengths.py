@@ -43,11 +43,7 @@ def text(rng: random.Random, letters: str, words: int, longest: int) -> str:
     return space.join("".join(rng.choices(letters, k=rng.randint(1, longest))) for _ in range(words))
 
 
-SCRIPTS = {
-    "latin": "abcdefgh",
-    "chinese": "的一是不了人我在有他这中大来上",
-    "khmer": "កខគឃងចឆជឈញ",
-}
+SCRIPTS = {"latin": "abcdefgh", "chinese": "的一是不了人我在有他这中大来上", "khmer": "កខគឃងចឆជឈញ"}
 
 
 def write(path: Path, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
