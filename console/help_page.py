@@ -43,7 +43,8 @@ class HelpPage:
         """Group and description of a field."""
         for kind in types:
             for entry in dataclasses.fields(kind):
-                if (group := entry.metadata.get("group") or declared_group(kind, entry.name)) is not None:
+                owner = next(base for base in kind.__mro__ if entry.name in vars(base).get("__annotations__", {}))
+                if (group := entry.metadata.get("group") or getattr(owner, "HELP_GROUP", None)) is not None:
                     self.described[entry.name] = group, entry.metadata.get("help", "")
             for group, texts in getattr(kind, "TRANSFORMERS_HELP", {}).items():
                 self.described |= {name: (group, text) for name, text in texts.items()}
@@ -53,13 +54,7 @@ class HelpPage:
         self.actions.setdefault(action.dest, action)
 
     def text(self, usage: str, description: str, everything: bool = False) -> str:
-        """Return the page.
-
-        Args:
-            usage: The line that it begins with.
-            description: What the program does, with examples.
-            everything: Whether to show all options of transformers.
-        """
+        """Return the page, maybe with all options of transformers, after a line of usage and a description."""
         width = min(max(shutil.get_terminal_size().columns, WIDTHS[0]), WIDTHS[1])
         groups: dict[str, list[str]] = {group: [] for group in GROUPS}
         complete_page = all(name in self.described for name in self.actions)
@@ -91,12 +86,6 @@ class HelpPage:
         lines = textwrap.wrap(words, width - INDENT, break_on_hyphens=False) or [""]
         first = f"{option:{INDENT}}{lines[0]}" if len(option) < INDENT else f"{option}\n{'':{INDENT}}{lines[0]}"
         return "\n".join([first.rstrip(), *(f"{'':{INDENT}}{line}" for line in lines[1:])])
-
-
-def declared_group(kind: Any, name: str) -> str | None:
-    """Return the group of the options that the class declares which a field is of; None for a class without one."""
-    owner = next(base for base in kind.__mro__ if name in vars(base).get("__annotations__", {}))
-    return vars(owner).get("HELP_GROUP")
 
 
 def shown_name(action: argparse.Action) -> str:

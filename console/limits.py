@@ -23,17 +23,19 @@ STEPS: Limit = (
 )
 
 
-def option(default: Any, words: str, group: str | None = None) -> Any:
-    """Return a field with its help text, in a group of the help page if not in that of its class."""
-    return field(default=default, metadata={"help": words} | ({} if group is None else {"group": group}))
+def option(default: Any, words: str, group: str | None = None, **parser: Any) -> Any:
+    """Return a field with its help text, in a group of the help page if not in that of its class, and for the parser.
+
+    `parser` are arguments of `add_argument`.
+    """
+    metadata = parser | {"help": words} | ({} if group is None else {"group": group})
+    if isinstance(default, list):
+        return field(default_factory=default.copy, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 def check_limits(arguments: Any, limits: Mapping[str, Limit]) -> None:
-    """Check fields of a dataclass; None is accepted everywhere.
-
-    Raises:
-        ValueError: For the first field outside its limit, naming the option, its value and what is allowed.
-    """
+    """Raise ValueError for the first field of a dataclass outside its limit; None is accepted everywhere."""
     for name, (words, holds) in limits.items():
         value = getattr(arguments, name)
         if value is not None and not holds(value):

@@ -24,13 +24,7 @@ BOOL = "tag:yaml.org,2002:bool"
 
 
 class Parser(HfArgumentParser):
-    """A parser that reads on and off as it does yes and no, with a short help page, and no token in its messages.
-
-    Args:
-        types: The dataclasses to fill.
-        page: What `--help` prints.
-        **options: For `ArgumentParser`.
-    """
+    """A parser that reads on and off as it does yes and no, with a short help page, and no token in its messages."""
 
     def __init__(self, types: Sequence[Any], page: HelpPage, **options: Any):
         self.page = page
@@ -79,14 +73,10 @@ def parse(
         elsewhere: Returns the dataclasses of other programs by name, which errors on an unknown option look into.
         config_fields: Fields of configurations, which such errors say how to set.
 
-    Returns:
-        One instance per type, in the same order. Its attribute `given` is the set of its fields that the command line
-        or the file names, whatever their values (`was_given`).
-
-    Raises:
-        ValueError: For a settings file that is missing or not a mapping, or a key that no field has (naming the
-            nearest), that is given twice, or whose value has another form than the field (null, a list, a mapping).
-            What is wrong on the command line ends the program with a message, as argparse does.
+    Returns one instance per type, whose attribute `given` is the set of its fields that the command line or the file
+    names, whatever their values (`was_given`). Raises ValueError for a settings file that is missing or not a mapping,
+    or a key that no field has, that is given twice, or whose value has another form than the field (null, a list, a
+    mapping). What is wrong on the command line ends the program with a message, as argparse does.
     """
     types: list[Any] = [dataclass_types] if isinstance(dataclass_types, type) else list(dataclass_types)
     words = list(sys.argv[1:] if argv is None else argv)
@@ -122,13 +112,7 @@ def was_given(arguments: Any, name: str) -> bool:
 
 
 class Names:
-    """The names that options are given by.
-
-    Args:
-        types: The dataclasses of the program.
-        elsewhere: Returns those of other programs, by program.
-        config_fields: Fields of configurations.
-    """
+    """The names that options of a program are given by; `elsewhere` returns the dataclasses of other programs."""
 
     def __init__(
         self,
@@ -141,11 +125,7 @@ class Names:
         self.elsewhere = elsewhere
 
     def field(self, key: Any, where: str) -> str:
-        """Return the field that a name stands for.
-
-        Raises:
-            ValueError: No field has that name.
-        """
+        """Return the field that a name stands for; raise ValueError if none has that name."""
         name = str(key).replace("-", "_")
         if name not in self.fields:
             raise ValueError(f"{where}: unknown key {key!r}{self.hint(name)}")
@@ -212,11 +192,7 @@ def _truth(word: Any) -> bool:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return what a settings file holds.
-
-    Raises:
-        ValueError: It is missing, not YAML or JSON, or not a mapping.
-    """
+    """Return what a settings file holds; raise ValueError if it is missing, not YAML or JSON, or not a mapping."""
     if not path.is_file():
         raise ValueError(f"settings file {str(path)!r} does not exist or is not a file")
     try:

@@ -65,12 +65,7 @@ def name() -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose help page is like that of the training programs.
-
-    Args:
-        description: What the program does, with examples.
-        usage: What follows the program's name.
-    """
+    """A parser whose help page is like that of the training programs; `usage` follows the program's name."""
 
     def __init__(self, description: str, usage: str):
         super().__init__(prog=name(), usage=f"%(prog)s {usage}", description=description)

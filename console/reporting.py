@@ -1,13 +1,18 @@
-"""Messages of the programs."""
+"""Messages of the programs, and the progress of what takes long: a bar on a terminal, elsewhere lines."""
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 from typing import TextIO
 
 TOKEN = re.compile(r"hf_[\w-]{4,}")
+EVERY = 10.0
+"""Seconds between two lines on a stage."""
+Advance = Callable[[int], None]
 
 
 def report(message: str) -> None:
@@ -49,3 +54,47 @@ def redact_tokens(text: str) -> str:
     'Bearer hf_... is none'
     """
     return TOKEN.sub("hf_...", text)
+
+
+# ------------------------------------------------------------------------------------------------------------ progress
+@contextmanager
+def stage(
+    name: str,
+    total: int | None = None,
+    unit: str = "texts",
+    *,
+    bar: bool = False,
+    say: Callable[[str], None] | None = None,
+) -> Iterator[Advance]:
+    """Print lines on a stage while it lasts, by `report` or `say`, unless it shows a bar of its own.
+
+    It gets a function to be called with how many more are done, of a total if that is known.
+    """
+    done, start, ended = [0], time.monotonic(), Event()
+
+    def advance(count: int) -> None:
+        done[0] += count
+
+    def lines() -> None:
+        while not ended.wait(EVERY):
+            (say or report)(_line(name, done[0], total, unit, time.monotonic() - start))
+
+    if bar:
+        yield advance
+        return
+    thread = Thread(target=lines, daemon=True)
+    thread.start()
+    try:
+        yield advance
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _line(name: str, done: int, total: int | None, unit: str, seconds: float) -> str:
+    if not done:
+        return f"{name}: {seconds:.0f} s"
+    speed = done / seconds
+    of = "" if total is None else f" of {total:,}"
+    left = f", {(total - done) / speed:,.0f} s left" if total is not None and total > done else ""
+    return f"{name}: {done:,}{of} {unit} in {seconds:.0f} s, {speed:,.{0 if speed >= 10 else 1}f} a second{left}"

@@ -24,7 +24,7 @@ from datasets.fingerprint import generate_random_fingerprint, get_temporary_cach
 from datasets.utils import are_progress_bars_disabled
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.console.progress import Advance, stage
+from vanillaformer.console.reporting import Advance, stage
 
 FOLDER = "vanillaformer"
 SAMPLE, SAMPLE_BYTES = 20_000, 10_000_000

@@ -13,8 +13,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, Value
 from datasets.fingerprint import generate_random_fingerprint
 
-from vanillaformer.console.progress import Advance, stage
-from vanillaformer.console.reporting import report
+from vanillaformer.console.reporting import Advance, report, stage
 
 from . import images
 from .caching import arrow_file

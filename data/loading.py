@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict, Image, load_dataset
 
-from vanillaformer.console.progress import stage
+from vanillaformer.console.reporting import stage
 
 from .arguments import COLUMNS, SPLITS, DataArguments
 from .embedded import embedded_corpus

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from vanillaformer.configuration.options import DECODING_CHOICES
-from vanillaformer.console.progress import stage
+from vanillaformer.console.reporting import stage
 from vanillaformer.data.targets import count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 from vanillaformer.modeling.parts.attention import Attention

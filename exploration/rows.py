@@ -26,7 +26,7 @@ from vanillaformer.data.preprocessing.tokenizing import (
 from vanillaformer.data.splits import cap
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.training.run_folder.files import RECORD
-from vanillaformer.training.run_folder.settings import BY_DATA
+from vanillaformer.training.run_folder.run import BY_DATA
 
 Settings = dict[str, Any]
 Rows = tuple[Dataset, Callable[[list[Any]], Any]]

@@ -10,7 +10,7 @@ from typing import BinaryIO, TextIO
 
 from tqdm.auto import tqdm
 
-from vanillaformer.console.progress import stage
+from vanillaformer.console.reporting import stage
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 STANDARD_INPUT = "standard input"

@@ -19,28 +19,16 @@ MODEL_KINDS: dict[str, ModelKind] = {
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The options of every algorithm.
+    """The options of every algorithm."""
 
-    Attributes:
-        vocab_size: Upper limit of the whole vocabulary, special tokens included.
-        special_tokens: All special tokens in id order: token `i` gets id `i`.
-        declared_tokens: Those of them that are part of the text: its user has declared them.
-        unk_token: The special token that stands for what the vocabulary does not cover.
-        min_frequency: How often something must occur to enter the vocabulary; None: the algorithm's default.
-        lowercase: Lower-case the text first.
-        split_digits: Keep each digit a token of its own.
-        strip_punctuation: Leave out what is neither letter nor digit, of words only.
-        show_progress: Show the progress bars of the tokenizers library.
-    """
-
-    vocab_size: int
-    special_tokens: tuple[str, ...]
-    unk_token: str
-    declared_tokens: tuple[str, ...] = ()
-    min_frequency: int | None = None
+    vocab_size: int  # upper limit of the whole vocabulary, special tokens included
+    special_tokens: tuple[str, ...]  # all of them in id order: token `i` gets id `i`
+    unk_token: str  # the one that stands for what the vocabulary does not cover
+    declared_tokens: tuple[str, ...] = ()  # those of them that are part of the text: its user has declared them
+    min_frequency: int | None = None  # how often something must occur to enter; None: the algorithm's default
     lowercase: bool = False
-    split_digits: bool = False
-    strip_punctuation: bool = False
+    split_digits: bool = False  # each digit is a token
+    strip_punctuation: bool = False  # leaves out what is neither letter nor digit, of words only
     show_progress: bool = False
 
     @property

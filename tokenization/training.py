@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any, get_args
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -10,21 +10,6 @@ from transformers import PreTrainedTokenizerFast
 from .algorithms import ALGORITHMS
 from .control_tokens import with_special
 from .options import SPECIAL_TOKENS, ModelKind, SpecialTokens, TokenizerAlgorithm, TrainingOptions
-
-
-class TrainArguments(TypedDict, total=False):
-    """The keyword arguments of `train`, which `train_pair` takes too."""
-
-    algorithm: TokenizerAlgorithm
-    kind: ModelKind
-    vocab_size: int
-    min_frequency: int | None
-    lowercase: bool
-    split_digits: bool
-    strip_punctuation: bool
-    model_max_length: int | None
-    extra_special_tokens: Sequence[str]
-    show_progress: bool
 
 
 def train(
@@ -118,7 +103,7 @@ def _wrapped(backend: Tokenizer, kind: ModelKind, model_max_length: int | None) 
 
 
 def train_pair(
-    source_texts: Iterable[str], target_texts: Iterable[str], *, joint: bool, **arguments: Unpack[TrainArguments]
+    source_texts: Iterable[str], target_texts: Iterable[str], *, joint: bool, **arguments: Any
 ) -> tuple[PreTrainedTokenizerFast, PreTrainedTokenizerFast]:
     """Train the tokenizers of the source and target side of a translation, with the arguments of `train` for each.
 

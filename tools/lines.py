@@ -11,7 +11,7 @@ BUDGETS = {
     "acceleration": (1_100, 10),
     "comparison": (1_380, 8),
     "configuration": (2_600, 20),
-    "console": (800, 9),
+    "console": (710, 7),
     "conversion": (5_780, 50),
     "data": (4_300, 25),
     "exploration": (2_700, 14),
@@ -20,7 +20,7 @@ BUDGETS = {
     "modeling": (5_600, 46),
     "scripts": (800, 14),
     "src": (180, 3),
-    "tokenization": (740, 10),
+    "tokenization": (730, 7),
     "training": (7_800, 46),
 }
 OTHERS = {"tests": (30_000, None), "tools": (2_540, None), "benchmarks": (2_160, None)}

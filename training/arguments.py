@@ -1,6 +1,6 @@
 """Options of the training programs on tokenizers and models; `data/arguments.py` has those on data."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -25,9 +25,7 @@ class TokenizerArguments:
     lowercase: bool = option(False, "Lowercase the text")
     split_digits: bool = option(False, "Make each digit a token")
     strip_punctuation: bool = option(False, "Word tokenizers: drop punctuation and symbols")
-    extra_special_tokens: list[str] = field(
-        default_factory=list, metadata={"help": "Placeholders and tags that are never split"}
-    )
+    extra_special_tokens: list[str] = option([], "Placeholders and tags that are never split")
 
     def __post_init__(self) -> None:
         check_limits(self, dict.fromkeys(("tokenizer_vocab_size", "tokenizer_min_frequency"), POSITIVE_INT))
@@ -47,13 +45,8 @@ class ModelArguments:
     HELP_GROUP = "Model"
 
     preset: str | None = option(None, "Configuration of a new model")
-    overrides: list[str] = field(
-        default_factory=list,
-        metadata={
-            "aliases": ["--set"],
-            "action": "extend",
-            "help": "Config fields: hidden_size=256 norm=rms_norm",
-        },
+    overrides: list[str] = option(
+        [], "Config fields: hidden_size=256 norm=rms_norm", aliases=["--set"], action="extend"
     )
     model_name_or_path: str | None = option(None, "Saved model to start from (folder or Hub id)")
     model_revision: str | None = option(None, "Branch, tag or commit of --model_name_or_path")

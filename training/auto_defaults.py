@@ -15,8 +15,7 @@ from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.tokenizing import text_lengths
 
 from .hardware import has_bfloat16
-from .run_folder.run import Run
-from .run_folder.settings import BY_DATA, Settings
+from .run_folder.run import BY_DATA, Run, Settings
 from .tasks.base import Default, HardwareFacts, LengthRule, TrainingTask
 
 PERCENT = 99

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -18,29 +19,25 @@ from transformers.trainer_utils import PredictionOutput
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.arguments import DataArguments
-from vanillaformer.data.embedded import embedded_corpus
 from vanillaformer.data.loading import TaskData
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.data.preprocessing.statistics import shortfalls
 from vanillaformer.data.tasks import TASKS, TaskName
 from vanillaformer.hub.atomic_files import write_text
-from vanillaformer.tokenization.passages import PAIR
 
 from .metrics.scores import SCORES
 from .report.baselines import Baseline, BaselineData, baseline_scores
-from .report.calibration import accepted_in_words
-from .report.card.facts import card_example, run_facts, terminal_example
+from .report.card.facts import card_example, input_option, read_samples, run_facts, terminal_example
 from .report.card.writing import update_card
-from .report.classes import PREFIXES, report_classes
+from .report.classes import PREFIXES, accepted_in_words, report_classes
 from .report.diagnosis import RunSummary, diagnose
 from .report.plots import loss_curve
-from .report.samples import print_samples
 from .run_folder.files import CARD, extra_checkpoints, write_lines, written_aside
 from .run_folder.run import Run, discard
 from .tasks.base import Tokenizers, TrainingTask
 from .trainer.budget import option_value
 from .trainer.callbacks import scores_text
-from .trainer.saving import push_run
+from .trainer.saving import push_run, temporarily
 from .trainer.trainer import RunTrainer
 
 # What a generation config that lacks a field means by it
@@ -50,6 +47,8 @@ MAX_ROWS, MIN_ROWS = 1_000, 64
 SHARE = 0.05
 """Most training rows to score, of those trained on: a row scored takes about a third of the time of one trained on."""
 PREFIX = "train_rows"
+PROMPT_END = 60
+"""Characters that are shown of the text before a sample."""
 ADVISED = {"label_smoothing_factor", "token_dropout", "r_drop", "shift", "mixup"}
 """Training arguments that the diagnosis can recommend."""
 
@@ -104,11 +103,8 @@ def training_scores(task: TrainingTask, trainer: RunTrainer, rows: Dataset, held
     count = min(len(rows), MAX_ROWS, max(held_out, MIN_ROWS), enough)
     sample = rows.select(np.linspace(0, len(rows) - 1, count).round().astype(int))
     without_scores = not {"texts", "pixels"}.isdisjoint(TASKS[task.name].predicts)
-    loss_only, trainer.args.prediction_loss_only = trainer.args.prediction_loss_only, without_scores
-    try:
+    with temporarily(trainer.args, prediction_loss_only=without_scores):
         metrics = trainer.predict(sample, metric_key_prefix=PREFIX).metrics or {}
-    finally:
-        trainer.args.prediction_loss_only = loss_only
     return {"rows": count, **{name: metrics[f"{PREFIX}_{name}"] for name in SCORES if f"{PREFIX}_{name}" in metrics}}
 
 
@@ -219,10 +215,10 @@ def _summary(run: Run, task: TrainingTask, trainer: RunTrainer, history: Sequenc
     )
 
 
-def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: bool = False) -> None:
+def finish(run: Run, task: TrainingTask, *, example: str, changed: bool = False) -> None:
     """Write search settings, card and record where they differ from those in the folder, and push if asked to.
 
-    `source` is the name of the data; `changed` tells whether there is more to record of a finished run.
+    `changed` tells whether there is more to record of a finished run.
     """
     data_args, training_args = task.data_args, task.training_args
     if searches_otherwise(run.folder, training_args):
@@ -245,7 +241,7 @@ def finish(run: Run, task: TrainingTask, *, source: str, example: str, changed: 
             with optional(CARD, run.failed):
                 config = AutoConfig.from_pretrained(run.folder, trust_remote_code=False)
                 text = card_example(data_args, task.name, example)
-                facts = run_facts(run, task.name, training_args, data_args, config=config, source=source, example=text)
+                facts = run_facts(run, task.name, training_args, data_args, config=config, example=text)
                 facts.baselines = {name: does for name, does, _ in (*task.baselines, *task.trained_baselines)}
                 update_card(run, facts)
         else:
@@ -306,20 +302,11 @@ def print_summary(run: Run, task: TaskName, data_args: DataArguments, *, example
     )
 
 
-def input_option(text: str, option: str = "text") -> str:
-    """Return the option of `generate` with an input, as a shell reads it."""
-    words = zip((option, f"{option}_pair"), text.split(PAIR))
-    return " ".join(f"--{name}{'=' if side.startswith('-') else ' '}{shlex.quote(side)}" for name, side in words)
-
-
-def data_name(data_args: DataArguments, task: TaskName) -> str:
-    """Return the name of the data: its files, its id on the Hub, or what embedded data is made of."""
-    if data_args.train_file is not None:
-        names = [Path(name).name for name in data_args.train_file]
-        return ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files"
-    if data_args.dataset != "embedded":
-        return " ".join(filter(None, (data_args.dataset, data_args.dataset_config)))
-    return embedded_corpus(data_args, task).name
+def print_samples(folder: Path) -> None:
+    """Print what the model of a run wrote after the beginnings of some held-out texts."""
+    for sample in read_samples(folder):
+        before, shown = sample["prompt"][-PROMPT_END:], indent(sample["prediction"], "  | ", lambda line: True)
+        report(f"Sample, after {before!r}:\n{shown}")
 
 
 def report_sizes(trainer: RunTrainer, name: str, sizes: dict[str, int]) -> None:

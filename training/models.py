@@ -55,9 +55,8 @@ def check_preset(task: TaskName, arguments: ModelArguments) -> str:
 def check_model(task: TaskName, arguments: ModelArguments, *, length: int) -> None:
     """Check the config of a model before anything is loaded, except for what depends on the tokenizers.
 
-    Raises:
-        ValueError: A field does not exist (it would be stored and never read) or cannot have its value, or the model
-            has too few positions for rows of `length` tokens, or no token types for the segments of a pair.
+    Raises ValueError where a field does not exist (it would be stored and never read) or cannot have its value, or the
+    model has too few positions for rows of `length` tokens, or no token types for the segments of a pair.
     """
     changes, path = arguments.config_overrides(), arguments.saved
     name = arguments.preset or TASKS[task].preset
@@ -103,15 +102,9 @@ def build_model(
 ) -> PreTrainedModel:
     """Return the model for a task, new or from saved weights, with the vocabulary of the tokenizers.
 
-    Args:
-        task: The task of the model.
-        arguments: Preset or saved model, and the fields to change, which are checked (`check_model`).
-        *tokenizers: The tokenizer of texts, or those of source and target; the model's vocabulary has to hold them.
-        length: Length of the longest row in tokens.
-        seed: Seed of new weights.
-        labels: Names of the classes (classification only).
-        fields: Fields of a new model that follow the data, where they are not set.
-        trained: Folder of a finished run, whose model is loaded.
+    These are that of texts, or those of source and target. `length` is that of the longest row in tokens; `labels` are
+    the names of the classes, `fields` those of a new model that follow the data, where they are not set. `trained` is
+    the folder of a finished run, whose model is loaded.
     """
     set_seed(seed)
     if arguments.dtype == "bfloat16" and not torch.accelerator.is_available():

@@ -33,7 +33,6 @@ from .arguments import Arguments
 from .auto_defaults import explicit_settings, follow_data
 from .finishing import (
     add_trained_baselines,
-    data_name,
     finish,
     print_summary,
     report_sizes,
@@ -43,11 +42,9 @@ from .finishing import (
 )
 from .hardware import configure_cpu
 from .models import build_model, check_model, check_preset, fit_attention
-from .report.calibration import add_ngram_logits, calibrate, fit_ngram_svm
-from .report.card.facts import card_example, training_facts
+from .report.card.facts import card_example, data_source, training_facts
 from .run_folder.files import locked, move_aside, resume_point, spent_of_budget
-from .run_folder.run import Run, open_folder, recover
-from .run_folder.settings import compared_settings, default_settings
+from .run_folder.run import Run, compared_settings, default_settings, open_folder, recover
 from .tasks import PROGRAMS, task_of
 from .tasks.base import Tokenizers, TrainingTask
 from .tokenizers import prepare_tokenizers
@@ -55,7 +52,6 @@ from .trainer.adaptation import measure_new_model
 from .trainer.averaging import AverageCheckpoints
 from .trainer.budget import budget_in_words, budget_option, set_length
 from .trainer.callbacks import RecordProgress, StopWithCheckpoint, replace_callbacks
-from .trainer.distillation import train_teachers
 from .trainer.saving import check_pushing, make_writable
 from .trainer.trainer import RunTrainer
 
@@ -230,8 +226,7 @@ def train_and_save(
     if tokenizers and tokenizers[0] is not tokenizers[1]:
         trainer.target_tokenizer = tokenizers[1]
     sizes = {split: len(part) for split, part in rows.items()}
-    source = data_name(task.data_args, task.name)
-    report_sizes(trainer, source, sizes)
+    report_sizes(trainer, data_source(task.data_args, task.name).name, sizes)
     replace_callbacks(trainer)
     if trainer.args.average_checkpoints:
         trainer.add_callback(AverageCheckpoints(trainer.args.average_checkpoints))
@@ -241,7 +236,7 @@ def train_and_save(
         rows = DatasetDict(test=rows["test"])
     else:
         limit_length(tokenizers, readable_length(cast(Any, trainer.model).config))
-        _train(run, trainer, rows)
+        _train(run, task, trainer, rows)
     history = list(trainer.state.log_history)
     with optional("Scores and predictions", run.failed):
         score_and_predict(run, task, trainer, rows, tokenizers)
@@ -251,11 +246,11 @@ def train_and_save(
     with optional("all_results.json", run.failed):
         trainer.save_metrics("all", run.metrics | details, combined=False)
     if trainer.is_world_process_zero():
-        finish(run, task, source=source, example=example)
+        finish(run, task, example=example)
     print_summary(run, task.name, task.data_args, example=example)
 
 
-def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
+def _train(run: Run, task: TrainingTask, trainer: RunTrainer, rows: DatasetDict) -> None:
     """Train, calibrate a classifier, and save the model."""
     measure_new_model(run, trainer)
     if trainer.is_world_process_zero():
@@ -264,9 +259,12 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
         if not run.is_extension:  # whose record stays as it is until there is more to it
             run.write()
     trainer.accelerator.wait_for_everyone()
-    svm = fit_ngram_svm(trainer)
+    task.before_training(trainer)
     begun = time.monotonic()
-    trainer.teachers = train_teachers(run, trainer)
+    if trainer.args.ensemble:
+        from .trainer.distillation import train_teachers  # which other runs do not need
+
+        trainer.teachers = train_teachers(run, trainer)
     for_teachers = time.monotonic() - begun
     result = trainer.train(resume_from_checkpoint=str(run.checkpoint) if run.checkpoint else None)
     seconds = time.monotonic() - begun
@@ -274,14 +272,7 @@ def _train(run: Run, trainer: RunTrainer, rows: DatasetDict) -> None:
     report(f"Trained to step {trainer.state.global_step:,}; this took {seconds:.0f} s{teachers}.")
     trainer.save_model()  # first of all: nothing that follows can cost it
     trainer.save_state()
-    if svm is not None:
-        with optional("The n-gram logits", run.failed):
-            add_ngram_logits(run, trainer, svm, rows.get("validation"))
-    if trainer.args.calibrate:
-        with optional("The calibration", run.failed):
-            calibrate(run, trainer, rows.get("validation"))
-    if {"ngram_logits", "calibration"} & run.details.keys():  # which change weights
-        trainer.save_model()
+    task.after_training(run, trainer, rows.get("validation"))
     found = {"train_loss": result.training_loss, "train_runtime": seconds}
     if run.metrics and trainer.state.global_step == trainer._initial_global_step:  # nothing was left to train
         found = {name: run.metrics.get(name, value) for name, value in found.items()}
@@ -296,7 +287,7 @@ def already_finished(run: Run, task: TrainingTask, *, data: TaskData, example: s
     report(f"Run {run.folder} is finished already: nothing to train (--overwrite_output_dir starts it anew).")
     if task.training_args.process_index == 0:
         changed = task.training_args.baseline and add_trained_baselines(run, task, data.splits)
-        finish(run, task, source=data_name(task.data_args, task.name), example=example, changed=changed)
+        finish(run, task, example=example, changed=changed)
     print_summary(run, task.name, task.data_args, example=example)
     return run
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.console.progress import stage
-from vanillaformer.console.reporting import report
+from vanillaformer.console.reporting import report, stage
 from vanillaformer.tokenization import ModelKind, load_pair, save_pair, train, train_pair
 
 from .arguments import TokenizerArguments

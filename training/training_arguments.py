@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -24,15 +24,6 @@ from vanillaformer.console.limits import (
     option,
 )
 from vanillaformer.console.reporting import report
-from vanillaformer.console.transformers_help import (
-    CARD,
-    EVALUATION,
-    LOGGING,
-    OPTIMIZER,
-    OUTPUT,
-    TRAINING,
-    TRANSFORMERS_HELP,
-)
 from vanillaformer.data.preprocessing.batching import BatchArguments
 from vanillaformer.data.tasks import TaskName
 
@@ -46,6 +37,48 @@ from .trainer.losses import LossArguments
 from .trainer.optimizers import OPTIMIZERS, OptimizerArguments, check_optimizer, check_schedule
 from .trainer.saving import ShardingArguments
 
+OUTPUT, TRAINING, OPTIMIZER, LOSS = "Output", "Training", "Optimizer", "Loss"
+EVALUATION, LOGGING, CARD, MACHINE = "Evaluation and checkpoints", "Logging", "Model card and Hub", "Machine"
+BEAMS = "Beam search"
+# Those fields of transformers' own that `--help` shows, by group
+TRANSFORMERS_HELP = {
+    OUTPUT: {"resume_from_checkpoint": "Checkpoint to resume (default: the last one)"},
+    TRAINING: {
+        "max_steps": "Optimizer steps (default: by the budget)",
+        "gradient_accumulation_steps": "Batches per optimizer step",
+        "seed": "Seed of weights, order, dropout",
+    },
+    LOSS: {
+        "label_smoothing_factor": "Label smoothing",
+    },
+    OPTIMIZER: {
+        "lr_scheduler_type": "Schedule: linear, cosine, ...",
+        "lr_scheduler_kwargs": "Options of the schedule, as a JSON object",
+        "adam_beta1": "Decay of Adam's first moment",
+        "adam_epsilon": "Epsilon of Adam",
+        "max_grad_norm": "Maximum gradient norm; 0 for no clipping",
+    },
+    LOGGING: {
+        "report_to": "Trackers: tensorboard, wandb, mlflow, ..., all",
+        "run_name": "Name of the run in the tracker",
+    },
+    CARD: {
+        "push_to_hub": "Push the model to the Hub at the end",
+        "hub_model_id": "user/name (default: name of the output folder)",
+        "hub_private_repo": "Make a new repository private",
+        "hub_token": "Token (default: that of hf auth login)",
+    },
+    MACHINE: {
+        "bf16": "Mixed precision in bfloat16",
+        "fp16": "Mixed precision in float16 (accelerators only)",
+        "gradient_checkpointing": "Recompute activations, to save memory",
+        "torch_compile": "Compile the model with torch.compile",
+        "use_cpu": "Train on the CPU",
+        "dataloader_num_workers": "Number of processes that prepare batches",
+        "fsdp": "Shard the model (FSDP); see --fsdp_config",
+        "deepspeed": "DeepSpeed configuration file",
+    },
+}
 REFUSED = {
     "do_train": "a run always trains; vanillaformer generate uses a trained model",
     "do_eval": "--eval_strategy no trains without evaluations",
@@ -95,7 +128,7 @@ STRATEGIES = {
 
 EPOCHS = "Passes over the data (default: by the budget)"
 AS_EVALUATION = "as_evaluation"
-SAMPLING_STRATEGIES = ("random", "sequential", "group_by_length")
+SAMPLING_STRATEGIES = ["random", "sequential", "group_by_length"]
 FOLLOWING = ("reduce_lr_on_plateau", "greedy")
 """Schedules that follow the score of --metric_for_best_model: they are told in which direction it is better."""
 
@@ -149,9 +182,8 @@ class RunDefaults(
     disable_tqdm: bool | None = option(None, "Disable progress bars (default: off a terminal)", LOGGING)
     hub_strategy: str = option("end", "Pushes: the model, at the end", OTHERS)
     # As words; the parser takes only true and false for transformers' own field
-    include_num_input_tokens_seen: str = field(
-        default="no",
-        metadata={"help": "Tokens counted in logs", "choices": ["no", "all", "non_padding"], "group": OTHERS},
+    include_num_input_tokens_seen: str = option(
+        "no", "Tokens counted in logs", OTHERS, choices=["no", "all", "non_padding"]
     )
     # What a run does in any case, so that saying otherwise can be told from saying nothing
     do_train: bool = option(True, "Always", OTHERS)

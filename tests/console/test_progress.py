@@ -8,8 +8,8 @@ import datasets
 import pytest
 from datasets import Dataset
 
-from vanillaformer.console import progress
-from vanillaformer.console.progress import stage
+from vanillaformer.console import reporting
+from vanillaformer.console.reporting import stage
 from vanillaformer.data.caching import TextColumn, cached_map
 
 
@@ -23,8 +23,8 @@ def lines(monkeypatch):
         if len(printed) >= 3:
             third.set()
 
-    monkeypatch.setattr(progress, "EVERY", 0.001)
-    monkeypatch.setattr(progress, "report", report)
+    monkeypatch.setattr(reporting, "EVERY", 0.001)
+    monkeypatch.setattr(reporting, "report", report)
     return printed, third
 
 
@@ -78,8 +78,8 @@ def test_tokenizing_prints_lines(monkeypatch):
         assert len(batch["text"]) == 1_000 or counted.wait(60)
         return {"size": [len(text) for text in batch["text"]]}
 
-    monkeypatch.setattr(progress, "EVERY", 0.001)
-    monkeypatch.setattr(progress, "report", report)
+    monkeypatch.setattr(reporting, "EVERY", 0.001)
+    monkeypatch.setattr(reporting, "report", report)
     rows = Dataset.from_dict({"text": ["a"] * 1500})
     mapped = cached_map(rows, sizes, desc="Tokenizing train data", remove_columns=["text"])
     assert list(mapped["size"]) == [1] * 1500

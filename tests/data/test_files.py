@@ -13,8 +13,8 @@ from vanillaformer.data import files
 from vanillaformer.data.arguments import ClassifierDataArguments, DataArguments
 from vanillaformer.data.loading import load_data
 from vanillaformer.data.rows import label_names
-from vanillaformer.training.run import data_name
-from vanillaformer.training.run_folder.settings import changed_settings
+from vanillaformer.training.report.card.facts import data_source
+from vanillaformer.training.run_folder.run import changed_settings
 
 from .test_loading import load, write
 from .test_streaming import open_stream, stream_rows
@@ -217,9 +217,9 @@ def test_a_record_of_one_file_is_that_of_a_list_of_one():
 
 
 def test_what_a_card_calls_several_files():
-    assert data_name(DataArguments(train_file=["d/a.csv", "b.csv"]), "classification") == "a.csv, b.csv"
+    assert data_source(DataArguments(train_file=["d/a.csv", "b.csv"]), "classification").name == "a.csv, b.csv"
     names = [f"d/{n}.csv" for n in range(9)]
-    assert data_name(DataArguments(train_file=names), "classification") == "0.csv and 8 more files"
+    assert data_source(DataArguments(train_file=names), "classification").name == "0.csv and 8 more files"
 
 
 # -------------------------------------------------------------------------------------------------- columns and cells

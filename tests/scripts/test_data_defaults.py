@@ -8,7 +8,7 @@ import pytest
 from script_runs import record, state, train
 
 from vanillaformer.training.run import parse_arguments
-from vanillaformer.training.run_folder.settings import BY_DATA
+from vanillaformer.training.run_folder.run import BY_DATA
 from vanillaformer.training.tasks.language_model import LanguageModel
 
 TIME = ["--max_steps", "-1", "--max_time", "4s", "--eval_steps", "0.5"]

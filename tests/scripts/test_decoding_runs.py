@@ -16,13 +16,13 @@ COMMON = """
 DESIGNS = {
     "recurrent": (
         "--preset gru-attention --r_drop 1.0 --scheduled_sampling linear --scheduled_sampling_k 10",
-        ["| cells | gated recurrent units |", "bahdanau2015neural",
-         "| attention | global, score v · tanh(W h + U e), its result fed into the next step |"],
+        ["| `cell` | `gru`: gated recurrent units |", "bahdanau2015neural", "| `input_feeding` | True |",
+         "| `cross_attention` | `additive`: global, score v · tanh(W h + U e) |"],
         "vaswani2017attention",
     ),
     "mask_predict": (
         "num_hidden_layers=1 num_attention_heads=2 decoding=mask_predict",
-        ["| decoding | all tokens at once, the least certain again and again", "ghazvininejad2019mask"],
+        ["| `decoding` | `mask_predict`: all tokens at once, the least certain again", "ghazvininejad2019mask"],
         "bahdanau2015neural",
     ),
 }  # fmt: skip

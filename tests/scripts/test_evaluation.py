@@ -20,8 +20,9 @@ from transformers import (
     set_seed,
 )
 
+from vanillaformer.training.finishing import print_samples
+from vanillaformer.training.report.card.facts import read_samples
 from vanillaformer.training.report.classes import class_scores
-from vanillaformer.training.report.samples import print_samples, read_samples
 from vanillaformer.training.run_folder.files import discard_previous, move_aside
 
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, GenerationConfig
 
 from vanillaformer.training import finishing
 from vanillaformer.training import run as runs
-from vanillaformer.training.report import classes
+from vanillaformer.training.report import calibration, classes
 from vanillaformer.training.run_folder.files import PREVIOUS
 from vanillaformer.training.run_folder.run import recover
 
@@ -207,7 +207,7 @@ def test_pictures_and_predictions_are_no_reason_to_fail(tmp_path: Path, monkeypa
 
 
 AFTER_TRAINING = {
-    "The calibration": (runs, "calibrate"),
+    "The calibration": (calibration, "calibrate"),
     "Scores and predictions": (runs, "score_and_predict"),
     "predictions_test.jsonl": (finishing, "write_lines"),
     "Scores of training rows": (finishing, "training_scores"),

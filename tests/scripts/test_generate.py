@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from vanillaformer.console import progress
+from vanillaformer.console import reporting
 from vanillaformer.inference import generation, tasks
 from vanillaformer.scripts import generate
 
@@ -53,7 +53,7 @@ def test_a_file_shows_its_progress_off_a_terminal(trained, tmp_path: Path, monke
     monkeypatch.setitem(
         tasks.FUNCTIONS, "classification", lambda *given: (Event().wait(0.02) and None) or classify(*given)
     )
-    monkeypatch.setattr(progress, "EVERY", 0.001)
+    monkeypatch.setattr(reporting, "EVERY", 0.001)
     (tmp_path / "in.txt").write_text("Deutschland\n\nFrance\nItalia\n")
     words = ["--model", str(trained("classification")), "--batch_size", "1"]
     capfd.readouterr()

@@ -1,4 +1,3 @@
-import inspect
 import re
 from pathlib import Path
 from typing import get_args
@@ -8,7 +7,6 @@ import pytest
 import vanillaformer.tokenization as tokenization
 from vanillaformer.tokenization.algorithms import ALGORITHMS
 from vanillaformer.tokenization.options import SPECIAL_TOKENS, ModelKind, TokenizerAlgorithm, TrainingOptions
-from vanillaformer.tokenization.training import TrainArguments
 
 
 def test_every_algorithm_name_has_its_function():
@@ -18,11 +16,6 @@ def test_every_algorithm_name_has_its_function():
 
 def test_every_model_kind_has_its_special_tokens():
     assert list(SPECIAL_TOKENS) == list(get_args(ModelKind))
-
-
-def test_pair_arguments_are_those_of_train():
-    keywords = [p.name for p in inspect.signature(tokenization.train).parameters.values() if p.kind == p.KEYWORD_ONLY]
-    assert list(TrainArguments.__annotations__) == keywords
 
 
 def test_folder_needs_no_torch():

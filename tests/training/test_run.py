@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
-from vanillaformer.training.run import command_line, data_name
+from vanillaformer.training.report.card.facts import data_source
+from vanillaformer.training.run import command_line
 from vanillaformer.training.trainer.callbacks import Lines, line, scores_text
 
 STATE = SimpleNamespace(global_step=5, max_steps=200, is_world_process_zero=True)
@@ -26,9 +27,9 @@ def test_command_line_keeps_secrets(words: list[str]) -> None:
 
 
 def test_data_name() -> None:
-    assert data_name(DataArguments(train_file="/a/b/pairs.csv"), "translation") == "pairs.csv"
-    assert data_name(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation") == "wmt14 de-en"
-    assert data_name(TranslationDataArguments(), "translation") == "Unicode CLDR formats, en to de"
+    assert data_source(DataArguments(train_file="/a/b/pairs.csv"), "translation").name == "pairs.csv"
+    assert data_source(DataArguments(dataset="wmt14", dataset_config="de-en"), "translation").name == "wmt14 de-en"
+    assert data_source(TranslationDataArguments(), "translation").name == "Unicode CLDR formats, en to de"
 
 
 def test_lines() -> None:

@@ -77,57 +77,24 @@ def by_position(references: References) -> list[list[str]]:
     return [list(position) for position in zip(*lists)]
 
 
-def accuracy(predictions: Any, references: Any) -> float:
-    """The share of predictions that equal their references, between 0 and 1."""
-    return float(accuracy_score(references, predictions))
+def _by_scikit_learn(function: Callable[..., Any], **options: Any) -> Callable[[Any, Any], float]:
+    """Return a score between 0 and 1 of predictions and references (mse: from 0 on); where nothing is right, 0."""
+    return lambda predictions, references: float(function(references, predictions, **options))
 
 
-def f1(predictions: Any, references: Any) -> float:
-    """The mean of the classes' F1 scores (macro-F1), between 0 and 1, by scikit-learn."""
-    return float(f1_score(references, predictions, average="macro", zero_division=0))
+def _correlation(function: Callable[..., Any]) -> Callable[[Any, Any], float]:
+    """Return one of SciPy's correlations of numbers; 0 where either side does not vary."""
+
+    def correlation(predictions: Any, references: Any) -> float:
+        varies = len(references) > 1 and all(np.ptp(side) > 0 for side in (predictions, references))
+        return float(function(predictions, references).statistic) if varies else 0.0
+
+    return correlation
 
 
-def micro_f1(predictions: Any, references: Any) -> float:
-    """The F1 score of all labels of all texts together, between 0 and 1, by scikit-learn; indicators (N, C)."""
-    return float(f1_score(references, predictions, average="micro", zero_division=0))
-
-
-def pearson(predictions: Any, references: Any) -> float:
-    """Pearson's correlation of numbers, by SciPy; 0 where either side does not vary."""
-    return _correlation(pearsonr, predictions, references)
-
-
-def spearman(predictions: Any, references: Any) -> float:
-    """Spearman's correlation of ranks, by SciPy; 0 where either side does not vary."""
-    return _correlation(spearmanr, predictions, references)
-
-
-def _correlation(function: Any, predictions: Any, references: Any) -> float:
-    varies = len(references) > 1 and all(np.ptp(side) > 0 for side in (predictions, references))
-    return float(function(predictions, references).statistic) if varies else 0.0
-
-
-def mse(predictions: Any, references: Any) -> float:
-    """The mean squared error of numbers."""
-    return float(mean_squared_error(references, predictions))
-
-
-Tags = Sequence[Sequence[str]]
-
-
-def entity_precision(predictions: Tags, references: Tags) -> float:
-    """The share of predicted entities that are right, begin, end and kind, between 0 and 1, by seqeval."""
-    return float(seqeval().precision_score(references, predictions, zero_division=0))
-
-
-def entity_recall(predictions: Tags, references: Tags) -> float:
-    """The share of entities that are found, begin, end and kind, between 0 and 1, by seqeval."""
-    return float(seqeval().recall_score(references, predictions, zero_division=0))
-
-
-def entity_f1(predictions: Tags, references: Tags) -> float:
-    """The F1 score of entities (Tjong Kim Sang and De Meulder, 2003), between 0 and 1, by seqeval."""
-    return float(seqeval().f1_score(references, predictions, zero_division=0))
+def _of_entities(name: str) -> Callable[[Any, Any], float]:
+    """Return one of seqeval's scores of entities, right in begin, end and kind, from lists of tags."""
+    return lambda predictions, references: float(getattr(seqeval(), name)(references, predictions, zero_division=0))
 
 
 def seqeval() -> Any:
@@ -135,6 +102,11 @@ def seqeval() -> Any:
     from seqeval import metrics
 
     return metrics
+
+
+accuracy = _by_scikit_learn(accuracy_score)
+macro_f1 = _by_scikit_learn(f1_score, average="macro", zero_division=0)
+micro_f1 = _by_scikit_learn(f1_score, average="micro", zero_division=0)  # of all labels together, indicators (N, C)
 
 
 def corpus_perplexity(predictions: Sequence[float], references: Sequence[int]) -> float:
@@ -152,35 +124,20 @@ def perplexity(loss: float) -> float:
 
 @dataclass(frozen=True)
 class Score:
-    """A score.
+    """A score."""
 
-    Attributes:
-        name: Its name among the metrics, without the prefix of the split.
-        label: Its name in cards and pictures.
-        compares: The kinds of predictions that it is computed for.
-        greater_is_better: Its direction; None for a description of the output that ranks nothing.
-        text: How it is printed while training; None if it is not.
-        papers: The papers it comes from.
-        function: What computes it from predictions and references; None where `compute.py` derives it from others.
-        inputs: What the function compares: texts, ids of classes or tokens, or losses and numbers of tokens.
-        on_hub: Whether the Hub lists it (https://hf.co/metrics).
-        resolution: Differences up to this say nothing while a model produces little that is right.
-        drawn: Whether it can be drawn with the loss; the first such score of a task is.
-        per_token: Whether it is a mean over tokens where tokens are predicted: of another tokenizer it is another one.
-    """
-
-    name: str
-    label: str
-    compares: tuple[Prediction, ...]
-    greater_is_better: bool | None = True
-    text: str | None = None
+    name: str  # its name among the metrics, without the prefix of the split
+    label: str  # its name in cards and pictures
+    compares: tuple[Prediction, ...]  # the kinds of predictions that it is computed for
+    greater_is_better: bool | None = True  # None for a description of the output that ranks nothing
+    text: str | None = None  # how it is printed while training; None if it is not
     papers: tuple[str, ...] = ()
-    function: Callable[..., float] | None = None
-    inputs: Inputs = "texts"
-    on_hub: bool = False
-    resolution: float = 0.0
-    drawn: bool = False
-    per_token: bool = False
+    function: Callable[..., float] | None = None  # None where `compute.py` derives it from others
+    inputs: Inputs = "texts"  # what the function compares; ids of classes or tokens, losses and numbers of tokens
+    on_hub: bool = False  # whether the Hub lists it (https://hf.co/metrics)
+    resolution: float = 0.0  # differences up to this say nothing while a model produces little that is right
+    drawn: bool = False  # whether it can be drawn with the loss; the first such score of a task is
+    per_token: bool = False  # a mean over tokens where tokens are predicted: of another tokenizer it is another one
 
     @property
     def short_label(self) -> str:
@@ -226,25 +183,28 @@ ENTRIES = (
     Score("bits_per_byte", "bits per byte", ("next_tokens",), False, "bits per byte {:.3f}"),
     Score(
         "entity_f1", "F1 of entities", ("tags",), True, "entity F1 {:.1%}", ("tjong2003introduction",),
-        function=entity_f1, inputs="tags", drawn=True,
+        function=_of_entities("f1_score"), inputs="tags", drawn=True,
     ),
-    Score("pearson", "Pearson correlation", ("values",), True, "Pearson {:.3f}", function=pearson, inputs="values",
-          drawn=True),
+    Score("pearson", "Pearson correlation", ("values",), True, "Pearson {:.3f}",
+          function=_correlation(pearsonr), inputs="values", drawn=True),
     Score("spearman", "Spearman correlation", ("values",), True, "Spearman {:.3f}",
-          function=spearman, inputs="values"),
-    Score("mse", "mean squared error", ("values",), False, function=mse, inputs="values", on_hub=True),
+          function=_correlation(spearmanr), inputs="values"),
+    Score("mse", "mean squared error", ("values",), False,
+          function=_by_scikit_learn(mean_squared_error), inputs="values", on_hub=True),
     Score("micro_f1", "F1, of all labels (micro)", ("labels",), True, "micro F1 {:.1%}", function=micro_f1,
           inputs="ids", drawn=True),
-    Score("macro_f1", "F1, mean over labels (macro)", ("labels",), True, "macro F1 {:.1%}", function=f1, inputs="ids"),
-    Score("entity_precision", "precision of entities", ("tags",), function=entity_precision, inputs="tags"),
-    Score("entity_recall", "recall of entities", ("tags",), function=entity_recall, inputs="tags"),
+    Score("macro_f1", "F1, mean over labels (macro)", ("labels",), True, "macro F1 {:.1%}",
+          function=macro_f1, inputs="ids"),
+    Score("entity_precision", "precision of entities", ("tags",),
+          function=_of_entities("precision_score"), inputs="tags"),
+    Score("entity_recall", "recall of entities", ("tags",), function=_of_entities("recall_score"), inputs="tags"),
     Score(
         "accuracy", "accuracy", ("tokens", "classes", "labels", "tags"), True, "accuracy {:.1%}",
         function=accuracy, inputs="ids", on_hub=True, drawn=True, per_token=True,
     ),
     Score("next_sentence_accuracy", "accuracy on next sentences", ("sentence_pairs",), text="next sentence {:.1%}"),
     Score(
-        "f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}", function=f1, inputs="ids", on_hub=True
+        "f1", "F1, mean over classes", ("classes",), True, "F1 {:.1%}", function=macro_f1, inputs="ids", on_hub=True
     ),
 )  # fmt: skip
 SCORES: dict[str, Score] = {score.name: score for score in ENTRIES}

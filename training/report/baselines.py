@@ -13,8 +13,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from torch.utils.data import DataLoader
 from transformers import EvalPrediction
 
-from vanillaformer.console.progress import stage
-from vanillaformer.console.reporting import optional
+from vanillaformer.console.reporting import optional, stage
 from vanillaformer.data.preprocessing.batching import RowMasking
 from vanillaformer.data.preprocessing.statistics import token_counts
 from vanillaformer.modeling.heads import IGNORE_INDEX
@@ -90,9 +89,12 @@ def majority_class(data: BaselineData) -> Scorer:
 
 
 def linear_svm(data: BaselineData) -> Scorer:
-    """Train `linear_classifier` on the training rows."""
+    """Train a support vector machine on the training rows (Joachims, 1998)."""
+    from sklearn.svm import LinearSVC  # only here: most runs do not need it
+
     with stage("Training the linear classifier"):
-        model = linear_classifier(list(data.texts["text"]), _column(data.texts, "label"))
+        texts = list(data.texts["text"])
+        model = fit_on_texts(LinearSVC(random_state=0), texts, _column(data.texts, "label"))
 
     def score(rows: Dataset) -> Scores:
         labels = "labels" if "labels" in rows.column_names else "label"  # of rows that are not tokenized
@@ -101,30 +103,17 @@ def linear_svm(data: BaselineData) -> Scorer:
     return score
 
 
-def linear_classifier(texts: Sequence[str], labels: Any, *, ngrams: int = 2, c: float = 1.0) -> Pipeline:
-    """Return a support vector machine on the TF-IDF of words and their sequences, trained (Joachims, 1998).
+def fit_on_texts(estimator: Any, texts: Sequence[str], targets: Any) -> Pipeline:
+    """Fit a linear model of scikit-learn to the TF-IDF of words and pairs of words that occur in two of N texts.
 
-    Of texts in scripts without spaces between words, it is on characters and their sequences.
-
-    Args:
-        texts: The training texts (N).
-        labels: Their classes (N).
-        ngrams: Longest sequence of words that is a feature (of characters, one more); it has to occur in two texts.
-        c: C of the support vector machine: smaller regularizes more.
+    Of texts in scripts without spaces between words, it is that of characters and their sequences.
     """
-    from sklearn.svm import LinearSVC  # only here: most runs do not need it
-
-    return make_pipeline(text_features(texts, ngrams=ngrams), LinearSVC(C=c, random_state=0)).fit(texts, labels)
-
-
-def text_features(texts: Sequence[str], *, ngrams: int = 2) -> Any:
-    """Return the TF-IDF of words and their sequences; of scripts without spaces between words, of characters."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     sample = "".join(texts[:: max(1, len(texts) // 1_000)])[:1_000_000]
     unspaced = len(UNSPACED.findall(sample)) > WITHOUT_SPACES * sum(map(str.isalpha, sample))
-    kind: dict[str, Any] = {"ngram_range": (1, ngrams + unspaced), "analyzer": "char" if unspaced else "word"}
-    return TfidfVectorizer(min_df=2, sublinear_tf=True, **kind)
+    kind: dict[str, Any] = {"ngram_range": (1, 2 + unspaced), "analyzer": "char" if unspaced else "word"}
+    return make_pipeline(TfidfVectorizer(min_df=2, sublinear_tf=True, **kind), estimator).fit(texts, targets)
 
 
 def unigram(data: BaselineData) -> Scorer:

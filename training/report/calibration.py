@@ -11,7 +11,7 @@ data decides how much each counts (stacking, Wolpert 1992): trained together, th
 first leaves the other nothing to learn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, diags
 from torch import nn
 
-from vanillaformer.console.reporting import report
+from vanillaformer.console.reporting import optional, report
 from vanillaformer.data.preprocessing.batching import evaluation_order
 from vanillaformer.modeling.parts.ngrams import WideLogits
 
@@ -42,6 +42,18 @@ COLUMNS = ("input_ids", "attention_mask", "labels")
 ROWS_AT_ONCE = 256
 MAX_TOKENS = 50_000_000
 """Training tokens that are read for n-grams; more texts hardly change a linear classifier."""
+
+
+def fit_outputs(run: Run, trainer: RunTrainer, rows: Dataset | None, svm: "LinearSvm | None" = None) -> None:
+    """Add n-gram logits to a trained model, calibrate it on validation rows if asked to, and save it."""
+    if svm is not None:
+        with optional("The n-gram logits", run.failed):
+            add_ngram_logits(run, trainer, svm, rows)
+    if trainer.args.calibrate:
+        with optional("The calibration", run.failed):
+            calibrate(run, trainer, rows)
+    if {"ngram_logits", "calibration"} & run.details.keys():  # which change weights
+        trainer.save_model()
 
 
 def calibrate(run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
@@ -138,15 +150,6 @@ def reliability(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         "nll": nn.functional.nll_loss(scores, labels).item(),
         "accepted": accepted,
     }
-
-
-def accepted_in_words(calibration: Mapping[str, Any]) -> str:
-    """Return what is left of the validation data, and how much of it is right, if unlikely labels are rejected."""
-    return "; ".join(
-        f"at least {threshold}: {kept['rows']:.1%} of the rows"
-        + ("" if kept["accuracy"] is None else f", accuracy {kept['accuracy']:.1%}")
-        for threshold, kept in calibration["accepted"].items()
-    )
 
 
 class LinearSvm(NamedTuple):

@@ -140,3 +140,12 @@ def report_classes(run: Run) -> None:
     for row in heapq.nlargest(ERRORS, wrong, key=lambda row: row["probability"]):
         shown = " ".join(row["text" if "text" in row else "image"].split())[:WIDTH]
         report(f"  {row['prediction']} {row['probability']:.1%}, labeled {row['reference']}: {shown}")
+
+
+def accepted_in_words(calibration: Mapping[str, Any]) -> str:
+    """Return what is left of the validation data, and how much of it is right, if unlikely labels are rejected."""
+    return "; ".join(
+        f"at least {threshold}: {kept['rows']:.1%} of the rows"
+        + ("" if kept["accuracy"] is None else f", accuracy {kept['accuracy']:.1%}")
+        for threshold, kept in calibration["accepted"].items()
+    )

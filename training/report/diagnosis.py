@@ -64,41 +64,23 @@ LOOK_AT: dict[str, str] = {
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The facts on a run after training that the diagnosis reads.
-
-    Attributes:
-        task: What the model does.
-        score: The score that chose the checkpoint.
-        log_history: The log of the training.
-        steps: The steps trained.
-        planned: The steps planned.
-        length: The same in words.
-        metrics: The scores of the model on held-out rows (`eval_loss`, `test_accuracy`).
-        training: Its scores on rows that it was trained on, computed as on held-out rows; empty if unknown.
-        trivial: Scores of trivial baselines by their names.
-        trained: Scores of trained baselines by their names.
-        rows: Held-out rows by the prefix of their scores (`eval`, `test`).
-        targets: Predictions that the validation loss is a mean of.
-        command: The command of the run.
-        more: The option that ends the run, and twice its value.
-        settings: Options and fields of the configuration by which `ADVICE` is chosen.
-    """
+    """The facts on a run after training that the diagnosis reads."""
 
     task: TaskName
-    score: Score
+    score: Score  # which chose the checkpoint
     log_history: Sequence[Evaluation]
-    steps: int
+    steps: int  # those trained
     planned: int
-    length: str
-    metrics: Scores
-    training: Scores = field(default_factory=dict)
-    trivial: Mapping[str, Scores] = field(default_factory=dict)
-    trained: Mapping[str, Scores] = field(default_factory=dict)
-    rows: Mapping[str, int] = field(default_factory=dict)
-    targets: int = 1
+    length: str  # the same in words
+    metrics: Scores  # of the model on held-out rows (`eval_loss`, `test_accuracy`)
+    training: Scores = field(default_factory=dict)  # on training rows, computed as on held-out ones; empty if unknown
+    trivial: Mapping[str, Scores] = field(default_factory=dict)  # those of trivial baselines by their names
+    trained: Mapping[str, Scores] = field(default_factory=dict)  # and of trained ones
+    rows: Mapping[str, int] = field(default_factory=dict)  # held-out rows by the prefix of their scores
+    targets: int = 1  # predictions that the validation loss is a mean of
     command: str = ""
-    more: tuple[str, str] = ("num_train_epochs", "2")
-    settings: Settings = field(default_factory=dict)
+    more: tuple[str, str] = ("num_train_epochs", "2")  # the option that ends the run, and twice its value
+    settings: Settings = field(default_factory=dict)  # options and config fields by which `ADVICE` is chosen
 
     @property
     def kind(self) -> str:
@@ -123,25 +105,15 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Trend:
-    """The validation scores of a run, from its beginning to its last fifth.
-
-    Attributes:
-        best: The best evaluation.
-        before: The best one before the last fifth.
-        after: The best one in it.
-        improving: Whether the score, or else the loss, still improved.
-        by_loss: Whether only the loss did.
-        rising: Whether the loss in the last fifth lies above its minimum.
-        ended: Whether the training ended before its last step because nothing was gained.
-    """
+    """The validation scores of a run, from its beginning to its last fifth."""
 
     best: Evaluation
-    before: Evaluation
-    after: Evaluation
-    improving: bool
-    by_loss: bool
-    rising: bool
-    ended: bool
+    before: Evaluation  # the best one before the last fifth
+    after: Evaluation  # the best one in it
+    improving: bool  # whether the score, or else the loss, still improved
+    by_loss: bool  # whether only the loss did
+    rising: bool  # whether the loss in the last fifth lies above its minimum
+    ended: bool  # whether the training ended before its last step because nothing was gained
 
 
 def diagnose(summary: RunSummary) -> list[str]:

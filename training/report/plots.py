@@ -54,16 +54,9 @@ def confusion_picture(
 ) -> Path:
     """Draw how often each class (row) was taken for each (column): colors are shares of the row, numbers are rows.
 
-    More than `NUMBERED` classes have no numbers; the picture does not grow beyond them. A class whose name the font
-    lacks is shown by its number.
-
-    Args:
-        matrix: Counts (C, C), as scikit-learn's `confusion_matrix` gives them.
-        names: The C classes.
-        path: The picture to write.
-        numbers: Their numbers, if they are not all classes.
-        totals: Rows of each class (C), if they are more than those of the matrix.
-        title: Shown above.
+    The matrix has the counts (C, C). More than `NUMBERED` classes have no numbers; the picture does not grow beyond
+    them. A class whose name the font lacks is shown by its number: one of `numbers`, if these are not all classes,
+    whose rows are then `totals` (C).
     """
     totals = matrix.sum(axis=1) if totals is None else totals
     shares = matrix / np.maximum(totals, 1)[:, None]
@@ -130,15 +123,7 @@ def write_reconstructions(folder: Path, trainer: Any, rows: Dataset) -> None:
 def draw_images(
     rows: Sequence[np.ndarray], path: Path, titles: Sequence[Sequence[str]], *, columns: int, title: str = ""
 ) -> Path:
-    """Draw rows of images.
-
-    Args:
-        rows: Images (N, H, W, C) of each row; more than `columns` are continued below.
-        path: The picture to write.
-        titles: Titles of the first images of each row.
-        columns: Images side by side.
-        title: Shown above.
-    """
+    """Draw rows of images (N, H, W, C), more than `columns` continued below, with titles of the first ones."""
     lines = sum(-(-len(images) // columns) for images in rows)
     figure = Figure(figsize=(1.3 * columns, 1.55 * lines + 0.3), layout="constrained")
     grid = iter(figure.subplots(lines, columns, squeeze=False).flat)
@@ -170,18 +155,7 @@ def draw_attention(model: Any, tokenizer: PreTrainedTokenizerBase, text: str, pa
 def attention_map(
     weights: np.ndarray, source: Sequence[str], target: Sequence[str], path: Path, *, title: str = ""
 ) -> Path:
-    """Draw cross-attention weights, one panel per head and one for their mean.
-
-    Args:
-        weights: Attention of one layer (H, T, S): what each of T target tokens takes from S source tokens.
-        source: The S source tokens; spaces are made visible.
-        target: The T target tokens, with the weights it was predicted with.
-        path: The picture to write.
-        title: Shown above the panels.
-
-    Raises:
-        ValueError: The tokens do not fit the weights.
-    """
+    """Draw cross-attention weights (H, T, S) of T target to S source tokens, a panel for each head and their mean."""
     if weights.ndim != 3 or weights.shape[1:] != (len(target), len(source)):
         raise ValueError(
             f"weights of shape {weights.shape} do not fit {len(target)} target and {len(source)} source tokens"

@@ -36,33 +36,20 @@ class Default(NamedTuple):
 
 
 class LengthRule(NamedTuple):
-    """The lengths of a task's rows, where they follow the tokens.
+    """The lengths of a task's rows, where they follow the tokens."""
 
-    Attributes:
-        texts: What the texts are called, by the option with their length.
-        longest: Largest length that is chosen.
-        readable: Tokens that a model can read at least: more than it is trained on cost nothing.
-    """
-
-    texts: Mapping[str, str]
-    longest: int
-    readable: int
+    texts: Mapping[str, str]  # what the texts are called, by the option with their length
+    longest: int  # the largest length that is chosen
+    readable: int  # tokens that a model can read at least: more than it is trained on cost nothing
 
 
 class HardwareFacts(NamedTuple):
-    """What a run has to compute with.
+    """What a run has to compute with."""
 
-    Attributes:
-        seconds: Time to train.
-        cores: Processor cores.
-        accelerator: Whether there is an accelerator.
-        bfloat16: Whether bfloat16 is fast on the device.
-    """
-
-    seconds: float
+    seconds: float  # to train
     cores: int
     accelerator: bool = False
-    bfloat16: bool = False
+    bfloat16: bool = False  # whether it is fast on the device
 
     @property
     def name(self) -> str:
@@ -80,24 +67,25 @@ class HardwareFacts(NamedTuple):
         return self.seconds * (ACCELERATOR if self.accelerator else self.cores)
 
 
+def names_of_training(found: Mapping[str, set[str]], what: str) -> list[str]:
+    """Return the names that the training data has, of those by split; raise ValueError for others in held-out data."""
+    names = sorted(found["train"])
+    for split, here in found.items():
+        if unknown := sorted(here.difference(names)):
+            raise ValueError(
+                f"{split} data: the {what} {unknown[0]!r} does not occur in the training data, which has "
+                f"{', '.join(names[:20])}"
+            )
+    return names
+
+
 class TrainingTask:
-    """A task as training sees it; `TASKS[name]` describes it to everyone else.
+    """A task as training sees it, which completes and checks its arguments; `TASKS[name]` describes it to others."""
 
-    Args:
-        args: The parsed arguments, which the task completes and checks.
-
-    Attributes:
-        program: The program that trains for it, a subcommand of `vanillaformer`.
-        arguments: The dataclasses that its options fill: of model, data, tokenizer (not of images) and training.
-        auto_defaults: The tasks of the program whose defaults follow the data.
-        follow: What follows the data, in words for `--help`.
-        trainer_class: The trainer.
-    """
-
-    program: ClassVar[str]
-    arguments: ClassVar[tuple[type, ...]]
-    auto_defaults: ClassVar[tuple[TaskName, ...]]
-    follow: ClassVar[str]
+    program: ClassVar[str]  # which trains for it, a subcommand of `vanillaformer`
+    arguments: ClassVar[tuple[type, ...]]  # filled by its options: of model, data, tokenizer (not of images), training
+    auto_defaults: ClassVar[tuple[TaskName, ...]]  # the tasks of the program whose defaults follow the data
+    follow: ClassVar[str]  # what follows the data, in words for `--help`
     trainer_class: ClassVar[type[RunTrainer]] = RunTrainer
 
     def __init__(self, args: Arguments):
@@ -131,7 +119,8 @@ class TrainingTask:
     @property
     def length(self) -> int:
         """The longest row in tokens, 0 where rows have none."""
-        return 0
+        options = TASKS[self.name].length_option, "max_source_length"
+        return max(getattr(self.data_args, option, 0) for option in options)
 
     @property
     def lengths(self) -> LengthRule | None:
@@ -190,6 +179,12 @@ class TrainingTask:
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         """Return the arguments of the trainer that say what is scored, and how."""
         raise NotImplementedError
+
+    def before_training(self, trainer: RunTrainer) -> None:
+        """Fit what goes beside the model."""
+
+    def after_training(self, run: Run, trainer: RunTrainer, rows: Dataset | None) -> None:
+        """Fit the trained model's outputs to validation rows."""
 
     def test_options(self) -> dict[str, Any]:
         """Return the options of the evaluation of the test split."""

@@ -10,7 +10,7 @@ Examples:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from datasets import DatasetDict
@@ -18,7 +18,6 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, TrainingArgum
 
 from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
-from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ClassifierDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import WithoutSeparators
@@ -33,6 +32,7 @@ from vanillaformer.tokenization.passages import PAIR
 from ..arguments import ModelArguments, TokenizerArguments
 from ..metrics.scores import ranking_names, ranking_score
 from ..report.baselines import Baseline
+from ..report.calibration import fit_ngram_svm, fit_outputs
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
 from ..trainer.losses import (
@@ -41,7 +41,7 @@ from ..trainer.losses import (
     TokenDropoutArguments,
     check_language_model_loss,
 )
-from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
+from ..training_arguments import EVALUATION, OUTPUT, SAMPLING_STRATEGIES, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 from .problems import problem_of
 
@@ -86,10 +86,7 @@ class ClassifierTrainingArguments(  # type: ignore[misc]
     )
     baseline: bool = option(False, "Score a linear classifier on the same rows", EVALUATION)
     calibrate: bool = option(True, "Calibrate probabilities on validation data", EVALUATION)
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)},
-    )
+    train_sampling_strategy: str = option("group_by_length", "Order of the rows", choices=SAMPLING_STRATEGIES)
 
     def __post_init__(self) -> None:
         name = str(self.metric_for_best_model).removeprefix("eval_")
@@ -141,10 +138,6 @@ class Classification(TrainingTask):
     @property
     def lengths(self) -> LengthRule:
         return LENGTHS
-
-    @property
-    def length(self) -> int:
-        return self.data_args.max_length
 
     def defaults(self, data: TaskData, hardware: HardwareFacts) -> list[Default]:
         texts, held_out = (TextColumn(data.splits[split], "text").sample() for split in ("train", "validation"))
@@ -207,29 +200,26 @@ class Classification(TrainingTask):
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         return {"processing_class": tokenizers[0], "compute_metrics": self.problem.metrics()}
 
+    def before_training(self, trainer: Any) -> None:
+        self.svm = fit_ngram_svm(trainer)
+
+    def after_training(self, run: Run, trainer: Any, rows: Any) -> None:
+        fit_outputs(run, trainer, rows, self.svm)
+
     def records(self, run: Run, trainer: Any, rows: Any, output: Any, tokenizers: Any, split: str) -> Any:
         texts = [text.replace(PAIR, "\t") for text in rows["text"]]
         return self.problem.records(run, trainer.model.config.id2label, texts, output, split)
 
 
 class TextFacts(NamedTuple):
-    """What is known of the texts of a classifier.
+    """What is known of the texts of a classifier."""
 
-    Attributes:
-        rows: Number of training texts.
-        classes: Number of classes.
-        words: Mean words of a text.
-        mean_characters: Mean characters of a text.
-        unknown: Share of the validation data's words that the training data lacks.
-        held_out: Number of validation texts.
-    """
-
-    rows: int
+    rows: int  # training texts
     classes: int
-    words: float
+    words: float  # mean of a text
     mean_characters: float
-    unknown: float
-    held_out: int
+    unknown: float  # share of the validation data's words that the training data lacks
+    held_out: int  # validation texts
 
 
 def text_facts(
@@ -253,11 +243,7 @@ def classifier_defaults(
 ) -> list[Default]:
     """Return the defaults of a new classifier; docs/training.md has them as a table.
 
-    Args:
-        facts: What is known of its texts.
-        hardware: What there is to compute with.
-        length: The longest row in tokens, at most.
-        algorithm: The algorithm of the tokenizer, if it was given.
+    `length` are the most tokens of a row, `algorithm` is that of the tokenizer, if it was given.
     """
     by_words = algorithm not in CHARACTERS and (algorithm == "word" or facts.unknown < UNKNOWN_WORDS)
     many, long = facts.classes > MANY_CLASSES, facts.words >= LONG_TEXT
@@ -301,14 +287,9 @@ def classifier_defaults(
 
 
 def classifier_fields(classes: int, tokens: float, *, by_words: bool, many: bool, long: bool) -> dict[str, Any]:
-    """Return the fields of a new classifier.
+    """Return the fields of a new classifier, by the tokens of all training rows, which are words or else characters.
 
-    Args:
-        classes: The number of classes.
-        tokens: Tokens of all training rows.
-        by_words: Whether these are words, or else characters.
-        many: Whether the classes are many.
-        long: Whether half of a text is enough to tell its class.
+    `many` tells whether the classes are many, `long` whether half of a text is enough to tell its class.
     """
     width = 128 if many else 64
     ngram = (2 if many or tokens >= BIGRAMS else 1) if by_words else 4
@@ -333,12 +314,7 @@ def classifier_fields(classes: int, tokens: float, *, by_words: bool, many: bool
 def ensemble(second: float, epochs: int, hardware: HardwareFacts) -> tuple[int, float]:
     """Return how many models to distill into one, and the passes of that one: as many as the time allows.
 
-    A teacher's pass costs the student a third: it goes forward only.
-
-    Args:
-        second: Seconds of a core for a pass over the texts.
-        epochs: Passes of a model on its own.
-        hardware: What there is to compute with.
+    A pass takes a core so many seconds; a teacher's costs the student a third, for it goes forward only.
     """
     for number in ENSEMBLES:
         cost = number * epochs + STUDENT * epochs * (1 + number / 3)

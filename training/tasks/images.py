@@ -9,7 +9,7 @@ Examples:
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from vanillaformer.configuration import preset
 from vanillaformer.console.limits import option
 from vanillaformer.console.reporting import optional
-from vanillaformer.console.transformers_help import EVALUATION, OPTIMIZER, OUTPUT, TRAINING
 from vanillaformer.data.arguments import ImageDataArguments
 from vanillaformer.data.caching import batch_size
 from vanillaformer.data.image_rows import usual_patch
@@ -47,15 +46,16 @@ from vanillaformer.hub.file_names import IMAGE_PROCESSOR
 from vanillaformer.hub.loading import open_config, open_image_processor
 
 from ..arguments import ModelArguments
-from ..metrics import classification_metrics
+from ..metrics.compute import classification_metrics
 from ..metrics.scores import compute_scores
 from ..report.baselines import MAJORITY, Baseline, BaselineData, Scorer, Scores, batches_of
+from ..report.calibration import fit_outputs
 from ..report.classes import class_records, labels_and_predictions
 from ..report.plots import confused_picture, write_reconstructions
 from ..run_folder.files import EXAMPLE
 from ..run_folder.run import Run
 from ..trainer.losses import EnsembleArguments
-from ..training_arguments import RunDefaults, best_checkpoint_help
+from ..training_arguments import EVALUATION, OPTIMIZER, OUTPUT, TRAINING, RunDefaults, best_checkpoint_help
 from .base import Default, HardwareFacts, Tokenizers, TrainingTask
 
 MOST_EPOCHS, FEWEST_EPOCHS = 60, 10
@@ -93,9 +93,7 @@ class ImageTrainingArguments(AugmentationArguments, EnsembleArguments, RunDefaul
     )
     baseline: bool = option(False, "Score a linear classifier on the same rows", EVALUATION)
     calibrate: bool = option(True, "Calibrate probabilities on validation data", EVALUATION)
-    train_sampling_strategy: str = field(
-        default="random", metadata={"help": "Order of the rows", "choices": ["random", "sequential"]}
-    )
+    train_sampling_strategy: str = option("random", "Order of the rows", choices=["random", "sequential"])
 
     def __post_init__(self) -> None:
         AugmentationArguments.check(self)
@@ -130,11 +128,7 @@ class Images(TrainingTask):
         pillow()
 
     def fit_to_model(self) -> None:
-        """Set the size of the images to that of the model where it has one; otherwise it follows the data.
-
-        Raises:
-            ValueError: The images of the model are not square, or of another size than is asked for.
-        """
+        """Set the size of the images to that of the model where it has one; otherwise it follows the data."""
         model_args = self.model_args
         changes, saved = model_args.config_overrides(), model_args.saved
         config: PreTrainedConfig | None = None
@@ -195,6 +189,9 @@ class Images(TrainingTask):
         scored = {"compute_metrics": classification_metrics()} if self.name == "image_classification" else {}
         return {"processing_class": self.processor, **scored}
 
+    def after_training(self, run: Run, trainer: Any, rows: Any) -> None:
+        fit_outputs(run, trainer, rows)
+
     def records(self, run: Run, trainer: Any, rows: Dataset, output: Any, tokenizers: Any, split: str) -> Any:
         names, (labels, logits) = trainer.model.config.id2label, labels_and_predictions(output)
         with optional("confused_images.png", run.failed):
@@ -223,12 +220,7 @@ class Images(TrainingTask):
 
 
 def image_defaults(rows: int, size: int) -> list[Default]:
-    """Return the defaults of a new classifier of images.
-
-    Args:
-        rows: Number of training images.
-        size: Their height and width in pixels.
-    """
+    """Return the defaults of a classifier of so many training images, of a height and width in pixels."""
     epochs = max(FEWEST_EPOCHS, min(MOST_EPOCHS, round(IMAGES_SEEN / rows)))
     return [
         *([Default("shift", round(size / 14), "a shifted image has the same class")] if size >= SMALL else []),

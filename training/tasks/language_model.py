@@ -12,17 +12,18 @@ Examples:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import DatasetDict
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments
+import torch
+from datasets import Dataset, DatasetDict
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 from transformers.trainer_utils import PredictionOutput
 
 from vanillaformer.console.limits import option
 from vanillaformer.console.parsing import was_given
 from vanillaformer.console.reporting import optional
-from vanillaformer.console.transformers_help import EVALUATION, TRAINING
 from vanillaformer.data.arguments import LanguageModelDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.dialogue import SEPARATOR, WithoutSeparators, reverse_dialogues, set_chat_template
@@ -39,16 +40,16 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.data.tasks import Objective
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .. import metrics
 from ..arguments import ModelArguments, TokenizerArguments
+from ..metrics import compute
 from ..models import set_generation
 from ..report.baselines import UNIGRAM
 from ..report.card.facts import example_row
-from ..report.samples import write_samples
-from ..run_folder.files import SAMPLES
+from ..run_folder.files import SAMPLES, write_lines
 from ..run_folder.run import Run
 from ..trainer.losses import ScheduledSamplingArguments
-from ..training_arguments import EPOCHS, RunDefaults, best_checkpoint_help
+from ..trainer.trainer import RunTrainer
+from ..training_arguments import EPOCHS, EVALUATION, TRAINING, RunDefaults, best_checkpoint_help
 from .base import BFLOAT16, Default, HardwareFacts, Tokenizers, TrainingTask
 
 STREAMED = 100_000_000
@@ -62,6 +63,7 @@ MODELS = ((192, 4, 0, 0), (256, 4, 4_000, 500_000), (384, 6, 16_000, 3_000_000),
 # Passes over the text in the time, from which on this dropout is the better one
 DROPOUT = ((0.0, 0), (0.1, 3), (0.2, 8))
 BLOCK = 256
+SAMPLES_WRITTEN, SAMPLE_TOKENS = 8, 64
 HEAD = 64
 
 
@@ -98,10 +100,6 @@ class LanguageModel(TrainingTask):
     auto_defaults = ("causal",)
     follow = "vocabulary, blocks, sizes, batch and optimizer (causal)"
     baselines = (UNIGRAM,)
-
-    @property
-    def length(self) -> int:
-        return self.data_args.block_size
 
     def check(self) -> None:
         data_args, tokenizer_args, objective = self.data_args, self.tokenizer_args, self.name
@@ -165,13 +163,13 @@ class LanguageModel(TrainingTask):
 
     def scoring(self, run: Run, tokenizers: Tokenizers) -> dict[str, Any]:
         causal = self.name == "causal"
-        compute: Any = metrics.language_model_metrics(tokenizers[0] if causal else None)
-        preprocess: Any = metrics.token_scores(causal=causal)
+        metrics: Any = compute.language_model_metrics(tokenizers[0] if causal else None)
+        preprocess: Any = compute.token_scores(causal=causal)
         if self.name == "mlm+nsp":
-            compute, preprocess = metrics.pretraining_metrics(), metrics.pretraining_scores
+            metrics, preprocess = compute.pretraining_metrics(), compute.pretraining_scores
         return {
             "processing_class": tokenizers[0],
-            "compute_metrics": compute,
+            "compute_metrics": metrics,
             "preprocess_logits_for_metrics": preprocess,
         }
 
@@ -195,6 +193,29 @@ def filled_in(output: PredictionOutput, tokenizer: PreTrainedTokenizerBase) -> I
         yield {"positions": np.flatnonzero(kept).tolist(), "reference": pieces[0], "prediction": pieces[1]}
 
 
+def write_samples(folder: Path, trainer: RunTrainer, rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Continue the first half of some rows as the saved model samples; one process cannot with a sharded model."""
+    if not trainer.is_world_process_zero() or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        return
+    model: Any = trainer.accelerator.unwrap_model(trainer.model)
+    model.eval()
+    set_seed(trainer.args.seed)
+    records = []
+    for row in rows.select(range(min(SAMPLES_WRITTEN, len(rows)))):
+        starts = [index for index, number in enumerate(row.get("position_ids", [])) if index and not number]
+        ids = row["input_ids"][: starts[0] if starts else None]  # of texts packed into a row the first
+        prompt, rest = ids[: (len(ids) + 1) // 2], ids[(len(ids) + 1) // 2 :][:SAMPLE_TOKENS]
+        if not rest:
+            continue
+        inputs = torch.tensor([prompt], device=model.device)
+        with torch.inference_mode():
+            options = {"max_new_tokens": len(rest), "max_length": None}
+            new = model.generate(inputs, attention_mask=torch.ones_like(inputs), **options)[0, len(prompt) :].tolist()
+        texts = [tokenizer.decode(part, skip_special_tokens=True) for part in (prompt, rest, new)]
+        records.append(dict(zip(("prompt", "reference", "prediction"), texts)))
+    write_lines(folder / SAMPLES, records)
+
+
 FIXED = (
     Default("per_device_train_batch_size", 8, "many small steps"),
     Default("optim", "muon", "fewer steps than AdamW to the same loss"),
@@ -213,11 +234,7 @@ def language_model_defaults(
 ) -> list[Default]:
     """Return the defaults of a new causal language model; docs/training.md has them as a table.
 
-    Args:
-        size: UTF-8 bytes of the training text.
-        hardware: What there is to compute with.
-        block: Tokens in a block.
-        overlap: Whether blocks are cut from one long text, so that they may overlap.
+    The text has so many UTF-8 bytes; `overlap` tells whether blocks are cut from one text, so that they may overlap.
     """
     compute = hardware.core_seconds
     width, layers = [model[:2] for model in MODELS if compute >= model[2] and size >= model[3]][-1]

@@ -1,40 +1,34 @@
 """What a classifier of texts is asked for: a class, several labels or a number for each text."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset, DatasetDict
+from sklearn.linear_model import Ridge
 
 from vanillaformer.data.rows import label_names
-from vanillaformer.data.tasks import TaskName
+from vanillaformer.data.tasks import Prediction, TaskName
 
-from ..metrics import ComputeMetrics, classification_metrics
-from ..metrics.scores import compute_scores
-from ..report.baselines import LINEAR, MAJORITY, Baseline, BaselineData, Scorer, text_features
+from ..metrics.compute import ComputeMetrics, classification_metrics
+from ..metrics.scores import Inputs, compute_scores
+from ..report.baselines import LINEAR, MAJORITY, Baseline, BaselineData, Scorer, Scores, fit_on_texts
 from ..report.classes import class_records, labels_and_predictions
 from ..run_folder.run import Run
+from .base import names_of_training
 
 TARGETS = "label_ids"
 """Column of numbers or of labels, which transformers' collators give to the model as `labels`."""
-RIDGE = 1.0
 
 
 class Problem:
-    """One class for each text.
-
-    Attributes:
-        task: What a model does.
-        option: The option that names the column, by which a command asks for it.
-        kind: The name in transformers' configs, by which the loss and pipelines go; None where that is the usual one.
-        score: The score that chooses the best checkpoint.
-    """
+    """One class for each text."""
 
     task: ClassVar[TaskName] = "classification"
-    option: ClassVar[str] = "label_column"
-    kind: ClassVar[str | None] = None
-    score: ClassVar[str] = "accuracy"
+    option: ClassVar[str] = "label_column"  # which names the column, by which a command asks for it
+    kind: ClassVar[str | None] = None  # in transformers' configs, by which the loss and pipelines go; None for classes
+    score: ClassVar[str] = "accuracy"  # which chooses the best checkpoint
     baselines: tuple[Baseline, ...] = (MAJORITY,)
     trained_baselines: tuple[Baseline, ...] = (LINEAR,)
 
@@ -55,138 +49,134 @@ class Problem:
         return class_records(run, names, ("text", texts), output, split)
 
 
-class Several(Problem):
-    """Any number of labels for each text: each is a yes or no of its own."""
+class NumericProblem(Problem):
+    """Numbers for each text, which a model's outputs are compared with one by one."""
+
+    compared: ClassVar[tuple[Prediction, Inputs]]  # the kind of predictions, and the form in which scores take them
+
+    def read(self, rows: Dataset) -> Any:
+        """Return the numbers of raw rows (N, ...)."""
+        raise NotImplementedError
+
+    def answers(self, values: Any) -> np.ndarray:
+        """Return what outputs of a model stand for, and what it has to predict, as scores compare them."""
+        raise NotImplementedError
+
+    def targets(self, rows: Dataset) -> np.ndarray:
+        """Return the numbers of rows, raw or those of a model."""
+        return np.asarray(rows[TARGETS] if TARGETS in rows.column_names else self.read(rows), np.float32)
+
+    def with_targets(self, splits: DatasetDict) -> DatasetDict:
+        self.labels(splits)  # which are checked
+        return DatasetDict(
+            {split: rows.add_column(TARGETS, self.targets(rows).tolist()) for split, rows in splits.items()}
+        )
+
+    def scores(self, predictions: Any, references: Any) -> Scores:
+        """Return the scores of predictions."""
+        return compute_scores(*self.compared, self.answers(predictions), self.answers(references))
+
+    def metrics(self) -> ComputeMetrics:
+        return lambda prediction: self.scores(*reversed(labels_and_predictions(prediction)))
+
+    def records(self, run: Run, names: Any, texts: Sequence[str], output: Any, split: str) -> Iterator[dict[str, Any]]:
+        for text, *both in zip(texts, *map(self.answers, labels_and_predictions(output))):
+            reference, prediction = (self.words(each, names) for each in both)
+            yield {"text": text, "reference": reference, "prediction": prediction}
+
+    def words(self, answer: Any, names: Mapping[int, str]) -> Any:
+        """Return the answer for a text as predictions are written."""
+        raise NotImplementedError
+
+    def constant(self, value: Callable[[np.ndarray], Any]) -> Callable[[BaselineData], Scorer]:
+        """Return what predicts the same for every row, by the numbers of the training data."""
+
+        def fit(data: BaselineData) -> Scorer:
+            found = value(self.targets(data.texts))
+            return lambda rows: self.scores(np.stack([found] * len(rows)), self.targets(rows))
+
+        return fit
+
+    def linear(self, build: Callable[[], Any]) -> Callable[[BaselineData], Scorer]:
+        """Return what trains a linear model of scikit-learn on the texts."""
+
+        def fit(data: BaselineData) -> Scorer:
+            model = fit_on_texts(build(), list(data.texts["text"]), self.answers(self.targets(data.texts)))
+            return lambda rows: self.scores(model.predict(list(rows["text"])), self.targets(rows))
+
+        return fit
+
+
+class Several(NumericProblem):
+    """Any number of labels for each text: each is a yes or no of its own, 1 or 0 (N, C)."""
 
     task, option, kind, score = "multi_label_classification", "labels_column", "multi_label_classification", "micro_f1"
+    compared = "labels", "ids"
 
     def __init__(self) -> None:
+        self.names: list[str] = []
         usual = "each label that more than half of the training texts have, for every row"
         linear = "a linear support vector machine for each label on the TF-IDF of words and pairs of words"
-        self.baselines = (Baseline("usual labels", usual, self.usual),)
-        self.trained_baselines = (Baseline("linear classifiers", linear, self.linear),)
+        often = self.constant(lambda targets: targets.mean(axis=0) > 0.5)
+        self.baselines = (Baseline("usual labels", usual, often),)
+        self.trained_baselines = (Baseline("linear classifiers", linear, self.linear(self.svm)),)
 
     def labels(self, splits: DatasetDict) -> list[str]:
         """Return the labels of the training data; raise ValueError for others in held-out data, or fewer than two."""
         found = {
             split: {name for text in rows["labels"] for name in json.loads(text)} for split, rows in splits.items()
         }
-        names = sorted(found["train"])
-        for split, here in found.items():
-            if unknown := sorted(here.difference(names)):
-                raise ValueError(
-                    f"{split} data: the label {unknown[0]!r} does not occur in the training data, which has "
-                    f"{', '.join(names[:20])}"
-                )
-        if len(names) < 2:
-            raise ValueError(f"the training data has {len(names)} labels: nothing to choose from")
-        return names
+        self.names = names_of_training(found, "label")
+        if len(self.names) < 2:
+            raise ValueError(f"the training data has {len(self.names)} labels: nothing to choose from")
+        return self.names
 
-    def with_targets(self, splits: DatasetDict) -> DatasetDict:
-        self.names = self.labels(splits)
-        return DatasetDict(
-            {split: rows.add_column(TARGETS, self.indicators(rows).tolist()) for split, rows in splits.items()}
-        )
-
-    def indicators(self, rows: Dataset) -> np.ndarray:
-        """Return 1 for each label that a text has, 0 for others (N, C)."""
-        numbers = {name: number for number, name in enumerate(self.names)}
-        found = np.zeros((len(rows), len(numbers)), dtype=np.float32)
+    def read(self, rows: Dataset) -> np.ndarray:
+        names = self.names or self.labels(DatasetDict(train=rows))
+        numbers = {name: number for number, name in enumerate(names)}
+        found = np.zeros((len(rows), len(numbers)))
         for row, text in enumerate(rows["labels"]):
             found[row, [numbers[name] for name in json.loads(text)]] = 1
         return found
 
-    def metrics(self) -> ComputeMetrics:
-        def compute(prediction: Any) -> dict[str, float]:
-            labels, logits = labels_and_predictions(prediction)
-            return compute_scores("labels", "ids", (logits > 0).astype(int), labels.astype(int))
+    def answers(self, values: Any) -> np.ndarray:
+        return (np.asarray(values) > 0).astype(int)
 
-        return compute
+    def words(self, answer: Any, names: Mapping[int, str]) -> list[str]:
+        return [names[number] for number in np.flatnonzero(answer).tolist()]
 
-    def records(self, run: Run, names: Any, texts: Sequence[str], output: Any, split: str) -> Iterator[dict[str, Any]]:
-        labels, logits = labels_and_predictions(output)
-        for text, wanted, found in zip(texts, labels > 0, logits > 0):
-            reference, prediction = ([names[number] for number in np.flatnonzero(each)] for each in (wanted, found))
-            yield {"text": text, "reference": reference, "prediction": prediction}
-
-    def usual(self, data: BaselineData) -> Scorer:
-        """Predict the labels that most training texts have."""
-        often = (self.indicators_of(data.texts).mean(axis=0) > 0.5).astype(int)
-        return lambda rows: self.scored(np.tile(often, (len(rows), 1)), rows)
-
-    def linear(self, data: BaselineData) -> Scorer:
-        """Train a support vector machine for each label."""
+    def svm(self) -> Any:
+        """Return a support vector machine for each label."""
         from sklearn.multiclass import OneVsRestClassifier
         from sklearn.svm import LinearSVC
 
-        texts = list(data.texts["text"])
-        features = text_features(texts)
-        model = OneVsRestClassifier(LinearSVC(random_state=0))
-        model.fit(features.fit_transform(texts), self.indicators_of(data.texts).astype(int))
-        return lambda rows: self.scored(model.predict(features.transform(list(rows["text"]))), rows)
-
-    def indicators_of(self, rows: Dataset) -> np.ndarray:
-        """Return the indicators of raw training rows, whose labels are those of the model."""
-        self.names = getattr(self, "names", None) or self.labels(DatasetDict(train=rows))
-        return self.indicators(rows)
-
-    def scored(self, predictions: np.ndarray, rows: Dataset) -> dict[str, float]:
-        """Return the scores of predictions for held-out rows."""
-        wanted = np.asarray(rows[TARGETS]) if TARGETS in rows.column_names else self.indicators(rows)
-        return compute_scores("labels", "ids", predictions, wanted.astype(int))
+        return OneVsRestClassifier(LinearSVC(random_state=0))
 
 
-class Numbers(Problem):
+class Numbers(NumericProblem):
     """A number for each text."""
 
     task, option, kind, score = "regression", "score_column", "regression", "pearson"
+    compared = "values", "values"
 
     def __init__(self, column: str) -> None:
         self.column = column
         mean = "the mean of the training data, for every row"
         ridge = "ridge regression on the TF-IDF of words and pairs of words, trained on the same texts"
-        self.baselines = (Baseline("mean", mean, self.mean),)
-        self.trained_baselines = (Baseline("ridge regression", ridge, self.ridge),)
+        self.baselines = (Baseline("mean", mean, self.constant(np.mean)),)
+        self.trained_baselines = (Baseline("ridge regression", ridge, self.linear(lambda: Ridge(random_state=0))),)
 
     def labels(self, splits: DatasetDict) -> list[str]:
         return [self.column]
 
-    def with_targets(self, splits: DatasetDict) -> DatasetDict:
-        return DatasetDict({split: rows.add_column(TARGETS, self.numbers(rows)) for split, rows in splits.items()})
+    def read(self, rows: Dataset) -> list[float]:
+        return list(map(float, rows["score"]))
 
-    def numbers(self, rows: Dataset) -> np.ndarray:
-        """Return the numbers of rows (N)."""
-        return np.array(rows[TARGETS] if TARGETS in rows.column_names else list(map(float, rows["score"])), np.float32)
+    def answers(self, values: Any) -> np.ndarray:
+        return np.ravel(values).astype(float)
 
-    def metrics(self) -> ComputeMetrics:
-        def compute(prediction: Any) -> dict[str, float]:
-            labels, numbers = labels_and_predictions(prediction)
-            return compute_scores("values", "values", *(np.ravel(each).astype(float) for each in (numbers, labels)))
-
-        return compute
-
-    def records(self, run: Run, names: Any, texts: Sequence[str], output: Any, split: str) -> Iterator[dict[str, Any]]:
-        labels, numbers = labels_and_predictions(output)
-        for text, wanted, found in zip(texts, np.ravel(labels).tolist(), np.ravel(numbers).tolist()):
-            yield {"text": text, "reference": wanted, "prediction": found}
-
-    def mean(self, data: BaselineData) -> Scorer:
-        """Predict the mean."""
-        mean = float(self.numbers(data.texts).mean())
-        return lambda rows: self.scored(np.full(len(rows), mean), rows)
-
-    def ridge(self, data: BaselineData) -> Scorer:
-        """Train a ridge regression."""
-        from sklearn.linear_model import Ridge
-
-        texts = list(data.texts["text"])
-        features = text_features(texts)
-        model = Ridge(alpha=RIDGE, random_state=0).fit(features.fit_transform(texts), self.numbers(data.texts))
-        return lambda rows: self.scored(model.predict(features.transform(list(rows["text"]))), rows)
-
-    def scored(self, predictions: np.ndarray, rows: Dataset) -> dict[str, float]:
-        """Return the scores of predictions for held-out rows."""
-        return compute_scores("values", "values", predictions, self.numbers(rows))
+    def words(self, answer: Any, names: Mapping[int, str]) -> float:
+        return float(answer)
 
 
 def problem_of(options: Mapping[str, Any]) -> Problem:

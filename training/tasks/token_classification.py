@@ -10,7 +10,7 @@ Examples:
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,6 @@ from transformers import (
 )
 
 from vanillaformer.console.limits import option
-from vanillaformer.console.transformers_help import EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import TokenDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
@@ -40,8 +39,16 @@ from ..metrics.scores import compute_scores, seqeval
 from ..report.baselines import Baseline, BaselineData, Scorer
 from ..report.card.facts import WIDTH, example_row, first_words
 from ..run_folder.run import Run
-from ..training_arguments import EPOCHS, SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
-from .base import Default, HardwareFacts, Tokenizers, TrainingTask
+from ..training_arguments import (
+    EPOCHS,
+    EVALUATION,
+    OUTPUT,
+    SAMPLING_STRATEGIES,
+    TRAINING,
+    RunDefaults,
+    best_checkpoint_help,
+)
+from .base import Default, HardwareFacts, Tokenizers, TrainingTask, names_of_training
 
 OUTSIDE = "O"
 """The tag of words that are part of no entity."""
@@ -70,9 +77,7 @@ class TokenTrainingArguments(RunDefaults, TrainingArguments):  # type: ignore[mi
     num_train_epochs: float = option(5.0, EPOCHS)
     per_device_train_batch_size: int = option(32, "Rows per batch and process")
     metric_for_best_model: str | None = option("entity_f1", best_checkpoint_help("token_classification"), EVALUATION)
-    train_sampling_strategy: str = field(
-        default="group_by_length", metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES)}
-    )
+    train_sampling_strategy: str = option("group_by_length", "Order of the rows", choices=SAMPLING_STRATEGIES)
 
     def __post_init__(self) -> None:
         self.choose_by("token_classification")
@@ -86,10 +91,6 @@ class TokenClassification(TrainingTask):
     arguments = (ModelArguments, TokenDataArguments, TokenTokenizerArguments, TokenTrainingArguments)
     auto_defaults = ("token_classification",)
     follow = "passes over the data"
-
-    @property
-    def length(self) -> int:
-        return self.data_args.max_length
 
     def check(self) -> None:
         if self.data_args.streaming:
@@ -108,13 +109,7 @@ class TokenClassification(TrainingTask):
     def labels(self, data: TaskData) -> list[str]:
         """Return the tags of the training data; raise ValueError for others in held-out data."""
         tags = {split: set(" ".join(rows["tags"]).split(" ")) for split, rows in data.splits.items()}
-        names = sorted(tags["train"], key=lambda tag: (tag != OUTSIDE, tag))
-        for split, found in tags.items():
-            if unknown := sorted(found.difference(names)):
-                raise ValueError(
-                    f"{split} data: the tag {unknown[0]!r} does not occur in the training data, which has "
-                    f"{', '.join(names[:20])}"
-                )
+        names = sorted(names_of_training(tags, "tag"), key=lambda tag: tag != OUTSIDE)
         if len(names) < 2:
             raise ValueError(f"all tags of the training data are {names[0]!r}: nothing to find")
         return names

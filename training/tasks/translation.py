@@ -9,7 +9,7 @@ Examples:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,6 @@ from transformers import DataCollatorForSeq2Seq, PreTrainedModel, Seq2SeqTrainin
 from vanillaformer.configuration.options import DECODING_CHOICES
 from vanillaformer.console.limits import FINITE, POSITIVE_INT, check_limits, option
 from vanillaformer.console.reporting import report, warn
-from vanillaformer.console.transformers_help import BEAMS, EVALUATION, OUTPUT, TRAINING
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.data.caching import TextColumn
 from vanillaformer.data.loading import TaskData
@@ -29,7 +28,8 @@ from vanillaformer.data.streaming import StreamedRows, TextStream
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from ..arguments import ModelArguments, TokenizerArguments
-from ..metrics import sacrebleu_signatures, translation_metrics
+from ..metrics.compute import translation_metrics
+from ..metrics.scores import sacrebleu_signatures
 from ..models import fit_decoding, set_generation
 from ..report.baselines import TARGET_UNIGRAM, Baseline, copied_source
 from ..report.card.facts import example_row
@@ -41,7 +41,15 @@ from ..trainer.losses import (
     TokenDropoutArguments,
 )
 from ..trainer.trainer import TranslationTrainer
-from ..training_arguments import SAMPLING_STRATEGIES, RunDefaults, best_checkpoint_help
+from ..training_arguments import (
+    BEAMS,
+    EVALUATION,
+    OUTPUT,
+    SAMPLING_STRATEGIES,
+    TRAINING,
+    RunDefaults,
+    best_checkpoint_help,
+)
 from .base import BFLOAT16, Default, HardwareFacts, LengthRule, Tokenizers, TrainingTask
 
 STREAMED = 1_000_000
@@ -75,9 +83,8 @@ class TranslationTrainingArguments(  # type: ignore[misc]  # a field has fewer v
     num_beams: int = option(4, "Beam search: number of beams in test and use")
     length_penalty: float = option(1.0, "Beam search: exponent of the length")
     early_stopping: bool = option(False, "Beam search: stop when num_beams are complete")
-    train_sampling_strategy: str = field(
-        default="group_by_length",
-        metadata={"help": "Order of the rows", "choices": list(SAMPLING_STRATEGIES), "group": TRAINING},
+    train_sampling_strategy: str = option(
+        "group_by_length", "Order of the rows", TRAINING, choices=SAMPLING_STRATEGIES
     )
 
     def __post_init__(self) -> None:
@@ -119,10 +126,6 @@ class Translation(TrainingTask):
     def lengths(self) -> LengthRule | None:
         texts = {"max_source_length": "sources", "max_target_length": "targets"}
         return None if self.data_args.is_embedded else LengthRule(texts, longest=256, readable=64)
-
-    @property
-    def length(self) -> int:
-        return max(self._lengths)
 
     @property
     def _lengths(self) -> tuple[int, int]:
@@ -194,15 +197,10 @@ class Translation(TrainingTask):
 
 
 class PairFacts(NamedTuple):
-    """What is known of the pairs of a translator.
+    """What is known of the pairs of a translator."""
 
-    Attributes:
-        pairs: Number of training pairs.
-        size: Bytes of source and target together.
-    """
-
-    pairs: int
-    size: int
+    pairs: int  # training pairs
+    size: int  # bytes of source and target together
 
 
 def pair_facts(source: Sequence[str], target: Sequence[str], *, pairs: int) -> PairFacts:
@@ -214,10 +212,7 @@ def pair_facts(source: Sequence[str], target: Sequence[str], *, pairs: int) -> P
 def translator_defaults(facts: PairFacts, hardware: HardwareFacts, decoding: str = "autoregressive") -> list[Default]:
     """Return the defaults of a new translator; docs/training.md has them as a table.
 
-    Args:
-        facts: What is known of the pairs.
-        hardware: What there is to compute with.
-        decoding: How the model writes; one that is unknown counts as the usual one.
+    `decoding` is how the model writes; one that is unknown counts as the usual one.
     """
     way = DECODING_CHOICES.get(decoding, DECODING_CHOICES["autoregressive"])
     compute = hardware.core_seconds

@@ -55,37 +55,27 @@ class Reading:
     """The size of a batch, without padding."""
 
     rows: int
-    tokens: int
-    """Tokens of source and target; of images the patches."""
-    size: int
-    """Rows of the tensors, of which each can hold several texts."""
-    sums: np.ndarray
-    """Sums over the texts of `polynomial_terms` of their lengths."""
-    labeled: np.ndarray
-    """The same of the numbers of their positions with a target."""
+    tokens: int  # of source and target; of images the patches
+    size: int  # rows of the tensors, of which each can hold several texts
+    sums: np.ndarray  # over the texts, of `polynomial_terms` of their lengths
+    labeled: np.ndarray  # the same of the numbers of their positions with a target
 
 
 class Account(StatefulCallback):
     """Counts what a training consumes, in all its processes, with all that it computes for a step.
 
-    Attributes:
-        steps: Optimizer steps.
-        rows: Rows of data read.
-        tokens: Tokens of data read.
-        flops: Floating-point operations of matrix products; those of padding, and those that are computed again to
-            save memory, do not count.
-        retried_steps: Steps without an update, for their loss or gradient was not finite.
-        teachers: The same for the teachers of an ensemble together, whose numbers the run's include.
-        reading: What is read in the current batch.
+    That is optimizer `steps`, and `retried_steps` without an update, because their loss or gradient was not finite;
+    `rows` and `tokens` of data read; and `flops` of matrix products. Those of padding, and those that are computed
+    again to save memory, do not count.
     """
 
     saved_attributes = COUNTED
-    reading: Reading | None = None
+    reading: Reading | None = None  # of the current batch
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
         self.steps = self.rows = self.tokens = self.flops = self.retried_steps = 0
-        self.teachers: dict[str, int] | None = None
+        self.teachers: dict[str, int] | None = None  # the same of an ensemble's, whose numbers the run's include
         self.step: list[int] = [0, 0, 0]  # rows, tokens and operations of this process in this step
         self.models: dict[nn.Module, Counted] = {}
 

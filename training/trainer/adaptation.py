@@ -1,7 +1,7 @@
 """Frozen parameters, low-rank adapters (LoRA) and measured initializations of the model to train."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from itertools import cycle, islice
@@ -15,9 +15,6 @@ from transformers.pytorch_utils import Conv1D
 
 from vanillaformer.console.limits import BELOW_ONE, NOT_NEGATIVE, check_limits, option
 from vanillaformer.console.reporting import report
-from vanillaformer.modeling.admin import profile_admin
-from vanillaformer.modeling.dt_fixup import scale_by_inputs
-from vanillaformer.modeling.gradinit import learn_scales
 
 from ..run_folder.files import ADAPTER, written_aside
 from ..run_folder.run import Run
@@ -35,16 +32,11 @@ class AdaptationArguments:
 
     HELP_GROUP = "Fine-tuning"
 
-    freeze: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Parameters to freeze, by parts of their names"},
-    )
+    freeze: list[str] = option([], "Parameters to freeze, by parts of their names")
     lora_rank: int = option(0, "LoRA: rank, merged when saved; 0 for none")
     lora_alpha: int = option(16, "LoRA: adapters are scaled by this value / rank")
     lora_dropout: float = option(0.0, "LoRA: dropout on the inputs of the adapters")
-    lora_targets: list[str] = field(
-        default_factory=lambda: ["q_proj", "v_proj"], metadata={"help": "LoRA: names of the layers with adapters"}
-    )
+    lora_targets: list[str] = option(["q_proj", "v_proj"], "LoRA: names of the layers with adapters")
 
     def check(self: Any) -> None:
         """Raise ValueError for settings that cannot work."""
@@ -142,12 +134,12 @@ def with_adapters(model: PreTrainedModel, arguments: AdaptationArguments) -> nn.
 
 
 # ------------------------------------------------------------------------------------------- measured initializations
-# By `initialization` of the config: its name, the things that get factors, the batches it takes, and a function that
-# changes a new model by batches and returns the factors by name
-MEASUREMENTS: dict[str, tuple[str, str, int, Callable[[Any, Batches], dict[str, float]]]] = {
-    "admin": ("Admin", "residual connections", 1, lambda model, batches: profile_admin(model, **batches[0])),
-    "dt_fixup": ("DT-Fixup", "matrices", 1, scale_by_inputs),
-    "gradinit": ("GradInit", "tensors", 100, learn_scales),
+# By `initialization` of the config, whose function changes a new model by batches and returns factors by name: its
+# name, the things that get factors, and the batches it takes
+MEASUREMENTS = {
+    "admin": ("Admin", "residual connections", 1),
+    "dt_fixup": ("DT-Fixup", "matrices", 1),
+    "gradinit": ("GradInit", "tensors", 100),
 }
 
 
@@ -162,9 +154,14 @@ def measure_new_model(run: Run, trainer: Any) -> dict[str, float]:
     initialization = getattr(trainer.model.config, "initialization", "")
     if loaded or initialization not in MEASUREMENTS:
         return {}
-    name, scaled, count, measure = MEASUREMENTS[initialization]
+    name, scaled, count = MEASUREMENTS[initialization]
     batches = first_batches(trainer, count)
-    factors = measure(trainer.model, batches)
+    from vanillaformer.modeling.admin import profile_admin  # only here: most models have none of these
+    from vanillaformer.modeling.dt_fixup import scale_by_inputs
+    from vanillaformer.modeling.gradinit import learn_scales
+
+    measure: Any = {"dt_fixup": scale_by_inputs, "gradinit": learn_scales}.get(initialization)
+    factors = measure(trainer.model, batches) if measure else profile_admin(trainer.model, **batches[0])
     spread = f"{min(factors.values()):.2f} to {max(factors.values()):.2f}"
     rows = sum(len(next(iter(batch.values()))) for batch in batches)
     report(f"{name}: factors of {len(factors)} {scaled} from {spread}, measured on {rows} rows.")

@@ -1,8 +1,8 @@
 """One model out of many steps: the average of the last checkpoints, or the moving average of the weights."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,46 +58,38 @@ class AveragingArguments:
 
 
 def average(folders: Sequence[Path]) -> dict[str, torch.Tensor]:
-    """Return the average weights of saved models, tensor by tensor, summed in double precision.
+    """Return the average weights of saved models, summed in double precision.
 
     Numbers that are not floating-point are the last model's. A tied weight has one of its names.
     """
     if not folders:
         raise ValueError("nothing to average")
-    with ExitStack() as stack:
-        models = [_open_weights(folder, stack) for folder in folders]
-        for folder, weights in zip(folders, models):
-            if weights.keys() != models[0].keys():
-                names = ", ".join(sorted(weights.keys() ^ models[0].keys())[:3])
-                raise ValueError(f"{folder} and {folders[0]} do not hold the same weights: {names}")
-        return {
-            name: _mean((weights[name].get_tensor(name) for weights in models), f"{folders[0]}: {name}")
-            for name in models[0]
-        }
+    totals: dict[str, torch.Tensor] = {}
+    forms: dict[str, tuple[torch.Size, torch.dtype]] = {}
+    for folder in folders:
+        weights = _saved_weights(folder)
+        if forms and weights.keys() != forms.keys():
+            names = ", ".join(sorted(weights.keys() ^ forms.keys())[:3])
+            raise ValueError(f"{folder} and {folders[0]} do not hold the same weights: {names}")
+        for name, value in weights.items():
+            form = value.shape, value.dtype
+            if forms.setdefault(name, form) != form:
+                there, here = (f"{list(shape)} {dtype}" for shape, dtype in (forms[name], form))
+                raise ValueError(f"{folders[0]}: {name} is {there} there, and {here} in another model")
+            totals[name] = totals.get(name, 0) + value.double() if value.is_floating_point() else value
+    return {
+        name: (total / len(folders)).to(forms[name][1]) if total.is_floating_point() else total
+        for name, total in totals.items()
+    }
 
 
-def _open_weights(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """Return the opened file of each tensor of a saved model."""
+def _saved_weights(folder: Path) -> dict[str, torch.Tensor]:
     names, index = {SAFE_WEIGHTS_NAME}, folder / SAFE_WEIGHTS_INDEX_NAME
     if not (folder / SAFE_WEIGHTS_NAME).is_file():
         if not index.is_file():
             raise ValueError(f"{folder} holds neither {SAFE_WEIGHTS_NAME} nor {SAFE_WEIGHTS_INDEX_NAME}")
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    files = [stack.enter_context(safe_open(folder / name, framework="pt")) for name in sorted(names)]
-    return {name: file for file in files for name in file.keys()}  # noqa: SIM118  # not a dictionary
-
-
-def _mean(tensors: Iterable[torch.Tensor], name: str) -> torch.Tensor:
-    """Return the average of tensors that are alike, of which one at a time is in memory."""
-    tensors = iter(tensors)
-    last = next(tensors)
-    form, count, total = (last.shape, last.dtype), 1, last.double()
-    for last in tensors:
-        if (last.shape, last.dtype) != form:
-            there, here = (f"{list(shape)} {dtype}" for shape, dtype in (form, (last.shape, last.dtype)))
-            raise ValueError(f"{name} is {there} there, and {here} in another model")
-        count, total = count + 1, total + last.double()
-    return (total / count).to(form[1]) if last.is_floating_point() else last
+    return {name: value for file in sorted(names) for name, value in load_file(folder / file).items()}
 
 
 def load_weights(model: nn.Module, weights: dict[str, torch.Tensor]) -> None:

@@ -22,8 +22,7 @@ from vanillaformer.hub.atomic_files import write_text
 from vanillaformer.hub.file_names import CONFIG
 
 from ..run_folder.files import RECORD, TEACHERS, last_checkpoint, spent_of_budget
-from ..run_folder.run import Run
-from ..run_folder.settings import as_written, changed_settings, is_longer
+from ..run_folder.run import Run, as_written, changed_settings, is_longer
 from .account import COUNTED, from_all
 from .budget import COUNTS, budget_option
 from .callbacks import StopWithCheckpoint, replace_callbacks
@@ -53,16 +52,13 @@ class Distillation:
         return torch.stack([model(**inputs)["logits"].float().softmax(dim=-1) for model in self.teachers]).mean(dim=0)
 
 
-def train_teachers(run: Run, trainer: Any) -> Distillation | None:
-    """Train the ensemble of a run, or its missing models, each with another seed; None if it has none.
+def train_teachers(run: Run, trainer: Any) -> Distillation:
+    """Train the ensemble of a run, or its missing models, each with another seed.
 
     They are kept in the run's folder: a longer run learns from the same ones. They share the rows, arguments and
     scores of the student's trainer (`RunTrainer`), whose `new_model` makes them.
     """
-    args = trainer.args
-    if not args.ensemble:
-        return None
-    folder = run.folder / TEACHERS
+    args, folder = trainer.args, run.folder / TEACHERS
     with args.main_process_first(local=False, desc="looking for teachers"):
         if trainer.is_world_process_zero():
             _discard_other_teachers(folder, run)

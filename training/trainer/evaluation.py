@@ -1,7 +1,6 @@
 """Evaluation on held-out data: every row once, and a loss that is the mean over all targets, however batched."""
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -16,7 +15,13 @@ from vanillaformer.data.preprocessing.tokenizing import RAW_TEXTS
 from vanillaformer.data.targets import PAIRS, count_targets, targets_name
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
-from .saving import SavingTrainer
+from .saving import SavingTrainer, temporarily
+
+# Options of the training that would leave rows out of a score, or score those again that were scored before
+ALL_ROWS: dict[str, Any] = {
+    **{"dataloader_drop_last": False, "dataloader_persistent_workers": False},
+    "train_sampling_strategy": "sequential",
+}
 
 
 class EvaluatingTrainer(SavingTrainer):
@@ -37,25 +42,13 @@ class EvaluatingTrainer(SavingTrainer):
     # ------------------------------------------------------------------------------------------------------- the rows
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
         self.evaluated = self.eval_dataset if eval_dataset is None else eval_dataset
-        with self._all_rows():
+        with temporarily(self.args, **ALL_ROWS):
             return super().get_eval_dataloader(in_evaluation_order(self.evaluated))
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
         self.evaluated = test_dataset
-        with self._all_rows():
+        with temporarily(self.args, **ALL_ROWS):
             return super().get_test_dataloader(in_evaluation_order(test_dataset))
-
-    @contextlib.contextmanager
-    def _all_rows(self) -> Iterator[None]:
-        """Keep options that are for training from leaving rows out of a score, or from scoring those scored before."""
-        changed: dict[str, Any] = dict.fromkeys(("dataloader_drop_last", "dataloader_persistent_workers"), False)
-        changed["train_sampling_strategy"] = "sequential"
-        given = {name: getattr(self.args, name) for name in changed}
-        vars(self.args).update(changed)
-        try:
-            yield
-        finally:
-            vars(self.args).update(given)
 
     # ------------------------------------------------------------------------------------------------------- the loss
     def evaluation_loop(self, *arguments: Any, **keywords: Any) -> Any:
@@ -124,7 +117,7 @@ class EvaluatingTrainer(SavingTrainer):
 
     def scored(self, rows: Any) -> PredictionOutput | None:
         """Return the scores of the present weights on these rows, if training has found them."""
-        if rows is not self.eval_dataset or self.args.bf16_full_eval or self.args.fp16_full_eval:
+        if rows is not self.eval_dataset:
             return None
         weights = checksum(self.model)
         output = next((found for known, found in self.scores.values() if known == weights is not None), None)

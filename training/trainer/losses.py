@@ -70,8 +70,6 @@ class LossArguments:
 class ScheduledSamplingArguments(LossArguments):
     """How often a decoder is fed its predictions (Bengio et al. 2015; Mihaylova and Martins 2019)."""
 
-    HELP_GROUP = "Loss"
-
     scheduled_sampling: Decay = option("none", "Scheduled sampling: decay of the gold inputs")
     scheduled_sampling_k: float = option(0.0, "k: 1 - step/k, k^step or k/(k + exp(step/k))")
     scheduled_sampling_floor: float = option(0.0, "Scheduled sampling: minimum share of gold inputs")
@@ -81,8 +79,6 @@ class ScheduledSamplingArguments(LossArguments):
 class GuidedAttentionArguments(LossArguments):
     """How much attention off the diagonal costs (Tachibana et al. 2018)."""
 
-    HELP_GROUP = "Loss"
-
     guided_attention: float = option(0.0, "Guided attention: weight of its loss, e.g. 1.0")
     guided_attention_sigma: float = option(0.2, "Guided attention: width of the diagonal")
 
@@ -91,8 +87,6 @@ class GuidedAttentionArguments(LossArguments):
 class TokenDropoutArguments(LossArguments):
     """How often a token is hidden from attention and pooling (word dropout, Iyyer et al. 2015)."""
 
-    HELP_GROUP = "Loss"
-
     token_dropout: float = option(0.0, "Probability of hiding a token (word dropout)")
 
 
@@ -100,16 +94,12 @@ class TokenDropoutArguments(LossArguments):
 class LanguageModelLossArguments(LossArguments):
     """How much the language model of a classifier counts (Radford et al. 2018, section 3.2)."""
 
-    HELP_GROUP = "Loss"
-
     lm_loss_weight: float = option(0.0, "Decoders: weight of a language-model loss")
 
 
 @dataclass
 class EnsembleArguments(LossArguments):
     """How many models are distilled into one."""
-
-    HELP_GROUP = "Loss"
 
     ensemble: int = option(0, "Ensemble size; the model is distilled from the ensemble's mean; 0 for none")
 
@@ -129,10 +119,8 @@ class Batch(NamedTuple):
     """A batch of a step."""
 
     inputs: Inputs
-    items: Count
-    """The number of targets in all batches of the step, which sums are divided by."""
-    second_items: Count | None
-    """That of a second loss, of pairs of segments or of next tokens of texts; None for its mean over the batch."""
+    items: Count  # the number of targets in all batches of the step, which sums are divided by
+    second_items: Count | None  # that of a second loss, of pairs or next tokens; None for its mean over the batch
 
 
 def training_loss(
@@ -169,10 +157,8 @@ def loss_terms(args: Any) -> list[Any]:
 class Term:
     """A summand of the loss, which reads the outputs of the model for a batch."""
 
-    reads: ClassVar[tuple[str, ...]] = ()
-    """Options of the forward pass whose outputs it reads."""
-    two_passes: ClassVar[bool] = False
-    """Whether the model has to see each row twice."""
+    reads: ClassVar[tuple[str, ...]] = ()  # options of the forward pass whose outputs it reads
+    two_passes: ClassVar[bool] = False  # whether the model has to see each row twice
 
     def __call__(self, model: nn.Module, batch: Batch, outputs: Any) -> torch.Tensor:
         raise NotImplementedError

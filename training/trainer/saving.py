@@ -19,7 +19,6 @@ from transformers.trainer_utils import HubStrategy, SaveStrategy, rotate_checkpo
 from transformers.training_args import ParallelMode
 
 from vanillaformer.console.reporting import report
-from vanillaformer.hub.pushing import Pushed, api_for, check_name, claim, push_folder
 from vanillaformer.tokenization.pairs import TARGET_SUBFOLDER
 
 from ..metrics.scores import SCORES, evaluations, is_better
@@ -89,6 +88,17 @@ def _embeddings_in_root(model: Any) -> Iterator[None]:
             delattr(model, name)
 
 
+@contextmanager
+def temporarily(arguments: Any, **values: Any) -> Iterator[None]:
+    """Let training arguments, or a state, have other values while this lasts."""
+    given = {name: getattr(arguments, name) for name in values}
+    vars(arguments).update(values)
+    try:
+        yield
+    finally:
+        vars(arguments).update(given)
+
+
 # ----------------------------------------------------------------------------------------------------- safe writing
 def make_writable(folder: Path) -> None:
     """Make a run's folder if need be; raise ValueError if it cannot be made or written to."""
@@ -123,14 +133,18 @@ def reporting_write_errors(folder: Path, content: str) -> Iterator[None]:
 # ---------------------------------------------------------------------------------------------------------- pushing
 def check_pushing(training: Any) -> None:
     """Make sure, before any work is done, that the model can be pushed; set `hub_model_id` to its whole name."""
+    from vanillaformer.hub.pushing import api_for, check_name, claim  # which other runs do not need
+
     repo = training.hub_model_id or Path(training.output_dir).resolve().name
     check_name(repo)
     training.hub_model_id = claim(api_for(training.hub_token), repo, training.hub_private_repo)
     report(f"The model will be pushed to {training.hub_model_id}.")
 
 
-def push_run(training: Any) -> Pushed | None:
+def push_run(training: Any) -> Any:
     """Push the folder of a run whose right to do so has been checked; report how to do it again if that fails."""
+    from vanillaformer.hub.pushing import push_folder
+
     folder, repo = Path(training.output_dir), training.hub_model_id
     revision = ["--revision", training.hub_revision] if training.hub_revision else []
     private = ["--private"] if training.hub_private_repo else []
@@ -207,14 +221,9 @@ class SavingTrainer(Trainer):
                 (checkpoint / EXTRA).touch()
             if self.args.should_save:
                 self.average.save(checkpoint)  # first: a checkpoint is complete with its last file
-            self.args.save_total_limit = None  # older ones are deleted once this one is on the disk
-            intervals = {name: getattr(self.state, name) for name in INTERVALS}
-            vars(self.state).update(dict.fromkeys(INTERVALS))  # those of a resumed run follow from its options
-            try:
+            # Older ones are deleted once this one is on the disk; intervals of a resumed run follow from its options
+            with temporarily(self.args, save_total_limit=None), temporarily(self.state, **dict.fromkeys(INTERVALS)):
                 super()._save_checkpoint(*arguments, **keywords)
-            finally:
-                self.args.save_total_limit = limit
-                vars(self.state).update(intervals)
             if self.args.should_save:
                 flush_all(checkpoint)
         if self.args.should_save:

@@ -39,7 +39,6 @@ from .account import Account, from_all
 from .adaptation import MergeAdapters, prepare_parameters
 from .budget import SCHEDULE_STEPS, UNLIMITED, WARMUP_SHARE, Budget, CountedBudget, TimeBudget, budget_option, follow
 from .callbacks import EarlyStopping, FollowRun, NanGuard
-from .distillation import Distillation
 from .evaluation import EvaluatingTrainer
 from .losses import (
     gold_probability,
@@ -51,6 +50,7 @@ from .losses import (
     without_labels,
 )
 from .optimizers import OPTIMIZERS, OptionsOfCommand, build_optimizer, decaying_names, schedule_options
+from .saving import temporarily
 
 ENDLESS = ("constant", "constant_with_warmup", "inverse_sqrt")
 """Schedules that depend on the steps since the warm-up and not on the length of the run."""
@@ -65,7 +65,7 @@ class RunTrainer(EvaluatingTrainer):
         self.idle = False  # whether this process has no row of its own in the last batch of its step
         self.second_items: torch.Tensor | None = None  # the targets of a second loss in the step
         self.ahead: tuple[Any, Any] = None, None  # the data of an epoch, and the step that was read of it ahead
-        self.teachers: Distillation | None = None  # of a student
+        self.teachers: Any = None  # of a student, the term of its loss (`Distillation`)
         self.new_model: Callable[[int], PreTrainedModel] | None = None  # makes a teacher from a seed
         option = budget_option(args)
         if option is not None:
@@ -206,16 +206,13 @@ class RunTrainer(EvaluatingTrainer):
         return built
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LRScheduler:
-        budget, warmup, options = self.budget, self.args.warmup_steps, self.args.lr_scheduler_kwargs
+        budget, warmup = self.budget, self.args.warmup_steps
         follows = budget is not None and self.lr_scheduler is None
         follows = follows and (warmup < 1 or self.args.lr_scheduler_type not in ENDLESS)
         steps = SCHEDULE_STEPS if follows else num_training_steps
-        self.args.lr_scheduler_kwargs = schedule_options(self.args, steps)
-        self.args.warmup_steps = WARMUP_SHARE if follows and warmup >= 1 else warmup
-        try:
+        warmup = WARMUP_SHARE if follows and warmup >= 1 else warmup
+        with temporarily(self.args, lr_scheduler_kwargs=schedule_options(self.args, steps), warmup_steps=warmup):
             scheduler = super().create_scheduler(steps, optimizer)
-        finally:
-            self.args.warmup_steps, self.args.lr_scheduler_kwargs = warmup, options
         if budget is not None and follows and isinstance(scheduler, LambdaLR):  # others follow a score
             scheduler.lr_lambdas = [follow(budget, schedule) for schedule in scheduler.lr_lambdas]
         return scheduler

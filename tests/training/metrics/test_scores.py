@@ -11,7 +11,7 @@ import torch
 from transformers import EvalPrediction, TrainerState
 from transformers.trainer_callback import TrainerControl
 
-from vanillaformer.training.metrics import (
+from vanillaformer.training.metrics.compute import (
     classification_metrics,
     language_model_metrics,
     pretraining_metrics,

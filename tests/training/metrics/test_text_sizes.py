@@ -9,7 +9,7 @@ from transformers import DataCollatorForLanguageModeling, EvalPrediction
 
 from vanillaformer.data.preprocessing.language_model import block_rows
 from vanillaformer.tokenization import train
-from vanillaformer.training.metrics import TextSizes, language_model_metrics
+from vanillaformer.training.metrics.compute import TextSizes, language_model_metrics
 
 TEXTS = ["Größe: 5 €", "plain words, and words", "日本語 and 🙂\u2028", "a\tb  c\n\u00a0\u00ad~\x7f"]
 WORDS = ["the cat sat on the mat", "a dog and a cat", "the mat"]

@@ -17,13 +17,13 @@ from vanillaformer import VanillaDecoderForSequenceClassification, VanillaEncode
 from vanillaformer.scripts import generate, train_classifier
 from vanillaformer.training.report.calibration import (
     MAX_TEMPERATURE,
-    accepted_in_words,
     fit_scales,
     linear_svm,
     output_layer,
     reliability,
     scale_logits,
 )
+from vanillaformer.training.report.classes import accepted_in_words
 
 TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 40}
 

@@ -7,7 +7,7 @@ import pytest
 
 from vanillaformer.data.arguments import TranslationDataArguments
 from vanillaformer.training.arguments import ModelArguments, TokenizerArguments
-from vanillaformer.training.run_folder.settings import (
+from vanillaformer.training.run_folder.run import (
     NOT_COMPARED,
     changed_settings,
     compared_settings,

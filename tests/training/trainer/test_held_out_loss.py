@@ -15,7 +15,7 @@ from vanillaformer import (
     VanillaEncoderForPreTraining,
 )
 from vanillaformer.data.preprocessing.batching import RowMasking
-from vanillaformer.training.metrics import language_model_metrics, token_scores
+from vanillaformer.training.metrics.compute import language_model_metrics, token_scores
 from vanillaformer.training.tasks.language_model import LanguageModelTrainingArguments
 from vanillaformer.training.tasks.translation import TranslationTrainingArguments
 from vanillaformer.training.trainer.trainer import RunTrainer, TranslationTrainer

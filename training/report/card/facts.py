@@ -3,7 +3,9 @@
 An example is an input to try a model with, for the card, which is public, or for the terminal.
 """
 
+import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,16 +26,17 @@ from vanillaformer.tokenization.passages import PAIR, as_pair
 
 from ...hardware import hardware
 from ...metrics.scores import SCORES
-from ...run_folder.run import Run
-from ...run_folder.settings import BY_DATA
+from ...run_folder.files import SAMPLES
+from ...run_folder.run import BY_DATA, Run
 from ...trainer.trainer import RunTrainer
-from ..samples import read_samples
 
 NOT_STATED = "not stated"
 GREETING = "Hello, how are you?"
 """For models of dialogues."""
 WIDTH = 100
 """Most characters of an example, of running text fewer."""
+SHOWN = 3
+"""Samples that are shown."""
 LOOKED_THROUGH = 100
 """Rows that an example is chosen from."""
 CHAT = """turns = [{{"role": "user", "content": {example!r}}}]
@@ -68,15 +71,12 @@ class Source:
     """The data of a run."""
 
     name: str
-    identifier: str = "local"
-    """The name as one word, or the id on the Hub."""
+    identifier: str = "local"  # the name as one word, or the id on the Hub
     description: str = ""
     license: str = NOT_STATED
-    languages: list[str] = field(default_factory=list)
-    """Their codes, if known."""
+    languages: list[str] = field(default_factory=list)  # their codes, if known
     on_hub: bool = False
-    limits: str = ""
-    """What a model that was trained only on them cannot do."""
+    limits: str = ""  # what a model that was trained only on them cannot do
 
 
 @dataclass
@@ -86,25 +86,18 @@ class CardFacts:
     task: TaskName
     config: Any
     name: str
-    place: str
-    """Where the model is: a folder or a Hub id."""
+    place: str  # where the model is: a folder or a Hub id
     command: str
     example: str
     source: Source
-    details: Mapping[str, Any]
-    """The details of the record (`run.json`), those of `training_facts` under `training`."""
-    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Settings of model, data and tokenizer by group, and of the training."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """Scores, named as the Trainer names them (`eval_bleu`, `test_accuracy`)."""
-    baselines: Mapping[str, str] = field(default_factory=dict)
-    """What the baselines of the task do, by their names."""
-    pictures: tuple[str, ...] = ()
-    """Names of pictures next to the card."""
+    details: Mapping[str, Any]  # those of the record (`run.json`), with `training_facts` as `training`
+    choices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings by group of arguments
+    metrics: Mapping[str, float] = field(default_factory=dict)  # named as the Trainer names them (`eval_bleu`)
+    baselines: Mapping[str, str] = field(default_factory=dict)  # what those of the task do, by their names
+    pictures: tuple[str, ...] = ()  # names of those next to the card
     samples: tuple[str, ...] = ()
     license: str | None = None
-    has_code: bool = True
-    """Whether the model's code is stored with it."""
+    has_code: bool = True  # whether the model's code is stored with it
 
     def choice(self, group: str, name: str, default: Any = None) -> Any:
         """Return a setting, `default` if it is not known or none."""
@@ -174,9 +167,9 @@ class CardFacts:
 
 
 def run_facts(
-    run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, source: str, example: str
+    run: Run, task: TaskName, training_args: Any, data_args: DataArguments, *, config: Any, example: str
 ) -> CardFacts:
-    """Return the facts on a finished run and its model; `source` is what to call the data."""
+    """Return the facts on a finished run and its model."""
     repo = run.details["card"]["repository"]
     choices = {name: dict(run.settings.get(name, {})) for name in ("model", "data", "tokenizer", "training")}
     choices["training"] = training_args.to_dict() | choices["training"]
@@ -200,7 +193,7 @@ def run_facts(
         place=repo or str(run.folder),
         command=run.command,
         example=example,
-        source=data_source(data_args, task, source),
+        source=data_source(data_args, task),
         details=run.details,
         choices=choices,
         metrics=run.metrics,
@@ -226,16 +219,17 @@ def training_facts(run: Run, trainer: RunTrainer) -> dict[str, Any]:
     }
 
 
-def data_source(data_args: DataArguments, task: TaskName, name: str) -> Source:
-    """Return what is known about the data, by the name to call them; what the user says takes precedence."""
+def data_source(data_args: DataArguments, task: TaskName) -> Source:
+    """Return what is known about the data; what the user says takes precedence."""
     if data_args.train_file is not None:
-        source = Source(name)
+        names = [Path(name).name for name in data_args.train_file]
+        source = Source(", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more files")
     elif data_args.dataset != "embedded":
-        source = _hub_source(data_args.dataset, name)
+        source = _hub_source(data_args.dataset, " ".join(filter(None, (data_args.dataset, data_args.dataset_config))))
     else:
         corpus = embedded_corpus(data_args, task)
-        described = corpus.identifier, corpus.description, corpus.license, corpus.languages
-        source = Source(name, *described, limits=corpus.limits)
+        described = corpus.name, corpus.identifier, corpus.description, corpus.license, corpus.languages
+        source = Source(*described, limits=corpus.limits)
     source.license = data_args.data_license or source.license
     source.description = data_args.data_description or source.description
     return source
@@ -312,6 +306,23 @@ def first_words(text: str, width: int) -> str:
     """Return the first words of a text in one line of at most `width` characters; a longer word is cut."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width + 1].rpartition(" ")[0] or line[:width]
+
+
+def input_option(text: str, option: str = "text") -> str:
+    """Return the option of `generate` with an input, as a shell reads it."""
+    words = zip((option, f"{option}_pair"), text.split(PAIR))
+    return " ".join(f"--{name}{'=' if side.startswith('-') else ' '}{shlex.quote(side)}" for name, side in words)
+
+
+def read_samples(folder: Path) -> list[dict[str, str]]:
+    """Return the samples of a run to show, with `prompt` and `prediction`: none blank, without control characters."""
+    path = folder / SAMPLES
+    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+    records = list(map(json.loads, lines))
+    for record in records:
+        signs = (sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in record["prediction"])
+        record["prediction"] = "".join(signs).strip()
+    return [record for record in records if record["prediction"]][:SHOWN]
 
 
 def loading_code(facts: CardFacts, *, package: bool) -> str:

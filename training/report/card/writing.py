@@ -14,19 +14,17 @@ from jinja2 import Environment
 
 from vanillaformer.configuration.options import POSITION_CHOICES
 from vanillaformer.data.preprocessing.statistics import shortfalls
-from vanillaformer.data.tasks import TASKS, Task
+from vanillaformer.data.tasks import TASKS
 from vanillaformer.hub.card_merging import generated_card, merged_card, write_card
-from vanillaformer.tokenization.passages import PAIR
 
 from ...hardware import software
 from ...metrics.scores import SCORES, label
 from ...run_folder.files import CARD
 from ...run_folder.run import Run
-from ..calibration import accepted_in_words
-from ..classes import accuracy_intervals, class_rows, part_in_words
+from ..classes import accepted_in_words, accuracy_intervals, class_rows, part_in_words
 from ..plots import NUMBERED
 from .descriptions import architecture, bibtex, cited_papers, flops_per_token, short, techniques
-from .facts import CardFacts, language_name, loading_code
+from .facts import CardFacts, input_option, language_name, loading_code
 
 TEMPLATE = "model_card.md.jinja"
 # What stands in the table of the training, if it is set; the rest is in the command and in run.json.
@@ -73,7 +71,10 @@ def model_card(facts: CardFacts) -> str:
 def metadata(facts: CardFacts) -> ModelCardData:
     """Return what the Hub reads of a card."""
     source, tag, signatures = facts.source, TASKS[facts.task].pipeline_tag, facts.details.get("signatures", {})
-    license, license_name = hub_license(facts.license)
+    name, license, license_name = (facts.license or "").strip(), None, None  # the latter of one that the Hub lacks
+    if name:
+        word = re.sub(r"[^a-z0-9.+-]+", "-", name.lower()).strip("-")
+        license, license_name = (word, None) if word in LICENSES else ("other", word or name)
     results = []
     for key, value in facts.scores.items():
         split, name = key.split("_", 1)
@@ -107,18 +108,14 @@ def metadata(facts: CardFacts) -> ModelCardData:
     )
 
 
-def hub_license(name: str | None) -> tuple[str | None, str | None]:
-    """Return the Hub's id of a license, and the name of one that it does not know."""
-    if name is None or not name.strip():
-        return None, None
-    word = re.sub(r"[^a-z0-9.+-]+", "-", name.strip().lower()).strip("-")
-    return (word, None) if word in LICENSES else ("other", word or name.strip())
-
-
 def card_variables(facts: CardFacts) -> dict[str, Any]:
     """Return what the template of the card is filled with."""
     config, task, details = facts.config, TASKS[facts.task], facts.details
-    length, source_length = trained_lengths(facts)
+    length, source_length = 1, None  # of the longest row in training, and the longest source; an image is one thing
+    if not task.reads_images:
+        longest = getattr(config, "max_position_embeddings", 0)
+        length = facts.choice("data", task.length_option, longest)
+        source_length = facts.choice("data", "max_source_length", length) if config.is_encoder_decoder else None
     unknown = (value for name, value in facts.data.get("train", {}).items() if name.endswith("unknown tokens"))
     positions = POSITION_CHOICES[getattr(config, "position_embedding_type", "none")]
     training, calibration = facts.choices.get("training", {}), details.get("calibration")
@@ -143,9 +140,8 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
         "unknown_tokens": max(unknown, default=0),
         "tested": any(name.startswith("test_") for name in facts.scores),
         "code": partial(loading_code, facts),
-        "generate_options": shlex.join(
-            ["--model", facts.place, *(["--chat"] if facts.chats else example_words(task, facts.example))]
-        ),
+        "generate_options": f"--model {shlex.quote(facts.place)} "
+        + ("--chat" if facts.chats else input_option(facts.example, task.input_option)),
         "results": result_table(facts),
         "baselines": {name: facts.baselines[name] for name in details.get("baselines", {}) if name in facts.baselines},
         "calibration": calibration,
@@ -169,12 +165,6 @@ def card_variables(facts: CardFacts) -> dict[str, Any]:
     }
 
 
-def example_words(task: Task, example: str) -> list[str]:
-    """Return the options of `generate` with an example."""
-    sides = zip((task.input_option, f"{task.input_option}_pair"), example.split(PAIR))
-    return [word for name, side in sides for word in (f"--{name}", side)]
-
-
 def purpose(facts: CardFacts) -> str:
     """Say what the model does: "This model ..."."""
     task, languages = TASKS[facts.task], [language_name(code) for code in facts.source.languages]
@@ -190,15 +180,6 @@ def purpose(facts: CardFacts) -> str:
         backwards = facts.choice("data", "reverse_turns")
         return "finds what came before a turn of a dialogue" if backwards else "answers in a dialogue"
     return task.does
-
-
-def trained_lengths(facts: CardFacts) -> tuple[int, int | None]:
-    """Return the longest row of the training, and the longest source of an encoder-decoder; an image is one thing."""
-    if TASKS[facts.task].reads_images:
-        return 1, None
-    option, limit = TASKS[facts.task].length_option, getattr(facts.config, "max_position_embeddings", 0)
-    length = facts.choice("data", option, limit)
-    return length, facts.choice("data", "max_source_length", length) if facts.config.is_encoder_decoder else None
 
 
 def result_table(facts: CardFacts) -> Table:

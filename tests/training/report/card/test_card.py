@@ -12,7 +12,7 @@ from jinja2 import Environment, meta
 from transformers import GPT2Config
 from transformers.pipelines import get_supported_tasks
 
-from vanillaformer import preset
+from vanillaformer import VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.configuration import options
 from vanillaformer.data.arguments import DataArguments, TranslationDataArguments
 from vanillaformer.data.tasks import TASKS
@@ -154,7 +154,7 @@ def test_text() -> None:
         "| loss | 1.5 |  |",
         "![loss curve](loss_curve.png)",
         "Preset `bert-tiny` with `hidden_size=16`.",
-        "| attention | 2 heads of width 8 |",
+        "| `num_attention_heads` | 2 |",
         "some data. Made up.\n\nLicense: not stated.",
         "| rows | 1,000 | 10 |",
         "| texts cut | 3 |  |",
@@ -261,20 +261,25 @@ def test_every_option_has_words(option: str) -> None:
 
 
 def test_architecture() -> None:
-    gemma = words.architecture(preset("gemma2"))
-    assert gemma["attention"].startswith("8 heads of width 256, 4 key/value heads, window of 4096 tokens in 13 of 26")
-    assert gemma["feed-forward"] == "GEGLU, inner width 9216"
-    assert gemma["norm"].startswith("RMSNorm, `sandwich`")
-    assert "base 10000" in gemma["positions"]
-    assert words.architecture(preset("gpt-neox"))["block"] == "all sublayers of a block on the same input"
-    bert = preset("bert-tiny")
-    assert words.architecture(bert, classifies=True)["pooling"] == "`first`"
-    assert "tied" not in words.architecture(bert, classifies=True)["embeddings"]
-    assert "pooling" not in words.architecture(bert)
-    assert "tied to the output layer" in words.architecture(bert)["embeddings"]
-    uneven = preset("transformer-tiny", encoder_layers=3, encoder_intermediate_size=99)
-    assert words.architecture(uneven)["layers"] == "3 of width 128 (encoder), 2 of width 128 (decoder)"
-    assert "99 (encoder) and 512 (decoder)" in words.architecture(uneven)["feed-forward"]
+    def rows(name: str, classifies: bool = False, **changes: Any) -> dict[str, str]:
+        return words.architecture(preset(name, **changes), classifies=classifies)
+
+    gemma = rows("gemma2")
+    shown = {"num_attention_heads": "8", "num_key_value_heads": "4", "head_dim": "256", "sliding_window": "4,096"}
+    shown |= {"norm": "`rms_norm`: RMSNorm", "intermediate_size": "9,216", "tie_word_embeddings": "True"}
+    assert {name: gemma[f"`{name}`"] for name in shown} == shown
+    assert "10000" in gemma["`rope_parameters`"]
+    assert "`sinusoidal_layout`" not in gemma
+    assert rows("gpt-neox")["`block_layout`"] == "`parallel`: all sublayers of a block on the same input"
+    classifier, bert = rows("bert-tiny", classifies=True), rows("bert-tiny")
+    assert classifier["`classifier_pooling`"] == "`first`: the first token's state"
+    assert "`tie_word_embeddings`" in bert
+    assert "`tie_word_embeddings`" not in classifier
+    assert "`classifier_pooling`" not in bert
+    uneven = rows("transformer-tiny", encoder_layers=3, encoder_intermediate_size=99)
+    assert [uneven[f"`{name}`"] for name in ("encoder_layers", "num_hidden_layers")] == ["3", "2"]
+    assert [uneven[f"`{side}intermediate_size`"] for side in ("encoder_", "")] == ["99", "512"]
+    assert words.architecture(VanillaRecurrentEncoderDecoderConfig(cell="lstm"))["`cell`"].startswith("`lstm`: long")
 
 
 def test_flops_are_those_of_the_counts() -> None:
@@ -292,33 +297,33 @@ def test_short_numbers(number: float, text: str) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- sources
 def test_embedded_sources() -> None:
-    pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation", "name")
+    pairs = data_source(TranslationDataArguments(target_locale="pt_BR"), "translation")
     assert (pairs.license, pairs.languages) == ("Unicode License v3", ["en", "pt"])
-    names = data_source(DataArguments(), "classification", "name")
+    names = data_source(DataArguments(), "classification")
     assert names.license == "Unicode License v3"
     assert len(names.languages) == 20
-    code = data_source(DataArguments(), "causal", "name")
+    code = data_source(DataArguments(), "causal")
     assert code.license.startswith("Python Software Foundation License")
 
 
 def test_local_source() -> None:
-    source = data_source(DataArguments(train_file="a.txt"), "causal", "a.txt")
+    source = data_source(DataArguments(train_file="a.txt"), "causal")
     assert (source.license, source.description, source.on_hub) == ("not stated", "", False)
     said = DataArguments(train_file="a.txt", data_license="CC0", data_description="Mine.")
-    source = data_source(said, "causal", "a.txt")
+    source = data_source(said, "causal")
     assert (source.license, source.description) == ("CC0", "Mine.")
 
 
 def test_hub_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    assert data_source(DataArguments(dataset="me/data"), "causal", "me/data").license == "not stated"
+    assert data_source(DataArguments(dataset="me/data"), "causal").license == "not stated"
     repo = tmp_path / "datasets--me--data"
     for folder in ("refs", "snapshots/abc", "blobs"):
         (repo / folder).mkdir(parents=True)
     (repo / "refs" / "main").write_text("abc")
     card = repo / "snapshots" / "abc" / "README.md"
     card.write_text("---\nlicense: [cc0-1.0, mit]\nlanguage: fr\n---\n")
-    source = data_source(DataArguments(dataset="me/data"), "causal", "me/data")
+    source = data_source(DataArguments(dataset="me/data"), "causal")
     assert (source.license, source.languages, source.on_hub) == ("cc0-1.0, mit", ["fr"], True)
     card.write_text("---\nlicense: [cc0\n---\n")
-    assert data_source(DataArguments(dataset="me/data"), "causal", "me/data").license == "not stated"
+    assert data_source(DataArguments(dataset="me/data"), "causal").license == "not stated"
