@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.font_manager import findfont, get_font
 
 # Okabe and Ito's colors, which nobody confuses, then the same with other lines
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -23,12 +22,6 @@ def style(number: int) -> dict[str, Any]:
 def visible(token: str) -> str:
     """Return a token with its spaces made visible, for a label (a dollar sign would start mathematical text)."""
     return token.replace(" ", "␣").replace("$", "\\$") or "␣"
-
-
-def drawable(name: str, other: str) -> str:
-    """Return a name, or `other` if the font lacks one of its characters."""
-    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
-    return name if all(ord(character) in glyphs for character in name) else other
 
 
 def save_figure(figure: Figure, path: Path) -> Path:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from datasets import Dataset
 from matplotlib.figure import Figure
+from matplotlib.font_manager import findfont, get_font
 from transformers import PreTrainedTokenizerBase
 
-from vanillaformer.console.drawing import drawable, save_figure, visible
+from vanillaformer.console.drawing import save_figure, visible
 
 from ..metrics.scores import ENTRIES
 
@@ -182,7 +183,9 @@ def attention_map(
 
 def _drawn(name: str, other: str, width: int) -> str:
     """Return the beginning of a name as matplotlib draws it, or `other` if the font lacks one of its characters."""
-    return shorten(drawable(name, other), width, placeholder=" ...").replace("$", "\\$")
+    glyphs = get_font(findfont("DejaVu Sans")).get_charmap()
+    known = all(ord(character) in glyphs for character in name)
+    return shorten(name if known else other, width, placeholder=" ...").replace("$", "\\$")
 
 
 def _series(log_history: Sequence[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
 from transformers import (
     DataCollatorForTokenClassification,
@@ -132,7 +131,10 @@ class TokenClassification(TrainingTask):
         return {
             "processing_class": tokenizers[0],
             "compute_metrics": lambda prediction: tag_scores(*zip(*self.tags_of(prediction))),
-            "preprocess_logits_for_metrics": likeliest_tags,
+            # Of the logits only the likeliest tag of each piece is kept (B, T)
+            "preprocess_logits_for_metrics": lambda logits, _: (
+                logits[0] if isinstance(logits, tuple) else logits
+            ).argmax(-1),
         }
 
     def fit_model(self, model: PreTrainedModel, run: Run) -> None:
@@ -185,11 +187,6 @@ def tagged_pieces(
 def collate(rows: Sequence[Mapping[str, Any]], *, padded: DataCollatorForTokenClassification) -> Any:
     """Return a batch of rows."""
     return padded([{"labels" if name == TAG_IDS else name: row[name] for name in row} for row in rows])
-
-
-def likeliest_tags(logits: Any, labels: torch.Tensor) -> torch.Tensor:
-    """A `preprocess_logits_for_metrics`: keep the likeliest tag of each piece (B, T)."""
-    return (logits[0] if isinstance(logits, tuple) else logits).argmax(dim=-1)
 
 
 def entities(tags: Sequence[Sequence[str]]) -> list[list[str]]:
