@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 # Before transformers and torch are imported: a test that reaches for the Hub fails at once, and processes that tests
 # start have one thread too, for sums that are equal bit for bit.
@@ -26,3 +27,15 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+# Of tests that save models but are not about the code beside them, which takes 25 times as long to write as the rest
+WITHOUT_CODE = ("configuration", "conversion", "modeling")
+WITH_CODE = ("test_remote_code", "test_saved_code")
+
+
+@pytest.fixture(autouse=True)
+def _no_code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in WITHOUT_CODE and request.path.stem not in WITH_CODE:
+        monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "0")

@@ -27,6 +27,9 @@ start = time.process_time()
 import vanillaformer
 seconds = time.process_time() - start
 new = [name for name in sys.modules if name not in known]
+sizes = dict(hidden_size=8, num_attention_heads=1, num_hidden_layers=1, vocab_size=9)
+model = AutoModelForCausalLM.from_config(vanillaformer.VanillaDecoderConfig(**sizes))
+assert type(model) is vanillaformer.VanillaDecoderForCausalLM
 print(json.dumps([seconds, new, [name for name in {HEAVY} if name in new]]))
 """
 

@@ -1,24 +1,24 @@
-"""Fields that one model type alone has."""
+"""Fields that one model type alone has, and the version that a saved config names."""
+
+import json
+from pathlib import Path
 
 import pytest
 from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig
 
+import vanillaformer
 from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.configuration import package
 
 CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConfig]
-
-
-@pytest.mark.parametrize("config_class", CONFIGS)
-def test_the_model_type_is_its_own(config_class):
-    names = [other.model_type for other in CONFIGS]
-    assert names.count(config_class.model_type) == 1
-    assert config_class().to_dict()["model_type"] == config_class.model_type
 
 
 @pytest.mark.parametrize(
     ("config_class", "fields", "parts"),
     [
         (VanillaDecoderConfig, {"pad_token_id": 100}, ["pad_token_id=100", "vocab_size=100"]),
+        (VanillaDecoderConfig, {"sliding_window": 1, "use_cache": True}, ["sliding_window=1", "no cache"]),
         (VanillaDecoderConfig, {"bos_token_id": -1}, ["bos_token_id=-1", "at least 0"]),
         (VanillaDecoderConfig, {"eos_token_id": [3, 100]}, ["eos_token_id=100", "vocab_size=100"]),
         (VanillaEncoderConfig, {"pad_token_id": 100}, ["pad_token_id=100", "vocab_size=100"]),
@@ -84,3 +84,39 @@ def test_depths_and_vocabularies_of_an_encoder_decoder():
 def test_the_classifiers_dropout_is_the_blocks_unless_given():
     assert VanillaEncoderConfig(dropout=0.3).classifier_dropout == 0.3
     assert VanillaEncoderConfig(dropout=0.3, classifier_dropout=0).classifier_dropout == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ versions
+SMALL = {"vocab_size": 10, "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+
+
+@pytest.fixture
+def warnings(monkeypatch) -> list[str]:
+    said: list[str] = []
+    monkeypatch.setattr(package.logger, "warning_once", said.append)
+    return said
+
+
+def save(folder: Path, **changes) -> Path:
+    VanillaDecoderConfig(**SMALL).save_pretrained(folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return folder
+
+
+def test_a_newer_version_is_warned_of_and_an_equal_or_older_one_is_not(tmp_path, warnings):
+    AutoConfig.from_pretrained(save(tmp_path))
+    assert json.loads((tmp_path / "config.json").read_text())["vanillaformer_version"] == vanillaformer.__version__
+    AutoConfig.from_pretrained(save(tmp_path, vanillaformer_version="0.0.1"))
+    assert warnings == []
+    config = AutoConfig.from_pretrained(save(tmp_path, vanillaformer_version="99.0"))
+    assert len(warnings) == 1
+    assert f"saved by vanillaformer 99.0, which is newer than this one ({vanillaformer.__version__})" in warnings[0]
+    config.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["vanillaformer_version"] == vanillaformer.__version__
+
+
+@pytest.mark.parametrize("version", ["new", 3, [1]])
+def test_a_version_that_is_none(version, tmp_path):
+    with pytest.raises(ValueError, match=r"vanillaformer_version must be a version such as '0\.1\.0', got"):
+        AutoConfig.from_pretrained(save(tmp_path, vanillaformer_version=version))

@@ -103,6 +103,10 @@ def test_a_preset_survives_json_and_the_auto_class(name, tmp_path):
     assert rebuilt.to_dict() == config.to_dict()
     config.save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).to_dict() == config.to_dict() | {"_name_or_path": str(tmp_path)}
+    stored = json.loads((tmp_path / "config.json").read_text())
+    assert stored["model_type"] == config.model_type
+    nested = {key for key, value in stored.items() if isinstance(value, dict)}
+    assert nested <= {"rope_parameters", "id2label", "label2id", "auto_map"}, "config.json is not flat"
 
 
 @pytest.mark.parametrize("name", PRESETS)

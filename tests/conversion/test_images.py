@@ -64,13 +64,15 @@ def test_a_folder_of_a_bare_model_whose_tensors_have_old_names(architecture, tmp
     assert done.error <= 1e-6
 
 
-@pytest.mark.parametrize("architecture", ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers"])
+@pytest.mark.parametrize(
+    "architecture", ["vit", "deit", "vit_msn", "ijepa", "dinov2", "dinov2_with_registers", "beit"]
+)
 @torch.no_grad()
 def test_images_of_another_size(architecture):
     native = native_model(Case(architecture, IMAGE_CONFIGS[architecture][0], "base"))
     ours = from_native(native)
     again = to_native(ours, architecture)
-    options = {} if "dinov2" in architecture else {"interpolate_pos_encoding": True}
+    options = {} if "dinov2" in architecture or architecture == "beit" else {"interpolate_pos_encoding": True}
     for size in (24, 8, 20):
         images = torch.randn(2, 2, size, size, generator=torch.Generator().manual_seed(size))
         expected = native(images, **options).last_hidden_state

@@ -1,10 +1,13 @@
-"""Kinds of correspondence are inverses and linear; tables of them link two models and say what they miss."""
+"""Kinds of correspondence are inverses and linear, tables link two models, and configs mean what they compute."""
+
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from vanillaformer import VanillaDecoderConfig
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderConfig, VanillaEncoderDecoderConfig
+from vanillaformer.conversion.mapping.canonical import canonical_form, differences
 from vanillaformer.conversion.mapping.tensors import (
     SAME,
     BufferRow,
@@ -128,3 +131,64 @@ def test_writing_refuses_another_shape_and_two_values_for_one_tensor():
         write_tensors(Tied(), {"other.weight": torch.ones(2, 3)})
     with pytest.raises(ValueError, match=r"second\.weight and first\.weight are one tensor"):
         write_tensors(Tied(), {"first.weight": torch.ones(3, 2), "second.weight": torch.zeros(3, 2)})
+
+
+# --------------------------------------------------------------------------------------------------- what configs mean
+SIZES = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2}
+ROPE = {"rope_type": "default", "rope_theta": 500.0}
+WINDOW = {"sliding_window": 3, "layer_types": ["full_attention", "sliding_attention"]}
+BY_TYPE = {"full_attention": ROPE, "sliding_attention": dict(ROPE)}
+NAMES = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+ALIKE: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"attention_scale": 8**-0.5}),
+    ({}, {"head_dim": 8, "num_key_value_heads": 4, "intermediate_size": 128}),
+    ({}, {"final_norm": True}),
+    ({}, {"attention_bias": NAMES}),
+    ({"attention_bias": False}, {"attention_bias": []}),
+    ({"hidden_act": "silu"}, {"hidden_act": "swish"}),
+    ({}, {"dropout": 0.1, "initialization": "xavier", "use_cache": False}),
+    ({}, {"sliding_window": 3, "layer_types": ["full_attention"]}),
+    ({}, {"rotary_layers": [True]}),
+    ({}, {"logit_scale": 1.0}),
+    (WINDOW | {"rope_parameters": ROPE}, WINDOW | {"rope_parameters": BY_TYPE}),
+    ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}}),
+    ({"position_embedding_type": "alibi"}, {"position_embedding_type": "alibi", "max_position_embeddings": 9}),
+]
+DIFFERENT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"attention_scale": 1.0}, "attention_scale"),
+    ({}, {"final_norm": False}, "final_norm"),
+    ({}, {"attention_bias": NAMES[:3]}, "attention_bias"),
+    ({}, {"hidden_act": "gelu"}, "hidden_act"),
+    ({}, WINDOW, "layer_types"),
+    (WINDOW, WINDOW | {"sliding_window": 4}, "sliding_window"),
+    ({}, {"rotary_layers": [True, False]}, "rotary_layers"),
+    ({"rope_parameters": ROPE}, {"rope_parameters": ROPE | {"rope_theta": 501.0}}, "rope_parameters"),
+    ({}, {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters"),
+    ({}, {"max_position_embeddings": 9}, "max_position_embeddings"),
+    ({}, {"position_embedding_type": "none"}, "position_embedding_type"),
+    ({}, {"tie_word_embeddings": False}, "tie_word_embeddings"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), ALIKE, ids=range(len(ALIKE)))
+def test_the_same_said_in_two_ways(one, other):
+    forms = [canonical_form(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    assert differences(*forms) == {}
+
+
+@pytest.mark.parametrize(("one", "other", "name"), DIFFERENT, ids=range(len(DIFFERENT)))
+def test_a_difference_is_named(one, other, name):
+    forms = [canonical_form(VanillaDecoderConfig(**(SIZES | fields)), "lm") for fields in (one, other)]
+    assert name in differences(*forms)
+
+
+def test_what_a_head_does_not_read_is_no_difference():
+    one, other = (VanillaEncoderConfig(**SIZES, classifier_act=act) for act in ("tanh", "relu"))
+    assert differences(canonical_form(one, "lm"), canonical_form(other, "lm")) == {}
+    assert "classifier_act" in differences(canonical_form(one, "sequence"), canonical_form(other, "sequence"))
+
+
+def test_a_target_vocabulary_of_the_sources_size_is_none_of_its_own():
+    one, other = (VanillaEncoderDecoderConfig(**SIZES, vocab_size=9, decoder_vocab_size=size) for size in (None, 9))
+    assert differences(canonical_form(one, "lm"), canonical_form(other, "lm")) == {}

@@ -9,7 +9,8 @@ import dataclasses
 import itertools
 import random
 import types
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -67,6 +68,8 @@ OF_KIND: dict[str, dict[str, Any]] = {
 }
 # Pairs are combined around the placement that goes with every layout.
 AROUND = {"norm_placement": "pre"}
+# Toys draw all weights anew, whatever a config says of how they start.
+UNPAIRED = "initialization"
 
 Value = dict[str, Any]
 PATCHES_ONLY: Value = {"use_cls_token": False, "image_pooling": "mean"}
@@ -256,7 +259,8 @@ class PairCover:
     def __init__(self, kind: str, known: Iterable[frozenset[Place]] = (), seed: int = 0):
         self.kind = kind
         self.random = random.Random(seed)
-        self.places = [(axis, number) for axis, values in axes(kind).items() for number in range(len(values))]
+        self.axes = {axis: values for axis, values in axes(kind).items() if axis != UNPAIRED}
+        self.places = [(axis, number) for axis, values in self.axes.items() for number in range(len(values))]
         self.open = dict.fromkeys(
             pair for pair in itertools.combinations(self.places, 2) if pair[0][0] != pair[1][0] and self.clashes(pair)
         )
@@ -275,7 +279,7 @@ class PairCover:
             del self.open[pair]
         elif self.asks(list(row.items())):
             self.rows.append(row)
-            for met in itertools.combinations([(axis, row[axis]) for axis in axes(self.kind) if axis in row], 2):
+            for met in itertools.combinations([(axis, row[axis]) for axis in self.axes if axis in row], 2):
                 self.open.pop(met, None)
         else:
             self.refused.append(frozenset(self.reason(list(row.items()))))
@@ -289,10 +293,10 @@ class PairCover:
         row = dict(pair)
         if not self.fits(row):
             return None
-        others = [axis for axis in axes(self.kind) if axis not in row]
+        others = [axis for axis in self.axes if axis not in row]
         self.random.shuffle(others)
         for axis in others:
-            numbers = list(range(len(axes(self.kind)[axis])))
+            numbers = list(range(len(self.axes[axis])))
             self.random.shuffle(numbers)
             numbers.sort(key=lambda number: -self.gain(row, (axis, number)))
             chosen = next((number for number in numbers if self.fits(row | {axis: number})), None)
@@ -342,10 +346,29 @@ def pair_cover(kind: str) -> PairCover:
 
 
 @cache
-def cover(kind: str) -> list[Value]:
-    """Configs, as overrides of the toys' fields, in which all pairs of values meet that are allowed to."""
-    rows = pair_cover(kind).rows
-    return [without_defaults(kind, AROUND | (merged(kind, row.items()) or {})) for row in rows]
+def cover(kind: str, times: int | None = None) -> list[Value]:
+    """Configs, as overrides of the toys' fields, in which all pairs of values meet that are allowed to.
+
+    With `times` as many of them as it takes for every value to be in so many.
+    """
+    chosen, found = [], Counter[Place]()
+    for row in pair_cover(kind).rows:
+        if times is None or any(found[place] < times for place in row.items()):
+            chosen.append(without_defaults(kind, AROUND | (merged(kind, row.items()) or {})))
+            found.update(row.items())
+    return chosen
+
+
+def mixture(kind: str, number: int, is_taken: Callable[[str, Value], bool] = is_allowed) -> Value:
+    """A config with a value of every axis at random, out of those that are taken."""
+    chosen, fields = random.Random(number), Value()
+    for values in sorted(axes(kind).values(), key=lambda _: chosen.random()):
+        for value in chosen.sample(values, len(values)):
+            agrees = all(fields.get(name, part) == part for name, part in value.items())
+            if agrees and is_taken(kind, fields | value):
+                fields |= value
+                break
+    return fields
 
 
 @cache
@@ -358,6 +381,21 @@ def single_values(kind: str) -> list[Value]:
             if (short := without_defaults(kind, fields)) not in found:
                 found.append(short)
     return found
+
+
+def packed(kind: str, is_taken: Callable[[str, Value], bool] = is_allowed) -> list[Value]:
+    """Few configs in which every value stands once, those left out that are not taken for themselves."""
+    rows: list[Value] = []
+    for value in single_values(kind):
+        if not is_taken(kind, value):
+            continue
+        for row in rows:
+            if all(row.get(name, part) == part for name, part in value.items()) and is_taken(kind, row | value):
+                row.update(value)
+                break
+        else:
+            rows.append(dict(value))
+    return rows
 
 
 def without_defaults(kind: str, fields: Value) -> Value:

@@ -1,10 +1,14 @@
 """What is saved comes back: every tensor, in every combination, through the Auto classes and into every dtype."""
 
 import copy
+import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
@@ -15,14 +19,15 @@ from transformers import (
     PreTrainedModel,
 )
 
+import vanillaformer
 from vanillaformer import (
     VanillaDecoderForSequenceClassification,
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
+from vanillaformer.modeling.auto import AUTO_CLASSES
 
-from .axes import cover, single_values
-from .toys import KINDS, assert_close, every_value, inputs_of, over, position_choices, shared_toy, toy, toy_config
+from .toys import KINDS, assert_close, every_value, inputs_of, position_choices, shared_toy, toy, toys
 
 AUTO = {
     "encoder_decoder": AutoModelForSeq2SeqLM,
@@ -54,7 +59,7 @@ def assert_nothing_lost(info: dict) -> None:
         assert not info[kind], f"{kind}: {info[kind]}"
 
 
-@over({kind: single_values(kind) + cover(kind)[::6] for kind in KINDS})
+@toys(times=3)
 def test_saved_and_loaded_a_model_is_bit_equal(kind, overrides, tmp_path):
     model = copy.deepcopy(shared_toy(kind, overrides)).float()
     model.save_pretrained(tmp_path)
@@ -194,15 +199,6 @@ def test_far_rotary_positions_keep_their_precision_in_bfloat16(kind, tmp_path):
         assert_close(torch.stack(rounded), torch.stack(expected), "rotation", 0.005)
 
 
-def test_a_seed_makes_the_same_model_twice():
-    for kind, (_, model_class) in KINDS.items():
-        models = []
-        for _ in range(2):
-            torch.manual_seed(3)
-            models.append(model_class(toy_config(kind)))
-        assert_same_model(*models)
-
-
 def test_shards_are_put_together_again(tmp_path):
     model = toy("encoder_decoder")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -226,3 +222,31 @@ def test_a_missing_tensor_is_reported_and_drawn_afresh(tmp_path):
         {n: p for n, p in loaded.named_parameters() if n != name},
         {n: p for n, p in model.named_parameters() if n != name},
     )
+
+
+# ------------------------------------------------------------------------------------------------------------ releases
+RELEASES = Path(__file__).parent / "releases"
+FOLDERS = sorted(path.parent for path in RELEASES.glob("*/*/config.json"))
+CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: f"{folder.parent.name}-{folder.name}")
+def test_a_released_model_computes_what_it_did(folder, tmp_path):
+    config = json.loads((folder / "config.json").read_text())
+    assert config["vanillaformer_version"] == folder.parent.name
+    by_name = {model.__name__: model for models in AUTO_CLASSES.values() for model in models}
+    model, report = by_name[config["architectures"][0]].from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values())
+    expected = load_file(folder / "expected.safetensors")
+    logits = expected.pop("logits")
+    assert (model(**expected).logits - logits).norm() < 1e-5 * logits.norm()
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert torch.equal(again(**expected).logits, model(**expected).logits)
+    assert again.config.vanillaformer_version == vanillaformer.__version__
+
+
+def test_every_release_has_its_models():
+    released = set(re.findall(r"^## (\d\S*)", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE))
+    written = {path.name for path in RELEASES.iterdir() if path.is_dir() and path.name[0].isdigit()}
+    assert written >= released | {vanillaformer.__version__}

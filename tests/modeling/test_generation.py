@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from vanillaformer.acceleration.shared_sources import SharedSourceCache, share_sources
 from vanillaformer.modeling.parts.attention import CrossAttention
 
-from .axes import cover, single_values
+from .axes import single_values
 from .toys import (
     PAD,
     TARGET_VOCABULARY,
@@ -34,6 +34,7 @@ from .toys import (
     sharpen,
     tokens,
     toy,
+    toys,
 )
 
 GENERATORS = ("encoder_decoder", "decoder")
@@ -63,15 +64,10 @@ def written_by(model: PreTrainedModel, output: torch.Tensor, prompt: torch.Tenso
     return tokens_of_row[: tokens_of_row.index(end) + 1] if end in tokens_of_row else tokens_of_row
 
 
-FEW = few_choices()
+WINDOWED = [fields for fields in single_values("decoder") if "sliding_window" in fields]
 
 
-def windowed(kind: str) -> list[dict[str, Any]]:
-    """The values that restrict some layers to a window."""
-    return [fields for fields in single_values(kind) if "sliding_window" in fields]
-
-
-@over({kind: FEW + windowed(kind) for kind in GENERATORS})
+@over(dict.fromkeys(GENERATORS, few_choices() + WINDOWED))
 def test_greedy_search_takes_the_likeliest_token_of_the_full_pass(kind, overrides):
     model = shared_toy(kind, overrides)
     prompts = prompt_of(kind)
@@ -206,7 +202,7 @@ def test_prompt_lookup_is_greedy_search(kind, seed):
     assert torch.equal(model.generate(**prompts, **settings, prompt_lookup_num_tokens=3), greedy)
 
 
-@over({kind: FEW + windowed(kind) + cover(kind)[::15] for kind in GENERATORS})
+@toys(*GENERATORS, times=1)
 def test_a_static_cache_gives_what_a_dynamic_one_gives(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     settings = GREEDY | {"return_dict_in_generate": True, "output_logits": True}
@@ -225,26 +221,7 @@ def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass():
     assert_close(torch.cat(logits, dim=1), full, "logits")
 
 
-def test_a_static_cache_filled_by_hand_gives_the_logits_of_the_full_pass_with_a_source():
-    model, source = shared_toy("encoder_decoder", {}), tokens(2, 6)
-    ids, mask = tokens(2, 7, TARGET_VOCABULARY), padding(2, 6)
-    full = model(source, attention_mask=mask, decoder_input_ids=ids).logits
-    caches = [StaticCache(config=model.config, max_cache_len=length) for length in (12, 6)]
-    fixed = {
-        "encoder_outputs": model.get_encoder()(source, attention_mask=mask),
-        "attention_mask": mask,
-        "past_key_values": EncoderDecoderCache(*caches),
-    }
-    logits = [model(**fixed, decoder_input_ids=ids[:, start:end]).logits for start, end in ((0, 4), (4, 6), (6, 7))]
-    assert_close(torch.cat(logits, dim=1), full, "logits")
-
-
-def turned(kind: str) -> list[dict[str, Any]]:
-    """The values that scale rotary positions, some of them by the length that is reached."""
-    return [fields for fields in single_values(kind) if "rope_parameters" in fields and "sliding_window" not in fields]
-
-
-@over({kind: FEW + windowed(kind) + turned(kind) + cover(kind)[::8] for kind in GENERATORS})
+@toys(*GENERATORS, times=2)
 def test_without_a_cache_the_tokens_are_the_same(kind, overrides):
     model, prompts = shared_toy(kind, overrides), prompt_of(kind)
     assert torch.equal(

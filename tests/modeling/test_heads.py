@@ -1,4 +1,6 @@
-"""Heads: losses by hand, labels without loss, shifts, token types and classifiers."""
+"""Heads: losses by hand, labels without loss, shifts, token types, classifiers and their pooling."""
+
+from typing import get_args
 
 import pytest
 import torch
@@ -9,6 +11,8 @@ from vanillaformer import (
     VanillaEncoderForSequenceClassification,
     VanillaEncoderForTokenClassification,
 )
+from vanillaformer.configuration import options
+from vanillaformer.modeling.parts.pooling import POOLINGS
 
 from .toys import (
     KINDS,
@@ -18,10 +22,11 @@ from .toys import (
     inputs_of,
     labels_of,
     padding,
+    positions_of,
     shared_toy,
-    some_toys,
     tokens,
     toy,
+    toys,
 )
 
 TEXT_CLASSIFIERS = {
@@ -45,18 +50,13 @@ def terms(kind: str, logits: torch.Tensor, labels: torch.Tensor) -> list[torch.T
 
 
 @every_kind
-def test_the_loss_is_the_mean_over_the_labels_that_count(kind):
+@pytest.mark.parametrize("items", [None, 37])
+def test_the_loss_is_the_mean_over_the_labels_that_count_or_divided_by_the_items_given(kind, items):
     model, labels = shared_toy(kind, {}), labels_of(kind)
-    output = model(**inputs_of(kind), labels=labels)
+    given = {} if items is None else {"num_items_in_batch": torch.tensor(items)}
+    output = model(**inputs_of(kind), labels=labels, **given)
     expected = terms(kind, output.logits, labels)
-    assert_close(output.loss, torch.stack(expected).mean(), "loss")
-
-
-@every_kind
-def test_the_loss_is_divided_by_the_number_of_items_that_is_given(kind):
-    model, labels = shared_toy(kind, {}), labels_of(kind)
-    output = model(**inputs_of(kind), labels=labels, num_items_in_batch=torch.tensor(37))
-    assert_close(output.loss, torch.stack(terms(kind, output.logits, labels)).sum() / 37, "loss")
+    assert_close(output.loss, torch.stack(expected).sum() / (items or len(expected)), "loss")
 
 
 @every_kind
@@ -187,7 +187,7 @@ def test_a_text_classifiers_loss_follows_its_labels(kind, labels, num_labels, lo
     assert_close(output.loss, loss(output.logits, labels), "loss")
 
 
-@some_toys(10, *TEXT_CLASSIFIERS)
+@toys(*TEXT_CLASSIFIERS, times=1)
 def test_a_batch_of_texts_is_classified_as_its_rows(kind, overrides):
     model = toy(kind, TEXT_CLASSIFIERS[kind], num_labels=3, **overrides)
     inputs = inputs_of(kind)
@@ -264,3 +264,80 @@ def test_labels_shifted_by_the_caller_are_scored_whatever_else_is_asked_for(kind
         assert_close(given, smooth, "smoothed loss")
     else:  # whose labels stand at their own position: transformers' losses pass over the others
         assert_close(expected, alone, "loss")
+
+
+# ------------------------------------------------------------------------------------------------------------- pooling
+MASKS = {
+    "full": [[1, 1, 1, 1], [1, 1, 1, 1]],
+    "right": [[1, 1, 0, 0], [1, 1, 1, 0]],
+    "left": [[0, 0, 1, 1], [0, 1, 1, 1]],
+    "one token": [[1, 0, 0, 0], [0, 0, 0, 1]],
+}
+
+
+def naive(name: str, rows: torch.Tensor) -> torch.Tensor:
+    """Pool the states (T, D) of one row's tokens."""
+    pooled = []
+    for dimension in range(rows.shape[1]):
+        values = [row[dimension].item() for row in rows]
+        pooled.append(
+            {"first": values[0], "last": values[-1], "mean": sum(values) / len(values), "max": max(values)}[name]
+        )
+    return torch.tensor(pooled)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float])
+@pytest.mark.parametrize("name", get_args(options.Pooling))
+def test_a_pooling_is_its_loop(name, mask, dtype):
+    mask = torch.tensor(mask)
+    states = torch.randn(2, 4, 6) - 5  # all negative: a maximum over padding zeros would show
+    states[mask == 0] = 100.0  # and so would padding that is counted
+    pooled = POOLINGS[name](states, mask.to(dtype))
+    for row in range(2):
+        assert_close(pooled[row], naive(name, states[row][mask[row] == 1]), f"row {row}", 1e-6)
+
+
+@pytest.mark.parametrize("name", get_args(options.Pooling))
+def test_pooling_keeps_half_precision(name):
+    pooled = POOLINGS[name](torch.randn(2, 4, 6).half(), torch.tensor(MASKS["right"]))
+    assert pooled.dtype == torch.float16
+    assert torch.isfinite(pooled).all()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("name", get_args(options.Pooling))
+def test_a_classifier_does_not_see_its_padding(name, side):
+    model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_pooling=name, num_labels=3)
+    ids = tokens(1, 5)
+    alone = model(ids).logits
+    filler = torch.full((1, 3), PAD)
+    padded = torch.cat([filler, ids] if side == "left" else [ids, filler], dim=1)
+    mask = (padded != PAD).long()
+    logits = model(padded, attention_mask=mask, position_ids=positions_of(mask)).logits
+    assert_close(logits, alone, f"logits with padding on the {side}")
+
+
+def test_the_poolings_differ_on_a_model():
+    ids = tokens(2, 6)
+    logits = []
+    for name in get_args(options.Pooling):
+        model = toy("encoder", VanillaEncoderForSequenceClassification, classifier_pooling=name, num_labels=3)
+        logits.append(model(ids).logits)
+    for number, one in enumerate(logits):
+        assert not any(torch.allclose(one, other, atol=1e-3) for other in logits[:number])
+
+
+def test_a_mask_that_is_no_row_per_text_is_refused():
+    model = toy("encoder", VanillaEncoderForSequenceClassification)
+    with pytest.raises(ValueError, match=r"\(2, 1, 5, 5\)"):
+        model(tokens(2, 5), attention_mask=torch.ones(2, 1, 5, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_a_long_text_neither_overflows_nor_loses_count(dtype):
+    states = torch.full((2, 4097, 2), 20.0, dtype=dtype)
+    mask = torch.ones(2, 4097, dtype=torch.long)
+    mask[1, 906:] = 0  # neither this number nor 20 times it is one of bfloat16
+    states[1, 906:] = 1000.0
+    assert torch.equal(POOLINGS["mean"](states, mask), torch.full((2, 2), 20.0, dtype=dtype))

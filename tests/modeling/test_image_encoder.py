@@ -1,12 +1,12 @@
-"""Image models: against native ones with the same weights, and by properties that need no reference."""
+"""Image models by properties that need no reference; conversion/test_parity.py has native ones, same weights."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
-from transformers import ViTConfig, ViTForImageClassification, ViTForMaskedImageModeling, ViTModel
 
 from vanillaformer import (
     VanillaImageEncoderConfig,
@@ -14,97 +14,14 @@ from vanillaformer import (
     VanillaImageEncoderForMaskedImageModeling,
     VanillaImageEncoderModel,
 )
+from vanillaformer.modeling.parts.grid_positions import Grid, axial_angles, relative_index
+from vanillaformer.modeling.parts.windows import Windows, stage_windows
 
-from .axes import cover, is_allowed, single_values
-from .toys import assert_close, attending, name_of, pixels, sharpen, toy, ways_to_attend
+from .axes import is_allowed, mixture, single_values
+from .toys import assert_close, attending, name_of, pixels, plain_flex_attention, toy, ways_to_attend
 
 KIND = "image_encoder"
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 IMAGE = {"image_size": 12, "patch_size": 4, "num_channels": 2, "num_labels": 5}
-TOLERANCE = 1e-5
-# Our names in native ViT's
-VIT = {
-    "model.embeddings.cls_token.weight": "vit.embeddings.cls_token",
-    "model.embeddings.mask_token.weight": "vit.embeddings.mask_token",
-    "model.embeddings.positions.embed_positions.weight": "vit.embeddings.position_embeddings",
-    "model.embeddings.patch_embeddings": "vit.embeddings.patch_embeddings",
-    "model.layers": "vit.layers",
-    "self_attn_residual.norm": "layernorm_before",
-    "mlp_residual.norm": "layernorm_after",
-    "self_attn": "attention",
-    "up_proj": "fc1",
-    "down_proj": "fc2",
-    "model.norm": "vit.layernorm",
-    "model.pooler": "vit.pooler",
-    "decoder": "decoder.0",
-}
-
-
-def native_name(name: str) -> str:
-    for ours, theirs in VIT.items():
-        name = name.replace(ours, theirs)
-    return name
-
-
-@torch.no_grad()
-def vit_pair(native_class: type, our_class: type, prefix: str = "", **fields) -> tuple[nn.Module, nn.Module]:
-    """A native ViT and ours with its weights."""
-    theirs = sharpen(native_class(ViTConfig(**SHAPE, **IMAGE, layer_norm_eps=1e-6, encoder_stride=4))).eval()
-    ours = our_class(VanillaImageEncoderConfig(**SHAPE, **IMAGE, **fields)).eval()
-    source = theirs.state_dict()
-    for name, parameter in ours.named_parameters():
-        parameter.copy_(source[native_name(prefix + name).removeprefix("vit." if prefix else "")].view_as(parameter))
-    assert len(list(ours.parameters())) == len(source)
-    return theirs, ours
-
-
-def assert_gradients(theirs: nn.Module, ours: nn.Module) -> None:
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    for name, parameter in ours.named_parameters():
-        if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
-            assert_close(parameter.grad, expected[native_name(name)].view_as(parameter), name, TOLERANCE)
-
-
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_vit_logits_loss_and_gradients(attention):
-    theirs, ours = vit_pair(ViTForImageClassification, VanillaImageEncoderForImageClassification)
-    inputs = {"pixel_values": pixels(3, 12, 12), "labels": torch.tensor([1, 4, 0]), "output_hidden_states": True}
-    for model in (theirs, ours):
-        model.set_attn_implementation(attention)
-    expected, actual = theirs(**inputs), ours(**inputs)
-    assert_close(actual.logits, expected.logits, "logits", 1e-6)
-    assert_close(actual.loss, expected.loss, "loss", 1e-6)
-    for number, (one, other) in enumerate(zip(actual.hidden_states, expected.hidden_states, strict=True)):
-        assert_close(one, other, f"hidden state {number}", 1e-6)
-    expected.loss.backward()
-    actual.loss.backward()
-    assert_gradients(theirs, ours)
-
-
-def test_vit_with_masked_tokens_other_sizes_and_its_pooler():
-    theirs, ours = vit_pair(ViTModel, VanillaImageEncoderModel, "model.", pooler_act="tanh")
-    mask = torch.ones(2, 10)
-    mask[:, 7:] = 0
-    for inputs in (
-        {"pixel_values": pixels(2, 12, 12), "attention_mask": mask},
-        {"pixel_values": pixels(2, 24, 16), "interpolate_pos_encoding": True},
-        {"pixel_values": pixels(2, 8, 8), "interpolate_pos_encoding": True},
-    ):
-        expected, actual = theirs(**inputs), ours(**inputs)
-        assert_close(actual.last_hidden_state, expected.last_hidden_state, "states", 1e-6)
-        assert_close(actual.pooler_output, expected.pooler_output, "pooled", 1e-6)
-
-
-def test_simmim_loss_reconstruction_and_gradients():
-    theirs, ours = vit_pair(ViTForMaskedImageModeling, VanillaImageEncoderForMaskedImageModeling)
-    masked = torch.rand(3, 9, generator=torch.Generator().manual_seed(0)) < 0.6
-    expected, actual = (model(pixels(3, 12, 12), bool_masked_pos=masked) for model in (theirs, ours))
-    assert_close(actual.reconstruction, expected.reconstruction, "reconstruction", 1e-6)
-    assert_close(actual.loss, expected.loss, "loss", 1e-6)
-    expected.loss.backward()
-    actual.loss.backward()
-    assert_gradients(theirs, ours)
-    assert ours(pixels(3, 12, 12)).loss is None
 
 
 def test_a_linear_map_of_flattened_patches_is_the_convolution():
@@ -158,7 +75,7 @@ def test_both_kinds_of_patches_are_drawn_from_one_distribution(initialization):
 TOYS = [fields for fields in single_values(KIND) if is_allowed(KIND, fields)]
 
 
-@pytest.mark.parametrize("overrides", TOYS + cover(KIND)[::4], ids=name_of)
+@pytest.mark.parametrize("overrides", TOYS + [mixture(KIND, number) for number in range(40)], ids=name_of)
 def test_every_choice_attends_alike_and_a_batch_is_its_images(overrides):
     model = toy(KIND, **overrides)
     config = model.config
@@ -174,8 +91,7 @@ def test_every_choice_attends_alike_and_a_batch_is_its_images(overrides):
 
 
 @pytest.mark.parametrize("overrides", TOYS[::5], ids=name_of)
-def test_a_saved_model_is_the_same(overrides, tmp_path, monkeypatch):
-    monkeypatch.setenv("VANILLAFORMER_REMOTE_CODE", "0")
+def test_a_saved_model_is_the_same(overrides, tmp_path):
     model = toy(KIND, **overrides)
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
@@ -291,3 +207,230 @@ def test_a_masked_image_model_becomes_a_classifier(tmp_path):
     assert set(info["missing_keys"]) == {"classifier.weight", "classifier.bias"}
     assert set(info["unexpected_keys"]) == {"decoder.weight", "decoder.bias"}
     assert torch.isfinite(model.eval()(pixels()).logits).all()
+
+
+# --------------------------------------------------------------------------------------------------- training
+SHAPES: dict[str, dict[str, Any]] = {
+    "vit": {},
+    "swin": {
+        "image_size": [20, 28],  # windows of 3 by 3 do not divide its 5 by 7 patches
+        "depths": [2, 1],
+        "num_hidden_layers": 3,
+        "window_size": 3,
+        "position_embedding_type": "window_relative",
+        "use_cls_token": False,
+        "image_pooling": "mean",
+        "patch_norm": True,
+    },
+    "dinov2": {
+        "layer_scale_init_value": 0.5,
+        "image_pooling": "first_and_mean",
+        "num_register_tokens": 2,
+        "feed_forward": "gated",
+        "hidden_act": "silu",
+    },
+}
+every_shape = pytest.mark.parametrize("shape", SHAPES)
+LABELS = torch.tensor([1, 0, 2])
+
+
+def model_and_images(shape: str) -> tuple[nn.Module, torch.Tensor]:
+    model = toy(KIND, num_labels=3, **SHAPES[shape]).double()
+    height, width = (side * model.config.patch_size for side in model.config.grid)
+    return model, pixels(3, height, width).double()
+
+
+def values(model: nn.Module, run: Any, images: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Logits and gradients by `run`, a form of `model`."""
+    model.zero_grad()
+    outputs = run(images, labels=LABELS)
+    outputs.loss.backward()
+    gradients = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    return {"logits": outputs.logits} | gradients
+
+
+def assert_same(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    for name, value in expected.items():
+        if not name.endswith("k_proj.bias"):  # nothing but rounding: softmax ignores it
+            assert_close(actual[name], value, name, 1e-12)
+
+
+@every_shape
+def test_a_model_compiles_into_one_graph(shape):
+    model, images = model_and_images(shape)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert_same(values(model, compiled, images), values(model, model, images))
+    torch.compiler.reset()
+
+
+@every_shape
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_changes_no_gradient(shape, reentrant):
+    model, images = model_and_images(shape)
+    model.train()
+    runs: list[int] = []
+    model.model.layers[-1].mlp.register_forward_pre_hook(lambda *args: runs.append(1))
+    expected = values(model, model, images)
+    assert len(runs) == 1
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+    actual = values(model, model, images)
+    assert len(runs) == 3, "nothing was recomputed"
+    assert_same(actual, expected)
+
+
+def test_parallel_plans_name_what_a_model_has():
+    vit, swin = (model_and_images(shape)[0].model for shape in ("vit", "swin"))
+    assert vit.fsdp_plan.keys() == {"layers.*", "norm"}
+    assert swin.fsdp_plan.keys() == {"layers.*", "merges.*", "norm"}
+    feed_forward = {"layers.*.mlp.up_proj", "layers.*.mlp.down_proj"}
+    assert vit.tp_plan.keys() == feed_forward | {f"layers.*.self_attn.{name}_proj" for name in "qkvo"}
+    assert swin.tp_plan.keys() == feed_forward  # a bias per head keeps attention whole
+
+
+# ------------------------------------------------------------------------------------------- windows, stages and grids
+PATCHES_ONLY = {"use_cls_token": False, "image_pooling": "mean"}
+SWIN = {**PATCHES_ONLY, "window_size": 2, "position_embedding_type": "window_relative"}
+
+
+GRIDS = [((4, 6), (2, 2)), ((5, 7), (3, 2)), ((3, 3), (3, 3)), ((2, 5), (2, 4))]
+
+
+@pytest.mark.parametrize(("grid", "size"), GRIDS)
+def test_windows_are_undone_and_see_neighbors_of_the_image_only(grid, size):
+    patches = torch.arange(2 * grid[0] * grid[1] * 3.0).view(2, -1, 3)
+    for windows in stage_windows(grid, size):
+        split = windows.split(patches)
+        assert split.shape == (2 * windows.count, size[0] * size[1], 3)
+        assert torch.equal(windows.join(split), patches)
+        places = windows.split(1.0 + torch.arange(grid[0] * grid[1]).view(1, -1, 1)).squeeze(-1)
+        regions = windows.regions(patches[:1], None)
+        for row, window in enumerate(places):
+            for one in range(len(window)):
+                for other in range(len(window)):
+                    see = regions is None or regions[row, one] == regions[row, other]
+                    a, b = int(window[one]) - 1, int(window[other]) - 1
+                    if a < 0 or b < 0:
+                        assert see == (a == b)
+                        continue
+                    far = (abs(a // grid[1] - b // grid[1]), abs(a % grid[1] - b % grid[1]))
+                    assert see == (far[0] < size[0] and far[1] < size[1])
+
+
+def test_windows_are_no_larger_than_the_grid_and_alone_are_not_shifted():
+    config = VanillaImageEncoderConfig(
+        image_size=[16, 32],
+        patch_size=4,
+        hidden_size=16,
+        num_attention_heads=2,
+        depths=[1, 1, 1],
+        **SWIN | {"window_size": 3},
+    )
+    assert [stage.grid for stage in config.stages] == [(4, 8), (2, 4), (1, 2)]
+    assert [stage.window for stage in config.stages] == [(3, 3), (2, 3), (1, 2)]
+    assert stage_windows((2, 4), (2, 3))[1] == Windows((2, 4), (2, 3), (0, 1))
+
+
+@pytest.mark.parametrize("fields", [{"depths": [1, 1]}, {"depths": [2], "block_layout": "parallel"}])
+def test_padding_of_windows_has_no_influence_and_all_attention_agrees(fields, monkeypatch):
+    """A grid of 5 by 7 patches, which windows of 3 by 3 do not divide."""
+    plain_flex_attention(monkeypatch)
+    model = toy(KIND, image_size=[20, 28], **SWIN | {"window_size": 3}, **fields)
+    images, results = pixels(2, 20, 28), []
+    for implementation in ("eager", "sdpa", "flex_attention"):
+        with torch.no_grad(), attending(model, implementation):
+            results.append(model(images).logits)
+    assert_close(results[1], results[0], "sdpa")
+    assert_close(results[2], results[0], "flex")
+    original = Windows.split
+
+    def noisy(self, x):
+        padded = original(self, x)
+        real = original(self, torch.ones(1, x.shape[1], 1)).bool().repeat(x.shape[0], 1, 1)
+        return torch.where(real, padded, torch.full_like(padded, 7.0)) if x.is_floating_point() else padded
+
+    monkeypatch.setattr(Windows, "split", noisy)
+    with torch.no_grad(), attending(model, "eager"):
+        assert_close(model(images).logits, results[0], "with other padding")
+
+
+def test_a_mask_reaches_windows_and_merged_patches():
+    model = toy(KIND, image_size=[16, 16], depths=[1, 1], **SWIN)
+    images, changed = pixels(2, 16, 16), pixels(2, 16, 16)
+    changed[:, :, :8, :8] += 1.0
+    mask = torch.ones(2, 16)
+    mask[:, [0, 1, 4, 5]] = 0  # what becomes one patch
+    one, other = model(images, attention_mask=mask).logits, model(changed, attention_mask=mask).logits
+    assert_close(one, other, "logits")
+    assert not torch.allclose(model(images).logits, model(changed).logits)
+
+
+def test_a_masked_image_model_with_stages_returns_an_image():
+    model = toy(KIND, VanillaImageEncoderForMaskedImageModeling, image_size=[20, 28], depths=[1, 1], **SWIN)
+    masked = torch.zeros(2, 35, dtype=torch.bool)
+    masked[:, ::2] = True
+    outputs = model(pixels(2, 20, 28), masked, output_hidden_states=True)
+    assert outputs.reconstruction.shape == (2, 2, 20, 28)
+    assert torch.isfinite(outputs.loss)
+    assert [tuple(state.shape) for state in outputs.hidden_states] == [(2, 35, 24), (2, 35, 24), (2, 12, 48)]
+
+
+def test_sinusoids_of_rows_and_columns():
+    """A few lines from the paper's code: half of the columns for the row, half for the column."""
+    model = toy(KIND, VanillaImageEncoderModel, position_embedding_type="sinusoidal_2d", use_distillation_token=True)
+    added = model.embeddings.positions.embed(torch.zeros(1, 8, 24), Grid(2, 3, 2))[0]
+    assert not added[:2].any()
+    for patch in range(6):
+        for half, place in enumerate((patch // 3, patch % 3)):
+            omega = 1.0 / 10000 ** (torch.arange(6, dtype=torch.float64) / 6)
+            expected = torch.cat(((place * omega).sin(), (place * omega).cos()))
+            torch.testing.assert_close(
+                added[2 + patch, 12 * half : 12 * half + 12].double(), expected, atol=1e-6, rtol=0
+            )
+
+
+def test_rotary_scores_depend_on_the_distance_in_rows_and_columns():
+    model = toy(KIND, VanillaImageEncoderModel, position_embedding_type="rotary_2d")
+    scheme, rotate = model.embeddings.positions, model.layers[0].self_attn.rotate
+    q, k = torch.randn(1, 1, 1, 8).expand(1, 1, 13, 8), torch.randn(1, 1, 1, 8).expand(1, 1, 13, 8)
+    turned_q, turned_k = rotate(q, k, scheme.position_embeddings(q, Grid(3, 4, 1))["full_attention"])
+    scores = (turned_q @ turned_k.mT)[0, 0]
+    assert torch.equal(turned_q[0, 0, 0], q[0, 0, 0])
+    index = relative_index(Grid(3, 4, 0))
+    by_distance = {int(i): score for i, score in zip(index.flatten(), scores[1:, 1:].flatten())}
+    assert_close(torch.stack([by_distance[int(i)] for i in index.flatten()]), scores[1:, 1:].flatten(), "scores")
+    assert len({round(float(score), 4) for score in by_distance.values()}) > 30
+    assert axial_angles(Grid(3, 4, 1), 2, 100.0, None)[1 + 1 * 4 + 2].tolist() == pytest.approx([1, 0.1, 2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"window_size": 2}, ["window_size=2", "use_cls_token", "num_register_tokens"]),
+        ({"depths": [1, 1]}, ["depths=[1, 1]", "use_cls_token"]),
+        ({"position_embedding_type": "window_relative"}, ["window_relative", "window_size"]),
+        (SWIN | {"position_embedding_type": "grid_relative"}, ["grid_relative", "window_size=2"]),
+        (SWIN | {"position_embedding_type": "alibi", "depths": [1, 1]}, ["alibi", "window_relative", "learned"]),
+        (SWIN | {"depths": [2, 2], "num_hidden_layers": 3}, ["num_hidden_layers=3", "[2, 2]"]),
+        (SWIN | {"depths": []}, ["depths", "[]"]),
+        (SWIN | {"depths": [0, 1]}, ["depths", "[0, 1]"]),
+        (SWIN | {"depths": [1, 1], "stage_heads": [8]}, ["stage_heads=[8]", "[1, 1]"]),
+        (SWIN | {"depths": [1, 1], "stage_heads": [8, 7]}, ["stage_heads=[8, 7]"]),
+        (SWIN | {"attn_implementation": "flash_attention_2"}, ["flash_attention_2", "window_size=2", "sdpa"]),
+        ({"position_embedding_type": "rotary_2d", "head_dim": 6}, ["rotary_2d", "head_dim", "6"]),
+        ({"position_embedding_type": "sinusoidal_2d", "hidden_size": 6, "head_dim": 4}, ["sinusoidal_2d", "6"]),
+        ({"rope_2d_theta": 5.0}, ["rope_2d_theta=5.0", "rotary_2d"]),
+    ],
+)
+def test_windows_that_do_not_fit_are_refused_by_name(fields, parts):
+    with pytest.raises((ValueError, StrictDataclassError)) as info:
+        VanillaImageEncoderConfig(**fields)
+    for part in parts:
+        assert part in str(info.value), f"{part!r} is missing from: {info.value}"
+
+
+def test_two_dimensional_positions_are_for_images():
+    from vanillaformer import VanillaEncoderConfig
+
+    with pytest.raises(StrictDataclassError, match="rotary_2d"):
+        VanillaEncoderConfig(position_embedding_type="rotary_2d")

@@ -62,13 +62,6 @@ def test_nothing_is_recorded_unless_asked(kind):
     assert not [name for name in output if "attentions" in name or "hidden_states" in name]
 
 
-def test_cross_attention_looks_at_the_source_through_its_own_weights():
-    model, inputs = shared_toy("encoder_decoder", {}), inputs_of("encoder_decoder")
-    with attending(model, "eager"):
-        output = model(**inputs, output_attentions=True)
-    assert not torch.allclose(output.cross_attentions[0], output.cross_attentions[1], atol=1e-2)
-
-
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder"])
 def test_generation_returns_states_and_attentions_step_by_step(kind):
     model, inputs = shared_toy(kind, {}), inputs_of(kind, batch=1)

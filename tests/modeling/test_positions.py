@@ -6,11 +6,9 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from transformers import GPTNeoXConfig, LlamaConfig, T5Config
+from transformers import LlamaConfig, T5Config
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
-from transformers.models.gpt_neox import modeling_gpt_neox
-from transformers.models.gptj import modeling_gptj
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -20,14 +18,11 @@ from vanillaformer.modeling.parts.positions import (
     NoPositions,
     RelativePositions,
     no_rotation,
-    rotate_half,
-    rotate_pairs,
 )
 
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
 TABLES = ("sinusoidal", "learned")
-FREE = tuple(name for name in get_args(options.PositionEmbedding) if name not in TABLES)
 WINDOWED = {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"]}
 
 
@@ -62,12 +57,6 @@ def test_the_sinusoidal_table_is_exact_far_out():
     assert table[100_000, 2].item() == pytest.approx(math.sin(100_000 / 10000 ** (2 / 24)), abs=1e-6)
 
 
-def test_the_sinusoidal_table_is_no_parameter_and_in_no_checkpoint():
-    positions = scheme("sinusoidal")
-    assert not list(positions.parameters())
-    assert not positions.state_dict()
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_is_added_row_by_row(name):
     positions = scheme(name)
@@ -92,41 +81,6 @@ def test_the_tensor2tensor_table_is_m2m_100s(offset):
     table = scheme("sinusoidal", sinusoidal_layout="tensor2tensor", position_offset=offset).table
     assert_close(table, M2M100SinusoidalPositionalEmbedding.get_embedding(24 + offset, 24)[offset:], "table", 1e-6)
     assert table[1, 11].item() == pytest.approx(math.sin(1e-4 * (1 + offset)), rel=1e-3)  # wavelength 20000π
-
-
-def test_rotary_is_llamas():
-    config = LlamaConfig(hidden_size=24, num_attention_heads=3, head_dim=8, rope_parameters=None)
-    q, k = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
-    position_ids = torch.tensor([[0, 1, 2, 3, 4], [9, 3, 500, 4, 4]])
-    expected = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, position_ids))
-    ours = toy_config("decoder", position_embedding_type="rotary")
-    embeddings = build_positions(ours).position_embeddings(q, position_ids)["full_attention"]
-    for one, other in zip(build_rotate(ours, 0)(q, k, embeddings), expected):
-        assert_close(one, other, "rotated", 1e-6)
-
-
-@pytest.mark.parametrize("part", [0.25, 0.5, 1.0])
-def test_partial_rotary_is_gpt_neoxs(part):
-    rope = {"rope_type": "default", "rope_theta": 77.0, "partial_rotary_factor": part}
-    config = GPTNeoXConfig(hidden_size=24, num_attention_heads=3, rope_parameters=dict(rope))
-    x, position_ids = torch.randn(2, 4, 5, 8), torch.tensor([[0, 1, 2, 3, 4], [9, 3, 500, 4, 4]])
-    cos, sin = modeling_gpt_neox.GPTNeoXRotaryEmbedding(config)(x, position_ids)
-    expected, _ = modeling_gpt_neox.apply_rotary_pos_emb(x, x, cos, sin)
-    assert_close(turned(x, position_ids, rope_parameters=dict(rope)), expected, "rotated", 1e-6)
-    assert torch.equal(
-        turned(x, position_ids, rope_parameters=dict(rope))[..., int(8 * part) :], x[..., int(8 * part) :]
-    )
-
-
-@pytest.mark.parametrize("part", [0.5, 1.0])
-def test_interleaved_rotary_is_gpt_js(part):
-    x, width = torch.randn(2, 4, 5, 8), int(8 * part)
-    position_ids = torch.tensor([[0, 1, 2, 3, 4], [9, 3, 30, 4, 4]])
-    sin, cos = modeling_gptj.create_sinusoidal_positions(40, width)[position_ids].chunk(2, dim=-1)
-    by_token = modeling_gptj.apply_rotary_pos_emb(x[..., :width].transpose(1, 2), sin, cos)
-    expected = torch.cat([by_token.transpose(1, 2), x[..., width:]], dim=-1)
-    actual = turned(x, position_ids, rope_interleaved=True, partial_rotary_factor=part)
-    assert_close(actual, expected, "rotated", 1e-6)
 
 
 def test_layers_of_two_types_can_have_two_bases_or_no_rotation():
@@ -217,34 +171,6 @@ def test_a_bias_reaches_every_layer_and_no_cross_attention(kind, name):
         assert (bias is None) is path.endswith("cross_attn"), path
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_a_rotation_keeps_lengths_and_makes_products_depend_on_the_distance(interleaved):
-    q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
-
-    def product(query_position: int, key_position: int) -> float:
-        turned_q = turned(q, torch.tensor([[query_position]]), rope_interleaved=interleaved)
-        turned_k = turned(k, torch.tensor([[key_position]]), rope_interleaved=interleaved)
-        assert turned_q.norm().item() == pytest.approx(q.norm().item(), rel=1e-5)
-        return (turned_q * turned_k).sum().item()
-
-    assert product(7, 3) == pytest.approx(product(14, 10), rel=1e-4)
-    assert product(7, 3) != pytest.approx(product(7, 4), rel=1e-2)
-    assert product(7, 3) != pytest.approx(product(3, 7), rel=1e-2)
-
-
-@pytest.mark.parametrize("turn", [rotate_half, rotate_pairs])
-def test_rotating_by_a_right_angle_twice_changes_the_sign(turn):
-    x = torch.randn(3, 8)
-    assert torch.equal(turn(turn(x)), -x)
-
-
-def test_rotary_reads_its_base():
-    slow, fast = scheme("rotary", rope_theta=1e6), scheme("rotary", rope_theta=10.0)
-    slow, fast = slow.rotary_emb["all"], fast.rotary_emb["all"]
-    assert_close(fast.inv_freq, 10.0 ** (-torch.arange(0, 8, 2) / 8), "frequencies", 1e-6)
-    assert (slow.inv_freq[1:] < fast.inv_freq[1:]).all()
-
-
 def angles(positions: NoPositions, position_ids: torch.Tensor) -> torch.Tensor:
     """Cosines and sines (2, 1, T, K)."""
     return torch.stack(positions.position_embeddings(torch.zeros(1), position_ids)["full_attention"]).squeeze(2)
@@ -311,35 +237,11 @@ def test_an_encoder_tells_the_order_of_its_tokens_only_by_its_positions(kind, na
     assert same is not bool(knows_order)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", TABLES)
-def test_an_input_longer_than_the_table_is_refused_with_its_length(kind, name):
-    model = shared_toy(kind, {"position_embedding_type": name})
-    with pytest.raises(ValueError, match=r"25 tokens, but max_position_embeddings=24"):
-        model(**inputs_of(kind, batch=1, length=25))
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_given_position_beyond_the_table_is_refused(name):
     model = shared_toy("decoder", {"position_embedding_type": name})
     with pytest.raises(ValueError, match="max_position_embeddings=24"):
         model(tokens(1, 2), position_ids=torch.tensor([[23, 24]]))
-
-
-@pytest.mark.parametrize("name", TABLES)
-def test_generation_stops_with_an_error_at_the_end_of_the_table(name):
-    model = shared_toy("decoder", {"position_embedding_type": name})
-    settings = {"attention_mask": torch.ones(1, 20, dtype=torch.long), "eos_token_id": None, "do_sample": False}
-    assert model.generate(tokens(1, 20), max_new_tokens=5, **settings).shape == (1, 25)  # the last one is not read
-    with pytest.raises(ValueError, match="max_position_embeddings=24"):
-        model.generate(tokens(1, 20), max_new_tokens=6, **settings)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", FREE)
-def test_schemes_without_a_table_take_longer_inputs(kind, name):
-    model = shared_toy(kind, {"position_embedding_type": name})
-    assert torch.isfinite(model(**inputs_of(kind, batch=1, length=40)).logits).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)

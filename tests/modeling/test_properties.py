@@ -1,24 +1,25 @@
 """What must hold for every combination of options, without any reference model to compare with."""
 
 import copy
-from typing import Any
+import itertools
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.distributed.pipeline_parallel import PipelineIdentityLayer
 
 from vanillaformer import BlockConfig
 from vanillaformer.configuration import layer_types
 from vanillaformer.configuration.options import POSITION_CHOICES
 
-from .axes import axes, cover, single_values
+from .axes import axes
 from .toys import (
     KINDS,
     PAD,
-    SOURCE_VOCABULARY,
     TARGET_VOCABULARY,
     assert_close,
     attending,
+    every_value,
     inputs_of,
     over,
     padding,
@@ -36,94 +37,62 @@ from .toys import (
 CHUNKS = (3, 2, 1, 1)  # a prompt, a piece of several tokens on a filled cache, single steps
 
 
-def in_chunks(model: PreTrainedModel, cache, **inputs: torch.Tensor) -> torch.Tensor:
-    """Logits of the tokens read a few at a time; `inputs` has the fixed ones and, as `ids`, those to be cut up."""
-    ids, mask, position_ids = inputs.pop("ids"), inputs.pop("mask", None), inputs.pop("positions", None)
-    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+@toys("encoder_decoder", "decoder")
+def test_reading_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
+    model, length = shared_toy(kind, overrides), sum(CHUNKS)
+    if kind == "decoder":
+        name, ids, mask, cache = "input_ids", tokens(2, length), padding(2, length, "left"), None
+        by_token = {"attention_mask": mask, "position_ids": positions_of(mask)}
+        full = model(ids, **by_token, use_cache=False).logits
+        fixed = {}
+    else:
+        name, ids = "decoder_input_ids", tokens(2, length, TARGET_VOCABULARY, seed=3)
+        source, mask, by_token = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}, torch.ones_like(ids), {}
+        full = model(**source, decoder_input_ids=ids, use_cache=False).logits
+        # of the source everything is kept, whatever window the layers have
+        cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())
+        fixed = {"encoder_outputs": model.get_encoder()(**source), "attention_mask": source["attention_mask"]}
     start, logits = 0, []
-    for size in CHUNKS:
-        end = start + size
-        step = {name: ids[:, start:end], "past_key_values": cache, "use_cache": True}
-        if mask is not None:
-            step["attention_mask"] = mask[:, :end]
-        if position_ids is not None:
-            step["position_ids"] = position_ids[:, start:end]
-        output = model(**inputs, **step)
-        cache = output.past_key_values
+    for end in itertools.accumulate(CHUNKS):
+        step = {key: value[:, start if key == "position_ids" else 0 : end] for key, value in by_token.items()}
+        output = model(**fixed, **step, **{name: ids[:, start:end]}, past_key_values=cache, use_cache=True)
+        start, cache = end, output.past_key_values
         logits.append(output.logits)
-        start = end
-    assert start == ids.shape[1]
-    return torch.cat(logits, dim=1)
+    assert_close(torch.cat(logits, dim=1)[mask == 1], full[mask == 1], "cached against full logits")
 
 
-@toys("decoder")
-def test_a_decoder_that_reads_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
-    model = shared_toy(kind, overrides)
-    mask = padding(2, sum(CHUNKS), "left")
-    ids, position_ids = tokens(2, sum(CHUNKS)), positions_of(mask)
-    full = model(ids, attention_mask=mask, position_ids=position_ids, use_cache=False).logits
-    cached = in_chunks(model, None, ids=ids, mask=mask, positions=position_ids)
-    assert_close(cached[mask == 1], full[mask == 1], "cached against full logits")
-
-
-@toys("encoder_decoder")
-def test_an_encoder_decoder_that_writes_in_chunks_with_a_cache_gives_the_logits_of_the_full_pass(kind, overrides):
-    model = shared_toy(kind, overrides)
-    source = {"input_ids": tokens(2, 6), "attention_mask": padding(2, 6)}
-    ids = tokens(2, sum(CHUNKS), TARGET_VOCABULARY, seed=3)
-    full = model(**source, decoder_input_ids=ids, use_cache=False).logits
-    encoder_outputs = model.get_encoder()(**source)
-    # of the source everything is kept, whatever window the layers have
-    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache())
-    fixed = {"encoder_outputs": encoder_outputs, "attention_mask": source["attention_mask"]}
-    assert_close(in_chunks(model, cache, **fixed, ids=ids), full, "cached against full logits")
-
-
-@toys("decoder", "encoder")
-def test_padding_on_either_side_changes_nothing_for_the_tokens(kind, overrides):
-    model = shared_toy(kind, overrides)
-    ids = tokens(1, 5)
-    alone = model(ids).logits[0]
-    filler = torch.full((1, 3), PAD)
-    for side, padded, real in (
-        ("left", torch.cat([filler, ids], 1), slice(3, None)),
-        ("right", torch.cat([ids, filler], 1), slice(0, 5)),
-    ):
-        mask = (padded != PAD).long()
-        logits = model(padded, attention_mask=mask, position_ids=positions_of(mask)).logits[0, real]
-        assert_close(logits, alone, f"padding on the {side}")
-
-
-@toys("encoder_decoder")
-def test_padding_of_the_source_changes_nothing_for_the_target(kind, overrides):
-    model = shared_toy(kind, overrides)
-    source, target = tokens(1, 5), tokens(1, 4, TARGET_VOCABULARY, seed=3)
-    alone = model(source, decoder_input_ids=target).logits
-    padded = torch.cat([source, torch.full((1, 3), PAD)], dim=1)
-    logits = model(padded, attention_mask=(padded != PAD).long(), decoder_input_ids=target).logits
-    assert_close(logits, alone, "source padded on the right")
-
-
-@toys("encoder_decoder")
-def test_left_padding_of_the_target_changes_nothing_for_its_tokens(kind, overrides):
-    model = shared_toy(kind, overrides)
-    source, target = tokens(1, 5), tokens(1, 4, TARGET_VOCABULARY, seed=3)
-    alone = model(source, decoder_input_ids=target).logits
-    padded = torch.cat([torch.full((1, 2), PAD), target], dim=1)
-    mask = (padded != PAD).long()
-    where = {"decoder_attention_mask": mask, "decoder_position_ids": positions_of(mask)}
-    logits = model(source, decoder_input_ids=padded, **where).logits[:, 2:]
-    assert_close(logits, alone, "target padded on the left")
+def padded(rows: list[torch.Tensor], side: str, filler: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of which each is one token shorter than the one before, with `filler` where none is; and their mask."""
+    mask = padding(len(rows), len(rows[0]), side)
+    return filler.masked_scatter(mask == 1, torch.cat(rows)), mask
 
 
 @toys()
-def test_a_batch_gives_what_its_rows_give_one_by_one(kind, overrides):
-    model = shared_toy(kind, overrides)
-    inputs = inputs_of(kind)
-    together = model(**inputs).logits
-    for row in range(3):
-        alone = model(**{name: value[row : row + 1] for name, value in inputs.items()}).logits[0]
-        assert_close(together[row], alone, f"row {row} in the batch")
+def test_a_padded_batch_gives_what_its_rows_give_alone_whatever_stands_on_padding(kind, overrides):
+    """With padding on either side, attending in either way."""
+    model, pair = shared_toy(kind, overrides), kind == "encoder_decoder"
+    rows = [tokens(1, 7 - row, seed=row)[0] for row in range(3)]
+    targets = [tokens(1, 5 - row, TARGET_VOCABULARY, seed=5 + row)[0] for row in range(3)]
+    given = [{"decoder_input_ids": target[None]} if pair else {} for target in targets]
+    alone = torch.cat([model(row[None], **target).logits[0] for row, target in zip(rows, given)])
+    others, pads = tokens(3, 7, TARGET_VOCABULARY, seed=9), torch.full((3, 7), PAD)
+    ways = ways_to_attend(model, "eager", "sdpa")
+    for side in ("right", "left"):
+        found = []
+        for way, filler in (*((way, others) for way in ways), (ways[-1], pads)):
+            ids, mask = padded(rows, side, filler)
+            inputs, real = {"input_ids": ids, "attention_mask": mask}, mask == 1
+            if side == "left":
+                inputs["position_ids"] = positions_of(mask)
+            if pair:
+                inputs["decoder_input_ids"], mask = padded(targets, side, filler[:, :5])
+                real = mask == 1
+                if side == "left":
+                    inputs |= {"decoder_attention_mask": mask, "decoder_position_ids": positions_of(mask)}
+            with attending(model, way):
+                found.append(model(**inputs).logits[real])
+            assert_close(found[-1], alone, f"padding on the {side}, {way}")
+        assert torch.equal(found[-1], found[-2]), "a token on padding leaked into the logits"
 
 
 def reach(config: BlockConfig) -> int:
@@ -147,50 +116,19 @@ def test_a_token_changes_no_logits_before_it_and_all_from_it_on(kind, overrides)
             assert not torch.equal(after[later], before[later]), f"token {t} has no effect on position {later}"
 
 
-@toys()
-def test_what_stands_on_padding_changes_nothing(kind, overrides):
-    model = shared_toy(kind, overrides)
-    inputs = inputs_of(kind)
-    mask = inputs["attention_mask"]
-    other = torch.where(mask == 1, inputs["input_ids"], tokens(*mask.shape, SOURCE_VOCABULARY, seed=9))
-    assert not torch.equal(other, inputs["input_ids"])
-    real = mask == 1 if kind != "encoder_decoder" else slice(None)
-    before, after = (model(**(inputs | {"input_ids": ids})).logits[real] for ids in (inputs["input_ids"], other))
-    assert torch.equal(after, before), "a token on padding leaked into the logits"
-
-
-def logits_by_attention(model: PreTrainedModel, kind: str, side: str, *ways: str) -> dict[str, torch.Tensor]:
-    """The logits of a padded batch, as each way to attend computes them."""
-    inputs = inputs_of(kind, side=side)
-    # a row of padding that sees nothing has no defined value
-    real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
-    logits = {}
-    for way in ways_to_attend(model, *ways):
-        with attending(model, way):
-            logits[way] = model(**inputs).logits[real]
-    return logits
-
-
-@toys()
-def test_eager_attention_gives_what_sdpa_gives(kind, overrides):
-    for side in ("right", "left"):
-        logits = logits_by_attention(shared_toy(kind, overrides), kind, side, "eager", "sdpa")
-        for way in logits:
-            assert_close(logits[way], logits["eager"], f"{way} against eager, padding on the {side}")
-
-
-def values_of_attention(kind: str) -> list[dict[str, Any]]:
-    """Every value of every axis that an attention layer reads, beside the toys' other ones."""
-    parts = ("position", "rope", "rotary", "relative", "attention", "attn", "heads", "head_dim", "qk_norm", "sliding")
-    return [fields for fields in single_values(kind) if any(part in name for name in fields for part in parts)]
-
-
-@over({kind: values_of_attention(kind) + cover(kind)[::12] for kind in KINDS})
+@toys(times=2)
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_eager_attention_gives_what_flex_attention_gives(kind, overrides, monkeypatch):
+def test_flex_attention_gives_what_eager_attention_gives(kind, overrides, monkeypatch):
     plain_flex_attention(monkeypatch)
-    logits = logits_by_attention(shared_toy(kind, overrides), kind, "left", "eager", "flex_attention")
-    assert_close(logits["flex_attention"], logits["eager"], "flex against eager, padding on the left")
+    model = shared_toy(kind, overrides)
+    for side in ("right", "left"):
+        inputs, logits = inputs_of(kind, side=side), []
+        # a row of padding that sees nothing has no defined value
+        real = inputs["attention_mask"] == 1 if kind != "encoder_decoder" else slice(None)
+        for way in ("flex_attention", "eager"):
+            with attending(model, way):
+                logits.append(model(**inputs).logits[real])
+        assert_close(*logits, f"flex against eager, padding on the {side}")
 
 
 WINDOW = 3
@@ -253,7 +191,7 @@ def test_beyond_the_longest_input_a_table_says_so_and_other_schemes_go_on(kind, 
     assert not torch.equal(others[0, -1], logits[0, -1]), "the last token sees nothing of the one before"
 
 
-@over({kind: single_values(kind) + cover(kind)[::4] for kind in KINDS})
+@toys(times=3)
 def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     # a copy with softer attention: selection multiplies rounding errors
     model = sharpen(copy.deepcopy(shared_toy(kind, overrides)), focus=0.7)
@@ -263,6 +201,20 @@ def test_bfloat16_is_finite_and_near_float32(kind, overrides):
     assert rounded.dtype == torch.bfloat16, "the logits left the model's dtype"
     assert torch.isfinite(rounded).all()
     assert relative_error(rounded, exact) < 0.1
+
+
+@every_value("decoder")
+def test_two_stages_of_a_pipeline_give_the_logits_of_the_whole(kind, overrides):
+    """What comes in as embeddings is not embedded again."""
+    whole = shared_toy(kind, overrides)
+    first, last = copy.deepcopy(whole), copy.deepcopy(whole)
+    first.model.layers[1] = first.model.norm = PipelineIdentityLayer()
+    last.model.layers[0] = PipelineIdentityLayer()
+    inputs = inputs_of(kind)
+    rest = {name: value for name, value in inputs.items() if name != "input_ids"}
+    with torch.no_grad():
+        states = first.model(**inputs).last_hidden_state
+        assert_close(last(inputs_embeds=states, **rest).logits, whole(**inputs).logits, "logits of the last stage")
 
 
 @pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])

@@ -117,16 +117,6 @@ def test_states_and_gradients_are_those_of_torch_nn_for_each_sentence_of_a_padde
         assert_close(parameter.grad, expected[name].grad, f"gradient of {name}", 1e-10)
 
 
-@pytest.mark.parametrize("cell", TORCH)
-def test_weights_of_torchs_layers_fit_by_name(cell):
-    layers = TORCH[cell](8, 4, 2, batch_first=True, bidirectional=True).double()
-    encoder = toy(cell=cell).model.encoder
-    encoder.rnn.load_state_dict(layers.state_dict())
-    source = words(2, 5)
-    expected, _ = layers(encoder.embed_tokens(source))
-    assert torch.equal(encoder(source).last_hidden_state, expected)
-
-
 @variants
 def test_generation_with_states_is_generation_without(fields):
     model = toy(**fields)

@@ -3,7 +3,6 @@
 Which options there are, and which of them meet in one model, `axes.py` reads from the configs.
 """
 
-import itertools
 import json
 import zlib
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ from .axes import (
     TARGET_VOCABULARY,
     config_of,
     cover,
-    single_values,
+    packed,
 )
 
 KINDS: dict[str, tuple[type[VanillaConfig], type[PreTrainedModel]]] = {
@@ -59,7 +58,6 @@ ALL_KINDS = KINDS | {
     ),
 }
 RECURRENT = OF_KIND["encoder_decoder"] | {"hidden_size": 24, "num_hidden_layers": 2, "input_feeding": True}
-ACTIVATIONS = ("relu", "gelu_new", "silu")
 
 
 def position_choices() -> list[dict[str, str]]:
@@ -70,21 +68,6 @@ def position_choices() -> list[dict[str, str]]:
         for layout in layouts:
             choices.append({"position_embedding_type": scheme} | ({"sinusoidal_layout": layout} if layout else {}))
     return choices
-
-
-def combinations(activations: tuple[str, ...] = ACTIVATIONS) -> list[dict[str, str]]:
-    """Every combination of norm, placement, feed-forward layer, positions and activation."""
-    axes = itertools.product(
-        get_args(options.Norm),
-        get_args(options.NormPlacement),
-        get_args(options.FeedForward),
-        position_choices(),
-        activations,
-    )
-    return [
-        {"norm": norm, "norm_placement": placement, "feed_forward": feed_forward, "hidden_act": act} | positions
-        for norm, placement, feed_forward, positions, act in axes
-    ]
 
 
 def name_of(overrides: dict[str, Any]) -> str:
@@ -105,19 +88,14 @@ def over(choices: dict[str, list[dict[str, Any]]]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("kind", "overrides"), cases)
 
 
-def toys(*kinds: str) -> pytest.MarkDecorator:
-    """Parametrise a test over every value of every axis, and over configs in which every two of them meet."""
-    return over({kind: single_values(kind) + cover(kind) for kind in kinds or KINDS})
+def toys(*kinds: str, times: int | None = None) -> pytest.MarkDecorator:
+    """Parametrise a test over configs in which every two values of two axes meet, or every value is in so many."""
+    return over({kind: cover(kind, times) for kind in kinds or KINDS})
 
 
-def every_value(*kinds: str, every: int = 1) -> pytest.MarkDecorator:
-    """Parametrise a slower test over every value of every axis for itself, or one in so many of them."""
-    return over({kind: single_values(kind)[::every] for kind in kinds or KINDS})
-
-
-def some_toys(every: int, *kinds: str) -> pytest.MarkDecorator:
-    """Parametrise a slower test over one in so many of the configs in which every two values meet."""
-    return over({kind: cover(kind)[number % every :: every] for number, kind in enumerate(kinds or KINDS)})
+def every_value(*kinds: str) -> pytest.MarkDecorator:
+    """Parametrise a slower test over few configs, in which every value of every axis stands once."""
+    return over({kind: packed(kind) for kind in kinds or KINDS})
 
 
 def few_choices() -> list[dict[str, Any]]:

@@ -1,17 +1,15 @@
 """Every option that CTranslate2 has, computed by it and by our model; every other one refused by its name."""
 
 import copy
-import random
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from modeling.axes import Value, axes, is_allowed, merged
-from modeling.toys import KINDS, relative_error, sharpen, single_values, tokens, toy, toy_config
+from modeling.axes import Value, is_allowed, mixture, packed, single_values
+from modeling.toys import KINDS, relative_error, sharpen, tokens, toy, toy_config
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
@@ -34,10 +32,6 @@ def obstacles(kind: str, fields: Value) -> list[str]:
     return EXPORTER.obstacles(KINDS[kind][1], toy_config(kind, **fields))
 
 
-def apart_from_initialization(kind: str) -> list[Value]:
-    return [value for value in single_values(kind) if "initialization" not in value]
-
-
 MIXTURES = 12
 ROPE = {"rope_type": "default", "rope_theta": 50.0}
 # Of which the axes have no value that the engine takes
@@ -51,34 +45,17 @@ MORE: list[Value] = [
 ]  # fmt: skip
 
 
-@cache
-def open_values(kind: str) -> dict[str, list[int]]:
-    """The numbers of the values on each axis that the engine has."""
-    return {
-        axis: [n for n, value in enumerate(values) if is_allowed(kind, value) and not obstacles(kind, value)]
-        for axis, values in axes(kind).items()
-    }
-
-
-def mixture(kind: str, number: int) -> Value:
-    """A config with a value of every axis at random, out of those that the engine has."""
-    chosen = random.Random(number)
-    places: list[tuple[str, int]] = []
-    for axis, numbers in sorted(open_values(kind).items(), key=lambda _: chosen.random()):
-        wider = [*places, (axis, chosen.choice(numbers))] if numbers else places
-        fields = merged(kind, wider)
-        if fields is not None and is_allowed(kind, fields) and not obstacles(kind, fields):
-            places = wider
-    return merged(kind, places) or {}
+def is_taken(kind: str, fields: Value) -> bool:
+    return is_allowed(kind, fields) and not obstacles(kind, fields)
 
 
 def runnable(*kinds: str) -> list[Any]:
-    """Every value that the engine has for itself, and mixtures of them, which are made when they are needed."""
+    """Configs in which every value stands that the engine has, and mixtures of them, made when they are needed."""
     found: list[Any] = []
     for kind in kinds:
-        for fields in apart_from_initialization(kind) + MORE:
-            if not obstacles(kind, fields):
-                found.append(pytest.param(kind, fields, id=f"{kind}-{len(found)}-{'-'.join(fields)}"))
+        more = [fields for fields in MORE if is_taken(kind, fields)]
+        for number, fields in enumerate(packed(kind, is_taken) + more):
+            found.append(pytest.param(kind, fields, id=f"{kind}-{number}"))
         found += [pytest.param(kind, number, id=f"{kind}-mixture-{number}") for number in range(MIXTURES)]
     return found
 
@@ -119,7 +96,7 @@ def log_probabilities(model: PreTrainedModel, row: list[int], more: list[int]) -
 
 @pytest.mark.parametrize(("kind", "fields"), runnable("encoder_decoder", "decoder"))
 def test_greedy_tokens_and_scores(kind, fields, tmp_path):
-    model = toy(kind, **(mixture(kind, fields) if isinstance(fields, int) else fields))
+    model = toy(kind, **(mixture(kind, fields, is_taken) if isinstance(fields, int) else fields))
     engine = on_engine(model, tmp_path / "export")
     rows = rows_of()
     expected = [continuation(model, row) for row in rows]
@@ -133,7 +110,7 @@ def test_greedy_tokens_and_scores(kind, fields, tmp_path):
 @pytest.mark.parametrize(("kind", "fields"), runnable("encoder"))
 @torch.no_grad()
 def test_logits_of_an_encoder(kind, fields, tmp_path):
-    model = toy(kind, **(mixture(kind, fields) if isinstance(fields, int) else fields))
+    model = toy(kind, **(mixture(kind, fields, is_taken) if isinstance(fields, int) else fields))
     engine = on_engine(model, tmp_path / "export")
     rows = rows_of()
     kinds = model.config.type_vocab_size
@@ -460,7 +437,7 @@ def test_every_rule_has_a_case():
 def test_what_is_refused_would_be_computed_wrong(kind, tmp_path):
     """A refusal that is not needed would keep people from an engine that serves them."""
     needless = []
-    for number, fields in enumerate(apart_from_initialization(kind)):
+    for number, fields in enumerate(single_values(kind)):
         if not (found := obstacles(kind, fields)) or any(name in found[0] for name in ("dynamic", "longrope")):
             continue  # those two are right up to a length
         try:

@@ -4,14 +4,19 @@ import json
 import sys
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from layout import PYPROJECT, ROOT
 from modeling.toys import KINDS, toy
-from transformers import AutoTokenizer
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 import vanillaformer.modeling as modeling
-from vanillaformer import tokenization
+from vanillaformer import VanillaDecoderConfig, VanillaEncoderDecoderConfig, VanillaImageEncoderConfig, tokenization
 from vanillaformer.conversion.exports import (
     EXPORTERS,
+    Engine,
     Exporter,
     ExportJob,
     export,
@@ -19,14 +24,39 @@ from vanillaformer.conversion.exports import (
     load_engine,
     read_record,
 )
+from vanillaformer.conversion.exports.checks import NEAR, agreement, check, gaps_to_best, greedy, random_rows, score
 from vanillaformer.conversion.exports.engine import config_of, model_class_of
 from vanillaformer.conversion.exports.exporter import Rule
-from vanillaformer.hub.engines import EngineInfo, Extra
+from vanillaformer.conversion.targets import targets
+from vanillaformer.hub.engines import ENGINES, EngineInfo, Extra
 from vanillaformer.hub.file_names import EXPORT
 
-from .twin import Twin
-
 TEXTS = ["one two three", "four five six", "seven eight"]
+
+
+class Twin(Engine):
+    """A model as its own engine, with scores or without; `shift` is added to the tokens of one that is wrong."""
+
+    def __init__(self, model: PreTrainedModel, scores: bool = True, shift: int = 0):
+        settings = getattr(model, "generation_config", None) or GenerationConfig()
+        super().__init__(type(model).__name__, model.config, settings)
+        self.model, self.scores, self.shift = model.eval(), scores, shift
+
+    @torch.no_grad()
+    def generate(self, prompts, *, max_new_tokens, **options):
+        made = [greedy(self.model, prompt, max_new_tokens, self) for prompt in prompts]
+        return [[(token + self.shift) % 30 + 5 for token in row] for row in made] if self.shift else made
+
+    @torch.no_grad()
+    def score(self, prompts, continuations):
+        if not self.scores:
+            raise NotImplementedError
+        return [score(self.model, *pair) for pair in zip(prompts, continuations)]
+
+    @torch.no_grad()
+    def classify(self, rows, token_type_ids=None):
+        made = [self.model(torch.tensor([row])).logits[0] for row in rows]
+        return pad_sequence(made, batch_first=True, padding_value=99.0).numpy()
 
 
 class OurselvesExporter(Exporter):
@@ -157,7 +187,7 @@ def test_damaged_records(text, tmp_path):
         load_engine(tmp_path)
 
 
-# ----------------------------------------------------------------------------------------------- tokenizers
+# ---------------------------------------------------------------------------------------------- tokenizers
 def tokenizer_of(vocab_size: int):
     made = tokenization.train(TEXTS, algorithm="character", kind="encoder_decoder", vocab_size=vocab_size)
     assert len(made) <= vocab_size
@@ -182,3 +212,120 @@ def test_tokenizers_and_generation_settings_go_along(tmp_path):
     assert (config["decoder_start_token"], config["eos_token"], config["unk_token"]) == ("<s>", "</s>", "<unk>")
     stock = AutoTokenizer.from_pretrained(tmp_path / "export")
     assert stock("one").input_ids == source("one").input_ids
+
+
+# ----------------------------------------------------------------------------- the comparison before an export is done
+def changed(kind: str, by: float):
+    """A toy with one layer's weights a little off."""
+    model = toy(kind)
+    with torch.no_grad():
+        block = (model.model.decoder if kind == "encoder_decoder" else model.model).layers[1]
+        block.mlp.down_proj.weight.add_(by * torch.randn_like(block.mlp.down_proj.weight))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+def test_the_same_model_passes(kind):
+    report = check(toy(kind), Twin(toy(kind)), exact=True)
+    assert "48 of 48 greedy tokens equal, log-probabilities 0.0e+00 apart" in report or "error of 0.0e+00" in report
+
+
+@pytest.mark.parametrize("kind", ["encoder_decoder", "decoder", "encoder"])
+@pytest.mark.parametrize(("by", "exact", "passes"), [(0.01, True, False), (0.01, False, True), (3.0, False, False)])
+def test_another_model_does_not(kind, by, exact, passes):
+    if passes:
+        assert "equal" in check(toy(kind), Twin(changed(kind, by)), exact)
+        return
+    with pytest.raises(ValueError, match=r"the engine's? (continues|answers|log-probabilities|logits)"):
+        check(toy(kind), Twin(changed(kind, by)), exact)
+
+
+def test_tokens_alone_are_compared_where_the_engine_has_no_scores():
+    assert check(toy("decoder"), Twin(toy("decoder"), scores=False), exact=True) == "48 of 48 greedy tokens equal"
+    with pytest.raises(ValueError, match="the engine continues"):
+        check(toy("decoder"), Twin(changed("decoder", 1.0), scores=False), exact=True)
+
+
+def test_the_model_is_read_as_it_will_be_used():
+    model = toy("decoder", dropout=0.5).train()
+    assert "48 of 48" in check(model, Twin(toy("decoder")), exact=True)
+    assert model.training
+
+
+@torch.no_grad()
+def test_equally_good_tokens_may_change_places():
+    model = toy("decoder", tie_word_embeddings=False)
+    best = greedy(model, [5, 6], 1, Twin(model))[0]
+    model.lm_head.weight[best - 1] = model.lm_head.weight[best]  # now two are best
+    assert gaps_to_best(model, [5, 6], [best], 1, Twin(model)) == [0.0]
+    assert gaps_to_best(model, [5, 6], [best - 1], 1, Twin(model)) == pytest.approx([0.0], abs=1e-5)
+    assert gaps_to_best(model, [5, 6], [(best + 5) % 37], 1, Twin(model))[0] > 0.1
+
+
+@torch.no_grad()
+def test_each_token_is_judged_after_those_that_the_engine_made():
+    """One other token does not make all that follow it wrong."""
+    model = toy("decoder", eos_token_id=3)
+    first = greedy(model, [5, 6], 1, Twin(model))[0]
+    other = first + 1 if first + 1 != 3 else first + 2
+    made = [other, *greedy(model, [5, 6, other], 3, Twin(model))]
+    losses = gaps_to_best(model, [5, 6], made, 4, Twin(model))
+    assert losses[0] > 1e-3
+    assert losses[1:] == [0.0] * 3
+    ended = gaps_to_best(model, [5, 6], made[:2], 4, Twin(model))  # an engine that ends there has chosen the end
+    row = model(torch.tensor([[5, 6, *made[:2]]])).logits[0, -1].log_softmax(-1)
+    assert ended[:2] == pytest.approx(losses[:2], abs=1e-5)
+    assert ended[2] == pytest.approx((row.max() - row[3]).item(), abs=1e-5)
+
+
+def test_the_share_of_equal_tokens_of_rounded_weights_is_at_least_nine_tenths():
+    assert agreement([0.0] * 9 + [3.0], "tokens", exact=False).startswith("9 of 10 tokens equal (or within 0.25 of")
+    assert agreement([NEAR] * 9 + [3.0], "tokens", exact=False)
+    with pytest.raises(ValueError, match=r"8 of 10 tokens equal \(or within 0.25 .*\); at least 90% must be"):
+        agreement([0.0] * 8 + [0.3] * 2, "tokens", exact=False)
+
+
+def test_other_tokens_are_refused_whatever_the_scores_are():
+    with pytest.raises(ValueError, match=r"not our model's: \d+ of 48 greedy tokens equal .* at least 90% must be"):
+        check(toy("decoder"), Twin(toy("decoder"), shift=5), exact=False)
+
+
+def test_random_rows_leave_out_special_tokens_and_leave_room():
+    model = toy("decoder", max_position_embeddings=10)
+    rows = random_rows(model.config, new_tokens=5)
+    assert [len(row) for row in rows] == [5, 1, 5, 2]
+    assert not {0, 2, 3} & {token for row in rows for token in row}
+    assert len(np.unique([token for row in rows for token in row])) > 4
+
+
+# --------------------------------------------------------------------------------------- where configs can be deployed
+def test_an_engine_is_an_entry_and_a_folder_and_its_extras_are_in_pyproject():
+    folders = {path.parent.name for path in (ROOT / "conversion" / "exports").glob("*/exporter.py")}
+    assert folders == set(ENGINES) == set(EXPORTERS)
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    for name, engine in ENGINES.items():
+        assert EXPORTERS[name].info is engine
+        assert {engine.writer.name, engine.runner.name} <= extras.keys()
+
+
+def test_a_cell_without_a_yes_names_the_field_in_the_way():
+    found = targets(VanillaDecoderConfig(norm_placement="rezero"))
+    assert found["native"] == []
+    assert set(found) == {"native", *EXPORTERS}
+    for engine in ("ctranslate2", "gguf"):
+        assert any("norm_placement='rezero'" in obstacle for obstacle in found[engine]), engine
+
+
+def test_an_image_model_goes_to_native_architectures_and_to_onnx():
+    found = targets(VanillaImageEncoderConfig())
+    assert found.pop("native") == ["vit", "vit_msn"]
+    assert found.pop("onnx") == []
+    assert {each for obstacles in found.values() for each in obstacles} == {
+        "the model reads images, but the engine takes tokens"
+    }
+
+
+def test_the_papers_model_goes_to_marian_with_biases_and_to_ctranslate2():
+    found = targets(VanillaEncoderDecoderConfig(sinusoidal_layout="halves"))
+    assert "marian" in found["native"]
+    assert found["ctranslate2"] == []

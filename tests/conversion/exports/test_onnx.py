@@ -7,14 +7,13 @@ Tracing a graph takes seconds: a few telling configs here, all values of all axe
 import json
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
 import torch
-from modeling.axes import Value, is_allowed, rope, single_values
+from modeling.axes import Value, is_allowed, packed, rope
 from modeling.toys import name_of, pixels, relative_error, toy, toy_config
 from transformers import AutoConfig
 
@@ -22,7 +21,6 @@ import vanillaformer.modeling as modeling
 from vanillaformer.configuration.options import Pooling
 from vanillaformer.conversion.exports import EXPORTERS, export, load_engine, read_record
 from vanillaformer.conversion.exports.onnx.exporter import OF_CLASSIFYING_DECODERS, RULES
-from vanillaformer.conversion.exports.onnx.graphs import name_of as onnx_name
 
 onnx = pytest.importorskip("onnx", reason="pip install 'vanillaformer[onnx]'")
 pytest.importorskip("onnxruntime", reason="pip install 'vanillaformer[onnx]'")
@@ -284,39 +282,9 @@ def test_running_needs_less_than_writing(monkeypatch, classifier):
         load_engine(classifier[1])
 
 
-@pytest.mark.parametrize(
-    ("path", "is_input", "is_step", "name"),
-    [
-        ("input.past_key_values.layers.1.keys", True, False, "past_key_values.1.key"),
-        ("past_key_values.layers.0.values", False, False, "present.0.value"),
-        ("output.past_key_values.self_attention_cache.layers.0.keys", False, True, "present.0.decoder.key"),
-        ("input.past_key_values.cross_attention_cache.layers.3.values", True, True, "past_key_values.3.encoder.value"),
-        ("decoder_input_ids", True, True, "input_ids"),
-        ("attention_mask", True, True, "encoder_attention_mask"),
-        ("encoder_outputs.last_hidden_state", True, True, "encoder_hidden_states"),
-        ("attention_mask", True, False, "attention_mask"),
-        ("logits", False, True, "logits"),
-    ],
-)  # fmt: skip
-def test_names(path, is_input, is_step, name):
-    assert onnx_name(path, is_input, is_step) == name
-
-
 # ----------------------------------------------------------------------------------------------- all values
-@cache
-def packed(kind: str) -> list[Value]:
-    """Few configs in which every value of every axis stands once, those that are refused by length left out."""
-    rows: list[Value] = []
-    for value in single_values(kind):
-        if EXPORTER.obstacles(KIND_CLASS[kind], toy_config(kind, **value)):
-            continue
-        for row in rows:
-            if all(row.get(k, v) == v for k, v in value.items()) and is_allowed(kind, row | value):
-                row.update(value)
-                break
-        else:
-            rows.append(dict(value))
-    return rows
+def has_no_obstacle(kind: str, fields: Value) -> bool:
+    return is_allowed(kind, fields) and not EXPORTER.obstacles(KIND_CLASS[kind], toy_config(kind, **fields))
 
 
 KIND_CLASS = {
@@ -324,9 +292,8 @@ KIND_CLASS = {
     "encoder": modeling.VanillaEncoderForMaskedLM,
     "encoder_decoder": modeling.VanillaEncoderDecoderForConditionalGeneration,
 }
-PACKED = (
-    [(kind, json.dumps(row)) for kind in KIND_CLASS for row in packed(kind)] if "TEST_ENGINES" in os.environ else []
-)
+KINDS = KIND_CLASS if "TEST_ENGINES" in os.environ else ()
+PACKED = [(kind, json.dumps(row)) for kind in KINDS for row in packed(kind, has_no_obstacle)]
 
 
 @all_engines
