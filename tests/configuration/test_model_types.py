@@ -27,6 +27,8 @@ CONFIGS = [VanillaEncoderDecoderConfig, VanillaDecoderConfig, VanillaEncoderConf
         (VanillaEncoderConfig, {"classifier_act": "tang"}, ["classifier_act", "tang", "tanh"]),
         (VanillaEncoderConfig, {"classifier_dropout": 1.0}, ["classifier_dropout", "less than 1"]),
         (VanillaEncoderDecoderConfig, {"decoder_start_token_id": 100}, ["start_token_id=100", "vocab_size=100"]),
+        (VanillaEncoderDecoderConfig, {"encoder_hidden_size": 64},
+         ["share_encoder_decoder_embeddings", "encoder_hidden_size=64", "hidden_size=512"]),
         (VanillaEncoderDecoderConfig, {"encoder_layers": 0}, ["encoder_layers", "at least 1", "0"]),
         (VanillaEncoderDecoderConfig, {"decoder_vocab_size": 0}, ["decoder_vocab_size", "at least 1", "0"]),
         (

@@ -73,12 +73,20 @@ def test_to_native_and_back_brings_everything_along(ours, tmp_path):
     assert all(torch.equal(first[name], again[name]) for name in first)
 
 
+def save_translator(folder, **fields) -> None:
+    """A Marian of ours without a tokenizer."""
+    fields = SMALL | {
+        "sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64, "vocab_size": 60,
+        "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu", **fields,
+    }  # fmt: skip
+    sharpen(VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**fields))).save_pretrained(
+        folder
+    )
+
+
 def test_a_translation_model_keeps_both_tokenizers(tmp_path):
     source, target = train_pair(TEXTS, TEXTS, joint=True, algorithm="bpe", vocab_size=60)
-    fields = {"sinusoidal_layout": "halves", "attention_bias": True, "max_position_embeddings": 64}
-    fields |= {"vocab_size": 60, "pad_token_id": 0, "decoder_start_token_id": 0, "hidden_act": "silu"}
-    model = VanillaEncoderDecoderForConditionalGeneration(VanillaEncoderDecoderConfig(**SMALL, **fields))
-    sharpen(model).save_pretrained(tmp_path / "ours")
+    save_translator(tmp_path / "ours")
     save_pair(source, target, tmp_path / "ours")
     done = convert_folder(str(tmp_path / "ours"), tmp_path / "native", to="marian")
     assert done.target == "MarianMTModel"
@@ -185,15 +193,7 @@ def add_tokens(folder) -> None:
 
 def test_a_target_tokenizer_is_checked_against_its_own_vocabulary(tmp_path):
     folder = tmp_path / "ours"
-    fields = {
-        "vocab_size": 60,
-        "decoder_vocab_size": 30,
-        "share_encoder_decoder_embeddings": False,
-        "hidden_act": "silu",
-    }
-    fields |= {"sinusoidal_layout": "halves", "attention_bias": True, "pad_token_id": 0, "decoder_start_token_id": 0}
-    config = VanillaEncoderDecoderConfig(**SMALL, **fields, max_position_embeddings=64)
-    VanillaEncoderDecoderForConditionalGeneration(config).save_pretrained(folder)
+    save_translator(folder, decoder_vocab_size=30, share_encoder_decoder_embeddings=False)
     tokenizer = train(TEXTS, algorithm="bpe", kind="encoder_decoder", vocab_size=60)
     assert 30 < len(tokenizer) <= 60
     save_pair(tokenizer, tokenizer, folder)

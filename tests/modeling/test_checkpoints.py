@@ -29,11 +29,7 @@ from vanillaformer.modeling.auto import AUTO_CLASSES
 
 from .toys import KINDS, assert_close, every_value, inputs_of, position_choices, shared_toy, toy, toys
 
-AUTO = {
-    "encoder_decoder": AutoModelForSeq2SeqLM,
-    "decoder": AutoModelForCausalLM,
-    "encoder": AutoModelForMaskedLM,
-}
+AUTO = {"encoder_decoder": AutoModelForSeq2SeqLM, "decoder": AutoModelForCausalLM, "encoder": AutoModelForMaskedLM}
 CLASSIFIERS = [
     ("decoder", VanillaDecoderForSequenceClassification, AutoModelForSequenceClassification),
     ("encoder", VanillaEncoderForSequenceClassification, AutoModelForSequenceClassification),

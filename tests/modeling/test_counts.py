@@ -9,7 +9,7 @@ from transformers import BertForSequenceClassification, GPT2ForSequenceClassific
 from vanillaformer import PRESETS, VanillaRecurrentEncoderDecoderConfig, preset
 from vanillaformer.modeling.counts import TextFlops, count_flops, count_parameters, polynomial_terms, text_flops
 
-from .toys import ALL_KINDS, TARGET_VOCABULARY, attending, few_toys, shared_toy, tokens, toy_config, toys
+from .toys import ALL_KINDS, TARGET_VOCABULARY, attending, every_value, few_toys, shared_toy, tokens, toy_config, toys
 
 MODELS = dict(ALL_KINDS.values())
 
@@ -28,7 +28,7 @@ def test_parameters_of_presets_are_the_models(name):
     assert sum(count_parameters(config).values()) == expected
 
 
-@toys(times=2)
+@toys(times=1)
 def test_flops_are_torchs(kind, overrides):
     model = shared_toy(kind, overrides)
     batch, length, source_length = 2, 5, 7
@@ -42,7 +42,7 @@ def test_flops_are_torchs(kind, overrides):
     assert sum(counted.values()) == counter.get_total_flops()
 
 
-@toys(times=2)
+@every_value()
 def test_flops_of_texts_of_any_lengths(kind, overrides):
     model, lengths = shared_toy(kind, overrides), np.array([(5, 9, 14), (7, 4, 20)], dtype=np.float64)
     sums = polynomial_terms(lengths).sum(axis=1)

@@ -292,9 +292,7 @@ def test_length_scale_is_a_factor_on_the_length(models):
 
 
 def test_the_options_are_saved_with_the_generation_settings(tmp_path):
-    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = VanillaEncoderDecoderConfig(**sizes, decoding="mask_predict")
-    model = VanillaEncoderDecoderForConditionalGeneration(config)
+    model = parallel_toy("mask_predict")
     model.generation_config.refinement_steps = 7
     model.save_pretrained(tmp_path)
     assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generation_config.refinement_steps == 7

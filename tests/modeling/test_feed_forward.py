@@ -31,10 +31,7 @@ def test_a_feed_forward_layer_is_its_formula(name, act, bias):
     mlp = sharpen(build_feed_forward(toy_config("decoder", feed_forward=name, hidden_act=act, mlp_bias=bias)))
     x = torch.randn(2, 5, 24)
     phi = ACTIVATIONS[act]
-    inner = {
-        "plain": lambda: phi(mlp.up_proj(x)),
-        "gated": lambda: phi(mlp.gate_proj(x)) * mlp.up_proj(x),
-    }[name]()
+    inner = {"plain": lambda: phi(mlp.up_proj(x)), "gated": lambda: phi(mlp.gate_proj(x)) * mlp.up_proj(x)}[name]()
     assert torch.allclose(mlp(x), mlp.down_proj(inner), rtol=1e-5, atol=1e-6)
     assert mlp.up_proj.weight.shape == (40, 24)
     for linear in (module for module in mlp.modules() if isinstance(module, nn.Linear)):

@@ -105,7 +105,7 @@ def traceable(fields: dict[str, Any]) -> bool:
     return "dynamic" not in str(fields.get("rope_parameters"))
 
 
-@over({kind: COMPILED[n::3] + list(filter(traceable, cover(kind, times=1)))[::5] for n, kind in enumerate(KINDS)})
+@over({kind: COMPILED[n::3] + list(filter(traceable, cover(kind, times=1)))[::10] for n, kind in enumerate(KINDS)})
 def test_a_model_compiles_into_one_graph(kind, overrides):
     """`fullgraph` raises where Python would have to interrupt the graph."""
     model, inputs = toy(kind, **overrides), inputs_of(kind)
@@ -119,7 +119,7 @@ def test_a_model_compiles_into_one_graph(kind, overrides):
     torch.compiler.reset()
 
 
-@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder_decoder"])
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_the_loss_without_logits_is_part_of_the_graph(kind):
     model, inputs = toy(kind), inputs_of(kind) | {"labels": labels_of(kind), "return_logits": False}
     torch.compiler.reset()
@@ -130,10 +130,7 @@ def test_the_loss_without_logits_is_part_of_the_graph(kind):
     torch.compiler.reset()
 
 
-CLASSIFIERS = {
-    "decoder": VanillaDecoderForSequenceClassification,
-    "encoder": VanillaEncoderForSequenceClassification,
-}
+CLASSIFIERS = {"decoder": VanillaDecoderForSequenceClassification, "encoder": VanillaEncoderForSequenceClassification}
 TEXT_LABELS = {
     "one class": (3, torch.tensor([2, 0, 1, 1])),
     "regression": (1, torch.tensor([0.5, -1.0, 2.0, 0.1])),

@@ -150,10 +150,7 @@ def test_pixels_are_cast_to_the_weights_dtype_and_states_are_finite():
     ("inputs", "message"),
     [
         ({"pixel_values": pixels(channels=3)}, "3 channels, but num_channels=2"),
-        (
-            {"pixel_values": pixels(height=12)},
-            "12 by 12 pixels, but image_size is 8 by 12: .*interpolate",
-        ),
+        ({"pixel_values": pixels(height=12)}, "12 by 12 pixels, but image_size is 8 by 12: .*interpolate"),
         ({"pixel_values": pixels(height=9), "interpolate_pos_encoding": True}, "9 by 12 .*multiples of patch_size=4"),
         ({"pixel_values": pixels(), "bool_masked_pos": torch.zeros(3, 6)}, "use_mask_token=True"),
     ],

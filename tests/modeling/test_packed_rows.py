@@ -7,7 +7,7 @@ import torch
 from transformers.cache_utils import DynamicCache, StaticCache
 
 from .axes import SOURCE_VOCABULARY, TARGET_VOCABULARY
-from .toys import plain_flex_attention, tokens, toy
+from .toys import tokens, toy
 
 TEXTS = (4, 5)
 SOURCES = (3, 4)
@@ -49,17 +49,6 @@ def test_a_language_model_reads_each_text_alone(way: str, fields: dict[str, Any]
         assert_near(model(row, position_ids=positions, **options | {"past_key_values": None}).logits, alone)
         model.eval()
     assert_near(model(padded(row), position_ids=padded(positions), attention_mask=padded(ones)).logits, alone)
-
-
-@torch.no_grad()
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_language_model_reads_each_text_alone_by_flex_attention(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain_flex_attention(monkeypatch)
-    model = toy("decoder").double()
-    row = tokens(1, sum(TEXTS), SOURCE_VOCABULARY)
-    alone = torch.cat([model(part).logits for part in row.split(TEXTS, dim=1)], dim=1)
-    model.set_attn_implementation("flex_attention")
-    assert_near(model(row, position_ids=places(TEXTS), attention_mask=torch.ones_like(row)).logits, alone)
 
 
 @every_way

@@ -14,11 +14,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 
 from vanillaformer.configuration import options
 from vanillaformer.modeling.parts.position_schemes import build_positions, build_rotate
-from vanillaformer.modeling.parts.positions import (
-    NoPositions,
-    RelativePositions,
-    no_rotation,
-)
+from vanillaformer.modeling.parts.positions import NoPositions, RelativePositions, no_rotation
 
 from .toys import KINDS, assert_close, inputs_of, shared_toy, sharpen, tokens, toy, toy_config
 
