@@ -76,8 +76,17 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     ours.tie_weights()
     move_weights(architecture, native, ours, head)
     copy_runtime_state(native, ours)
+    ours.name_or_path = native.name_or_path
     ours.native_form = NativeForm(architecture.name, head, copy.deepcopy(native.config))
     return ours
+
+
+def as_ours(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the model of a folder as ours: a native one taken over, or as it is where none of ours is the same."""
+    try:
+        return model if isinstance(model, VanillaPreTrainedModel) else take_over(model)
+    except ValueError:
+        return model
 
 
 def give_back(model: VanillaPreTrainedModel) -> PreTrainedModel:

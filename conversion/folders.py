@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from vanillaformer.configuration import VanillaConfig
 from vanillaformer.configuration.image_encoder import image_sides
 from vanillaformer.hub.atomic_files import new_folder
+from vanillaformer.hub.card_merging import native_card
 from vanillaformer.hub.checks import read_json
 from vanillaformer.hub.file_names import CARD, CARRIED, CONFIG, GENERATION, TOKENIZERS, matching_files
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
@@ -88,7 +89,8 @@ def convert_folder(
             f"{type(after).__name__} that computes the same."
         )
         if CARD in carried:
-            card = carried[CARD].read_text(encoding="utf-8").rstrip("\n")
+            card = carried[CARD].read_text(encoding="utf-8")
+            card = (card if back else native_card(card, type(after).__name__, after.config.model_type)).rstrip("\n")
             (folder / CARD).write_text(f"{card}\n\n## Converted\n\n{note}\n", encoding="utf-8")
     lost = lost_settings(ours, native, back)
     return Conversion(type(before).__name__, type(after).__name__, after.num_parameters(), error, names, lost)

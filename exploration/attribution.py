@@ -185,6 +185,6 @@ def outputs_of(example: Example) -> Outputs:
         return target_tokens(model, inputs)
     if example.targets is None:
         return chosen_class(model, inputs)
-    if model.predicts_next_token:
+    if getattr(model, "predicts_next_token", False):
         return next_tokens(inputs, first=1)
     return filled_masks(model, inputs, example.tokenizer.mask_token_id)

@@ -14,7 +14,15 @@ from transformers import PreTrainedTokenizerBase
 
 from vanillaformer.data.images import read_image
 from vanillaformer.hub.errors import file_errors
-from vanillaformer.inference.tasks import LoadedModel, classify, continue_prompts, fill_masks, task_of, translate
+from vanillaformer.inference.tasks import (
+    LoadedModel,
+    classify,
+    continue_prompts,
+    fill_masks,
+    find_entities,
+    task_of,
+    translate,
+)
 from vanillaformer.modeling.heads import IGNORE_INDEX
 
 from .recording import Recording, record, stacks
@@ -101,7 +109,7 @@ def translation_example(
 ) -> Example:
     """Return the example of an encoder-decoder."""
     model, tokenizer = loaded.model, loaded.target_tokenizer
-    labels = model.generate(**inputs)[:, 1:]
+    labels = model.generate(**inputs, **loaded.with_length({}, 1))[:, 1:]
     output = str(tokenizer.decode(labels[0], skip_special_tokens=True))
     if target is not None:
         labels = encoded(model, tokenizer, target, "--target")["input_ids"]
@@ -164,10 +172,20 @@ def likeliest(recording: Recording, names: Mapping[int, str]) -> str:
     return f"{names[int(best.indices)]} ({float(best.values):.1%})"
 
 
+def tags_example(loaded: LoadedModel, inputs: dict[str, torch.Tensor], text: str) -> Example:
+    """Return the example of a classifier of tokens."""
+    recording, tags = record(loaded.model, inputs), loaded.model.config.id2label
+    assert recording.logits is not None  # it has a head
+    tokens = {"encoder": token_names(loaded.tokenizer, inputs["input_ids"][0])}
+    output, targets = find_entities(loaded, [text])[0], recording.logits[0].argmax(dim=-1)
+    return Example(recording, tokens, text, output, targets, tags.__getitem__)
+
+
 ENCODED: dict[Any, Callable[[LoadedModel, dict[str, torch.Tensor], str], Example]] = {
     continue_prompts: continuation_example,
     fill_masks: masked_example,
     classify: classification_example,
+    find_entities: tags_example,
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 from vanillaformer.modeling.parts.attention import Attention, CrossAttention
 from vanillaformer.modeling.parts.pointers import PointerGenerator
 from vanillaformer.modeling.parts.residual import AdminResidual, DeepNorm, NoResidual, Residual, ReZero
@@ -68,10 +69,15 @@ def stacks(model: Any) -> dict[str, Stack]:
     base = model.base_model
     if isinstance(base, Stack):
         return {"decoder" if base.is_causal else "encoder": base}
-    if not model.config.model_type.startswith("vanilla_"):
-        raise ValueError(
-            f"{type(model).__name__} is not a model of this package: convert it first (vanillaformer convert)"
-        )
+    if not isinstance(model, VanillaPreTrainedModel):
+        from vanillaformer.conversion.convert import from_native
+
+        reason = "convert it first (vanillaformer convert)"
+        try:
+            from_native(model)
+        except ValueError as error:
+            reason = str(error)
+        raise ValueError(f"{type(model).__name__} is not a model of this package: {reason}")
     sides = {name: getattr(base, name) for name in ("encoder", "decoder")}
     return {name: side for name, side in sides.items() if isinstance(side, Stack)}
 

@@ -112,6 +112,23 @@ def card_to_push(local_text: str, remote_text: str | None, repo_id: str | None =
     return render_card(card._replace(record=card.record | {"pushed": card.hash_around}))
 
 
+def native_card(text: str, class_name: str, model_type: str) -> str:
+    """Return the card of one of our models for the native one that it became, which needs no code of ours.
+
+    A generated part that a person has edited stays.
+    """
+    card = parse_card(text)
+    if not card.part or card.is_part_edited:
+        return text
+    part = re.sub(
+        r"`Vanilla\w+` of the package vanillaformer", f"`{class_name}` of the package transformers", card.part
+    )
+    part = re.sub(r"With the package vanillaformer:\n\n(```python\n)import vanillaformer .*\n", r"\1", part)
+    part = re.sub(r"\n+Without it, with the code that is stored [^\n]*\n\n```python\n(?s:.*?)```", "", part)
+    header = re.sub(r"(?m)^- vanilla_\w+$", f"- {model_type}", card.header)
+    return render_card(card._replace(header=header, part=part, record=card.record | {"hash": text_hash(part)}))
+
+
 def is_edited(text: str) -> bool:
     """Tell whether a person has edited the text of a card."""
     card = parse_card(text)

@@ -16,6 +16,7 @@ from vanillaformer.hub.errors import file_errors
 from vanillaformer.hub.file_names import EXPORT
 from vanillaformer.hub.loading import open_config, open_model, saved_folder
 from vanillaformer.hub.tokenizers import open_tokenizers, readable_length
+from vanillaformer.modeling.base import VanillaPreTrainedModel
 from vanillaformer.tokenization.control_tokens import text_tokenizer
 from vanillaformer.tokenization.passages import as_pair, first_pieces
 from vanillaformer.training.hardware import inference_dtype
@@ -67,22 +68,26 @@ class LoadedModel:
                 self.report(f"cut to {length} tokens: {text[:60]!r} ...")
         return batch.to(self.model.device)
 
+    def with_length(self, options: dict[str, Any], start: int) -> dict[str, Any]:
+        """Return options of `generate` by which `NEW_TOKENS` follow the first `start`, if nothing else is said."""
+        saved = getattr(self.model, "engine", self.model).generation_config
+        lengths = (saved.max_length, saved.max_new_tokens, options.get("max_new_tokens"))
+        if any(length is not None for length in lengths):
+            return options
+        length = start + NEW_TOKENS
+        return {"max_length": min(length, readable_length(self.model.config) or length)} | options
+
 
 def translate(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return the translations of texts."""
-    output = loaded.model.generate(**loaded.encode(texts), **options)
+    output = loaded.model.generate(**loaded.encode(texts), **loaded.with_length(options, 1))
     return loaded.target_tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
 def continue_prompts(loaded: LoadedModel, texts: list[str], **options: Any) -> list[str]:
     """Return prompts with what the model makes follow them, `NEW_TOKENS` by default, and no more than it reads."""
     inputs = loaded.encode(texts, room=options.get("max_new_tokens", 1), side="left")
-    saved = getattr(loaded.model, "engine", loaded.model).generation_config
-    lengths = [getattr(saved, name, None) for name in ("max_length", "max_new_tokens")]
-    if lengths == [None, None] and options.get("max_new_tokens") is None:
-        length = inputs["input_ids"].shape[1] + NEW_TOKENS
-        options = {"max_length": min(length, readable_length(loaded.model.config) or length)} | options
-    output = loaded.model.generate(**inputs, **options)
+    output = loaded.model.generate(**inputs, **loaded.with_length(options, inputs["input_ids"].shape[1]))
     return loaded.tokenizer.batch_decode(output, skip_special_tokens=True)
 
 
@@ -193,7 +198,10 @@ def open_engine(arguments: GenerateArguments, folder: Path) -> Any:
 
 
 def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments) -> Any:
-    """Return the model of a folder on the device of `--device`, by default a GPU if there is one."""
+    """Return the model of a folder on the device of `--device`, by default a GPU if there is one.
+
+    A native model becomes one of ours where our fields can say what it is.
+    """
     device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         torch.zeros(1, device=device).item()
@@ -202,6 +210,10 @@ def model_on_device(model_class: Any, folder: Path, arguments: GenerateArguments
         raise ValueError(f"--device {device} cannot be used here: {reason}") from error
     dtype = inference_dtype(torch.device(device).type, arguments.bf16)
     model = open_model(model_class, folder, f"--model {arguments.model_name_or_path}", dtype=dtype)
+    if not isinstance(model, VanillaPreTrainedModel):
+        from vanillaformer.conversion.convert import as_ours  # with the tables of all architectures
+
+        model = as_ours(model)
     return model.to(device).eval()
 
 

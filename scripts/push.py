@@ -7,16 +7,22 @@ repeated: files that have arrived are not sent again. Edits of the model card on
 Examples:
   vanillaformer push runs/translation user/dates-en-de
   vanillaformer push runs/translation user/dates-en-de --dry_run
+  vanillaformer push runs/translation user/dates-en-de --as native
   vanillaformer push runs/translation user/dates-en-de --revision second-try --message 'More data'
 """
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from huggingface_hub import constants
 
 import vanillaformer  # noqa: F401 - makes the Auto classes know the models
+from vanillaformer.configuration import VanillaConfig
 from vanillaformer.console.program import CommandParser, hide_progress_bars, program
+from vanillaformer.hub.loading import open_config
 from vanillaformer.hub.pushing import check_name, files_to_push, left_out, push_folder
 
 
@@ -25,6 +31,11 @@ def parser() -> CommandParser:
     made = CommandParser(__doc__, "FOLDER REPO [--option value ...]")
     model = made.add_argument_group("Model")
     model.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the saved model")
+    model.add_argument(
+        "--as", dest="form", metavar="ARCHITECTURE",
+        help="Push it as a model of transformers that computes the same, without code of ours: native, or the name "
+        "of one of the architectures that fit",
+    )  # fmt: skip
     repository = made.add_argument_group("Repository")
     repository.add_argument("repo", metavar="REPO", help="user/name, or your own name; created if missing")
     repository.add_argument("--revision", metavar="BRANCH", help="Branch to push to; created from main if missing")
@@ -47,27 +58,51 @@ def listing(files: dict[str, Path], rest: list[str]) -> str:
     return "\n".join([*lines, *([f"not uploaded: {', '.join(rest)}"] if rest else [])])
 
 
+@contextmanager
+def published(folder: Path, form: str | None) -> Iterator[Path]:
+    """Yield the folder to push: as it is, or with a native model in place of ours, and all else that is published."""
+    if form is None:
+        yield folder
+        return
+    files = files_to_push(folder)
+    config = open_config(folder)
+    if not isinstance(config, VanillaConfig) and form in ("native", config.model_type):
+        yield folder
+        return
+    from vanillaformer.conversion.folders import convert_folder  # with the tables of all architectures
+
+    with TemporaryDirectory() as parent:
+        converted = Path(parent, folder.resolve().name)
+        done = convert_folder(str(folder), converted, None if form == "native" else form)
+        print(f"{done.source} -> {done.target}, relative error of its logits {done.error:.1e}")
+        for name, path in files.items():
+            if name.endswith((".png", "_results.json")):
+                shutil.copyfile(path, converted / name)
+        yield converted
+
+
 @program
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the program."""
     args = parser().parse_args(argv)
     hide_progress_bars()
     check_name(args.repo)
-    files = files_to_push(args.folder)
-    listed = listing(files, left_out(args.folder, files))
-    if args.dry_run:
-        target = f"{args.repo}{f' ({args.revision})' if args.revision else ''}"
-        print(f"{args.folder} would be pushed to {target}:\n{listed}")
-        return
-    done = push_folder(
-        args.folder,
-        args.repo,
-        revision=args.revision,
-        private=args.private,
-        pull_request=args.pr,
-        message=args.message,
-        files=files,
-    )
+    with published(args.folder, args.form) as folder:
+        files = files_to_push(folder)
+        listed = listing(files, left_out(folder, files))
+        if args.dry_run:
+            target = f"{args.repo}{f' ({args.revision})' if args.revision else ''}"
+            print(f"{args.folder} would be pushed to {target}:\n{listed}")
+            return
+        done = push_folder(
+            folder,
+            args.repo,
+            revision=args.revision,
+            private=args.private,
+            pull_request=args.pr,
+            message=args.message,
+            files=files,
+        )
     print(f"{listed}\npushed: {constants.ENDPOINT}/{done.repo}")
     print(f"{'pull request' if args.pr else 'commit'}: {done.url}")
 

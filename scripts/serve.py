@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
+import transformers
 from transformers import AutoConfig
 from transformers.utils.import_utils import is_serve_available
 
@@ -102,13 +103,15 @@ def check_model(name: str | None, continuous_batching: bool = False, trust_remot
     if not trust_remote_code:
         saved_folder(path, revision or None, "MODEL")
     architecture = next(iter(config.architectures or []), "none")
-    if architecture not in vars(modeling):
-        return
-    if architecture != SERVED.__name__:
+    is_ours, native = architecture in vars(modeling), getattr(transformers, architecture, None)
+    generates = native is None or (native.can_generate() and not config.is_encoder_decoder)
+    if architecture != SERVED.__name__ and (is_ours or not generates):
         raise ValueError(
             f"{name} is a {architecture}, but only language models are served ({SERVED.__name__}); "
             "generate.py runs every model"
         )
+    if not is_ours:
+        return
     if continuous_batching and (reason := config.attention_obstacle("paged|eager")) is not None:
         raise ValueError(f"--continuous-batching cannot serve {name}: {reason}")
 

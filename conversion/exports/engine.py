@@ -37,6 +37,8 @@ class Search:
     temperature: float = 1.0
     top_k: int = 50
     top_p: float = 1.0
+    forced_bos_token_id: int | None = None  # of encoder-decoders
+    suppress_tokens: Sequence[int] = ()
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +63,7 @@ WITHOUT_INFLUENCE = {
     "use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile",
     "continuous_batching_config", "low_memory", "prefill_chunk_size", "pad_token_id", "bos_token_id", "eos_token_id",
     "decoder_start_token_id", "transformers_version", "output_attentions", "output_hidden_states", "output_scores",
-    "output_logits",
+    "output_logits", "renormalize_logits",
 }  # fmt: skip
 OF_SAMPLING = {"min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"}
 # transformers' own defaults: a config that has one of them asks for nothing
@@ -191,16 +193,25 @@ class EngineModel:
         saved = {name: getattr(config, name) for name in vars(GenerationConfig()) if not name.startswith("_")}
         saved = {name: value for name, value in saved.items() if value is not None}
         asked = saved | given
+        if ends_cut := asked.get("forced_eos_token_id", -1) in self.engine.end_tokens():
+            del asked["forced_eos_token_id"]
+        if all(len(words) == 1 for words in asked.get("bad_words_ids", [[], []])):
+            words = [token for (token,) in asked.pop("bad_words_ids")]
+            asked["suppress_tokens"] = [*asked.get("suppress_tokens", ()), *words]
         for name, value in asked.items():
             where = "" if name in given else "generation_config.json: "
-            known = name in SEARCH + LENGTHS or (name in WITHOUT_INFLUENCE and value == saved.get(name, value))
+            known = name in SEARCH + LENGTHS and not (name == "forced_bos_token_id" and self.engine.kind == "decoder")
+            known = known or (name in WITHOUT_INFLUENCE and value == saved.get(name, value))
             idle = value in (DEFAULTS.get(name), False, [], {}) or (name in OF_SAMPLING and not asked.get("do_sample"))
             if not known and not idle:
                 raise ValueError(f"{where}{name}={value!r}: an exported model has only {', '.join(SEARCH + LENGTHS)}")
         lengths = given if any(name in given for name in LENGTHS) else saved
         start = max(len(prompt) for prompt in prompts) if self.engine.kind == "decoder" else 1
-        new_tokens = lengths.get("max_new_tokens") or max(1, lengths.get("max_length", DEFAULT_LENGTH + start) - start)
-        return {name: asked[name] for name in SEARCH if name in asked} | {"max_new_tokens": new_tokens}
+        new_tokens = lengths.get("max_new_tokens") or lengths.get("max_length", DEFAULT_LENGTH + start) - start
+        new_tokens = max(1, new_tokens - ends_cut)  # the last token of a text that is too long is its end
+        return {name: asked[name] for name in SEARCH if asked.get(name) not in (None, [])} | {
+            "max_new_tokens": new_tokens
+        }
 
 
 class ImageEngineModel:

@@ -12,7 +12,7 @@ import torch
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 import vanillaformer.modeling as modeling
-from vanillaformer.configuration import BlockConfig, layer_types
+from vanillaformer.configuration import BlockConfig, VanillaConfig, layer_types
 from vanillaformer.hub.atomic_files import check_free, new_folder
 from vanillaformer.hub.engines import EngineInfo
 from vanillaformer.hub.file_names import EXPORT
@@ -113,7 +113,7 @@ class Exporter:
     def obstacles(self, model_class: type, config: Any) -> list[str]:
         """Return the obstacles to exporting a model: field, value, and what the engine has instead."""
         if model_class not in self.models:
-            if not isinstance(config, BlockConfig):
+            if isinstance(config, VanillaConfig) and not isinstance(config, BlockConfig):
                 return ["the model is recurrent, but the engine computes Transformers"]
             if issubclass(model_class, IMAGE_CLASSIFIERS):
                 return ["the model reads images, but the engine takes tokens"]

@@ -67,6 +67,6 @@ def test_a_recurrent_model_has_cross_attention_and_no_stream():
 def test_other_models_are_refused():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_head=2, n_layer=1))
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=8, n_head=2, n_layer=1, bos_token_id=1, eos_token_id=1))
     with pytest.raises(ValueError, match="GPT2LMHeadModel is not a model of this package: convert it first"):
         record(model, {"input_ids": torch.ones(1, 3, dtype=torch.long)})

@@ -9,6 +9,7 @@ from vanillaformer.hub.card_merging import (
     generated_card,
     is_edited,
     merged_card,
+    native_card,
     parse_card,
     text_hash,
     write_card,
@@ -190,3 +191,34 @@ def test_words_here_before_the_first_push() -> None:
         card = card_to_push(local, remote)
         assert "from here" in card
         assert data(card)["tags"] == ["vanillaformer"]
+
+
+def test_the_card_of_a_native_form_loads_it_without_code_of_ours():
+    part = """A Transformer of 5 parameters (`VanillaDecoderForCausalLM` of the package vanillaformer).
+
+With the package vanillaformer:
+
+```python
+import vanillaformer  # makes the Auto classes know the model
+model = AutoModel.from_pretrained("a")
+```
+
+or `vanillaformer generate`.
+
+Without it, with the code that is stored beside the weights (read it first: it runs on your machine):
+
+```python
+model = AutoModel.from_pretrained("a", trust_remote_code=True)
+```
+
+## Results"""
+    card = generated_card("tags:\n- vanillaformer\n- vanilla_decoder", "A", part, "a")
+    native = native_card(card, "GPT2LMHeadModel", "gpt2")
+    for gone in ("import vanillaformer", "trust_remote_code", "VanillaDecoder", "vanilla_decoder", "Without it"):
+        assert gone not in native
+    assert "`GPT2LMHeadModel` of the package transformers" in native
+    assert "```python\nmodel = AutoModel" in native
+    assert "## Results" in native
+    assert not is_edited(native)
+    edited = card.replace("or `vanillaformer generate`", "or not")
+    assert native_card(edited, "GPT2LMHeadModel", "gpt2") == edited

@@ -66,6 +66,7 @@ class CTranslate2Engine(Engine):
             "length_penalty": search.length_penalty,
             "end_token": self.end_tokens(),
             "sampling_topk": 1,
+            "suppress_sequences": [[self.target[token]] for token in search.suppress_tokens] or None,
         }
         if search.do_sample:
             options |= {"sampling_topp": search.top_p, "sampling_temperature": search.temperature}
@@ -79,9 +80,11 @@ class CTranslate2Engine(Engine):
         if self.kind == "decoder":
             self.prepare(prompts)
             return self.continue_prompts(prompts, search.max_new_tokens, divided, options)
+        begun = [] if search.forced_bos_token_id is None else [self.target[search.forced_bos_token_id]]
         results = self.run(
             "translate_batch",
             token_names(self.source, prompts),
+            target_prefix=[begun] * len(prompts) if begun else None,
             divided=divided,
             max_decoding_length=search.max_new_tokens,
             min_decoding_length=0,  # 1 by default: no empty translation

@@ -53,6 +53,8 @@ class LlamaCppEngine(Engine):
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
         if search.num_beams > 1:
             raise ValueError(f"num_beams={search.num_beams}: llama.cpp has no beam search")
+        if search.suppress_tokens:
+            raise ValueError(f"suppress_tokens={search.suppress_tokens}: llama.cpp suppresses none here")
         sampling = {"temp": 0.0}
         if search.do_sample:
             sampling = {"temp": search.temperature, "top_k": search.top_k, "top_p": search.top_p}

@@ -45,7 +45,8 @@ class OnnxEngine(Engine):
 
     def generate_rows(self, prompts: Rows, search: Search) -> list[list[int]]:
         self.check_lengths(prompts, search.max_new_tokens)
-        options: dict[str, Any] = {"num_beams": search.num_beams}
+        options: dict[str, Any] = {"num_beams": search.num_beams, "forced_bos_token_id": search.forced_bos_token_id}
+        options["suppress_tokens"] = list(search.suppress_tokens) or None
         if search.num_beams > 1:
             options |= {"length_penalty": search.length_penalty, "early_stopping": search.early_stopping}
         if search.do_sample:

@@ -51,6 +51,8 @@ def test_translations_begin_with_the_start_token():
         ({"max_new_tokens": 7, "num_beams": 3, "length_penalty": 0.5}, {}, 7, {"num_beams": 3, "length_penalty": 0.5}),
         ({"max_new_tokens": 7, "num_beams": 3}, {"max_new_tokens": 2, "num_beams": None}, 2, {"num_beams": 3}),
         ({"max_new_tokens": 7}, {"max_length": 9}, 5, {}),
+        ({"max_new_tokens": 7, "bad_words_ids": [[0], [5]]}, {}, 7, {"suppress_tokens": [0, 5]}),
+        ({"max_new_tokens": 7, "forced_eos_token_id": 3, "eos_token_id": 3}, {}, 6, {}),
         ({"top_k": 9}, {"top_k": 4, "do_sample": True}, 20, {"top_k": 4, "do_sample": True}),
     ],
 )
@@ -72,7 +74,7 @@ REFUSED = {
     "exponential_decay_length_penalty": (3, 1.1),
     "stop_strings": ["x"],
     "num_beam_groups": 2,
-    "bad_words_ids": [[5]],
+    "bad_words_ids": [[5, 6]],
     "forced_bos_token_id": 4,
     "return_dict_in_generate": True,
     "max_time": 1.0,

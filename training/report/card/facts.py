@@ -135,6 +135,11 @@ class CardFacts:
         return isinstance(self.config, VanillaConfig)
 
     @property
+    def model_class(self) -> str:
+        """The class that the model is saved as: one that came in as a native model is one of ours in training."""
+        return self.training["model_class"] if self.is_ours else next(iter(self.config.architectures))
+
+    @property
     def started_from(self) -> str | None:
         """The saved model that training began with."""
         return self.choice("model", "model_name_or_path")

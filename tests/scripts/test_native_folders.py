@@ -1,0 +1,153 @@
+"""Every program takes the folder of a native model as it takes one of ours; answers are those of transformers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from PIL import Image
+from test_native_models import BART, BERT, GPT2, LLAMA, OWN_WAY, T5, tokenizer_of
+from transformers import AutoTokenizer, pipeline
+
+from vanillaformer.conversion import from_native
+from vanillaformer.conversion.exports import EngineModel, export, load_engine
+from vanillaformer.inference.arguments import GenerateArguments
+from vanillaformer.inference.tasks import load
+from vanillaformer.scripts import explore, generate, push, serve
+
+BERT = BERT | {"initializer_range": 0.3, "num_labels": 3}
+# Class, fields, kind of tokenizer
+FOLDERS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "gpt2": ("GPT2LMHeadModel", GPT2 | {"initializer_range": 0.3}, "decoder"),
+    "llama": ("LlamaForCausalLM", LLAMA | {"initializer_range": 0.3}, "decoder"),
+    "t5": ("T5ForConditionalGeneration", T5 | {"initializer_factor": 3.0}, "encoder_decoder"),
+    "bart": ("BartForConditionalGeneration", BART | {"init_std": 0.3, "forced_eos_token_id": 3}, "encoder_decoder"),
+    "marian": ("MarianMTModel", BART | {"init_std": 0.3, "forced_eos_token_id": 3}, "encoder_decoder"),
+    "bert": ("BertForMaskedLM", BERT, "encoder"),
+    "bert-classifier": ("BertForSequenceClassification", BERT, "encoder"),
+    "bert-tagger": ("BertForTokenClassification", BERT, "encoder"),
+}
+TEXT = "Montag, 3. Mai"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """The folder of a native model with a tokenizer; Marian's with the settings of published ones."""
+    return saved(request.param, tmp_path / request.param)
+
+
+def saved(name: str, folder: Path, **fields: Any) -> Path:
+    class_name, known, kind = FOLDERS[name]
+    tokenizer, model_class = tokenizer_of(kind), getattr(transformers, class_name)
+    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in ("pad", "bos", "eos")}
+    start = {"decoder_start_token_id": tokenizer.pad_token_id} if kind == "encoder_decoder" else {}
+    torch.manual_seed(0)
+    config = model_class.config_class(vocab_size=len(tokenizer), **known, **ids, **start, **fields)
+    model = model_class(config)
+    if name == "marian":
+        model.final_logits_bias[0, tokenizer.pad_token_id] = 30.0
+        settings = {"bad_words_ids": [[tokenizer.pad_token_id]], "renormalize_logits": True, "max_length": 16}
+        model.generation_config.update(num_beams=2, early_stopping=True, **settings)
+    elif model.can_generate():
+        model.generation_config.max_length = 16
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def expected(name: str, folder: Path) -> str:
+    """What transformers' own class answers."""
+    model = getattr(transformers, FOLDERS[name][0]).from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(TEXT + " [MASK]" * (name == "bert"), return_tensors="pt")
+    if model.can_generate():
+        return str(tokenizer.decode(model.generate(**inputs)[0], skip_special_tokens=True))
+    if name == "bert-classifier":
+        (answer,) = pipeline("text-classification", model=model, tokenizer=tokenizer)(TEXT)
+        return f"{answer['label']}\t{answer['score']:.4f}"
+    ids = model(**inputs).logits[0].argmax(-1)
+    filled = torch.where(inputs["input_ids"][0] == tokenizer.mask_token_id, ids, inputs["input_ids"][0])
+    return str(tokenizer.decode(filled, skip_special_tokens=True))
+
+
+@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "bert-tagger"], indirect=True)
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_answers_are_those_of_transformers(folder: Path, engine: str, capsys: Any) -> None:
+    text = TEXT + " [MASK]" * (folder.name == "bert")
+    generate.main(["--model", str(folder), "--text", text, "--device", "cpu", "--engine", engine])
+    out, err = capsys.readouterr()
+    assert out.rstrip("\n") == expected(folder.name, folder).rstrip("\n")
+    assert engine == "torch" or "outputs are those of torch" in err
+    loaded = load(GenerateArguments(str(folder), device="cpu"))[0]
+    assert type(loaded.model).__name__.startswith("Vanilla")
+
+
+@pytest.mark.parametrize("folder", ["llama", "marian", "bert-tagger"], indirect=True)
+def test_what_is_inside_is_drawn(folder: Path, tmp_path: Path) -> None:
+    explore.main([str(folder), "--text", TEXT, "--figures", "lens", "--output_dir", str(tmp_path / "page")])
+    assert (tmp_path / "page" / "index.html").is_file()
+
+
+def test_what_ours_cannot_be_runs_as_it_is(tmp_path: Path, capsys: Any) -> None:
+    folder = saved("gpt2", tmp_path / "gpt2", **OWN_WAY)
+    generate.main(["--model", str(folder), "--text", TEXT, "--device", "cpu", "--engine", "auto"])
+    out, err = capsys.readouterr()
+    assert out.rstrip("\n") == expected("gpt2", folder).rstrip("\n")
+    assert "GPT2LMHeadModel cannot be exported to ctranslate2: the model must be a" in err
+    with pytest.raises(SystemExit, match=r"scale_attn_by_inverse_layer_idx=True"):
+        explore.main([str(folder), "--text", TEXT])
+
+
+def test_images(tmp_path: Path, capsys: Any) -> None:
+    config = transformers.ViTConfig(**LLAMA, image_size=16, patch_size=4, num_labels=3, initializer_range=0.3)
+    model = transformers.ViTForImageClassification(config).eval()
+    model.save_pretrained(tmp_path / "vit")
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "vit")
+    image = Image.effect_noise((20, 20), 90).convert("RGB")
+    image.save(tmp_path / "image.png")
+    generate.main(["--model", str(tmp_path / "vit"), "--image", str(tmp_path / "image.png"), "--device", "cpu"])
+    (best, *_) = pipeline("image-classification", model=str(tmp_path / "vit"))(str(tmp_path / "image.png"))
+    assert capsys.readouterr().out == f"{best['label']}\t{best['score']:.4f}\n"
+
+
+def test_a_model_of_ours_is_pushed_as_a_native_one(tmp_path: Path, capsys: Any) -> None:
+    native = saved("gpt2", tmp_path / "gpt2")
+    ours = tmp_path / "ours"
+    from_native(native).save_pretrained(ours)
+    tokenizer_of("decoder").save_pretrained(ours)
+    with push.published(ours, "native") as folder:
+        assert json.loads((folder / "config.json").read_text())["architectures"] == ["GPT2LMHeadModel"]
+        assert not list(folder.glob("*.py"))
+        assert expected("gpt2", folder) == expected("gpt2", native)
+    push.main([str(ours), "me/model", "--as", "gpt2", "--dry_run"])
+    assert ".py" not in capsys.readouterr().out
+    with push.published(native, "native") as folder:
+        assert folder == native
+    with pytest.raises(SystemExit, match="cannot be converted to llama: feed_forward='plain'"):
+        push.main([str(ours), "me/model", "--as", "llama", "--dry_run"])
+
+
+def test_only_language_models_are_served(tmp_path: Path) -> None:
+    serve.check_model(str(saved("gpt2", tmp_path / "gpt2")))
+    for name in ("t5", "bert"):
+        with pytest.raises(ValueError, match="only language models are served"):
+            serve.check_model(str(saved(name, tmp_path / name)))
+
+
+def test_settings_that_native_translators_have_are_those_of_an_export(tmp_path: Path) -> None:
+    native: Any = transformers.AutoModelForSeq2SeqLM.from_pretrained(saved("bart", tmp_path / "bart"))
+    native.generation_config.update(forced_bos_token_id=7)
+    ids = torch.tensor([[5, 6, 7, 8, 3], [9, 10, 11, 3, 0]])
+    export(from_native(native), tmp_path / "engine", "ctranslate2")
+    exported = EngineModel(load_engine(tmp_path / "engine"))
+    for options in ({}, {"num_beams": 3, "early_stopping": True}):
+        found, wanted = (
+            [
+                row[row.ne(3) & row.ne(0)].tolist()
+                for row in model.generate(ids, attention_mask=ids.ne(0).long(), **options)
+            ]
+            for model in (exported, native)
+        )
+        assert found == wanted
