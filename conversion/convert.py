@@ -77,6 +77,10 @@ def take_over(native: PreTrainedModel) -> VanillaPreTrainedModel:
     move_weights(architecture, native, ours, head)
     copy_runtime_state(native, ours)
     ours.name_or_path = native.name_or_path
+    padding = getattr(native.get_input_embeddings(), "padding_idx", None)
+    for name, module in ours.named_modules():
+        if name.endswith("embed_tokens"):
+            module.padding_idx = padding  # whose row gets no gradient as an input; Marian's texts start with it
     ours.native_form = NativeForm(architecture.name, head, copy.deepcopy(native.config))
     return ours
 

@@ -8,11 +8,14 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from vanillaformer.configuration import BlockConfig, VanillaConfig, tensor_parallel_plan
 
 from .acceleration import acceleration
 from .parts.initialization import initialize
+
+ENGINES = ("vllm", "sglang", "tgi")  # whose attention masks by itself
 
 
 class VanillaPreTrainedModel(PreTrainedModel):
@@ -52,7 +55,14 @@ class VanillaPreTrainedModel(PreTrainedModel):
         # Before transformers' own checks, whose messages do not name our field
         if (reason := self.config.attention_obstacle(attn_implementation)) is not None:
             raise ValueError(reason)
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+        name = super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+        # transformers would leave the mask out without a word
+        if name is not None and "paged|" not in name and name not in {*ALL_MASK_ATTENTION_FUNCTIONS, *ENGINES}:
+            raise ValueError(
+                f"attn_implementation={name!r} has no mask function: padding and later tokens would be seen. Register "
+                f"one, such as AttentionMaskInterface.register({name!r}, sdpa_mask)"
+            )
+        return name
 
     @classmethod
     def enter_name(cls, auto_class: str) -> None:

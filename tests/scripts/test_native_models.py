@@ -17,6 +17,7 @@ from vanillaformer.tokenization import ModelKind, train
 from vanillaformer.training.trainer.trainer import RunTrainer
 
 STEPS = "--max_steps 5 --eval_steps 2 --save_steps 2 --logging_steps 1 --per_device_train_batch_size 8 --use_cpu"
+LONG = ("--max_steps", "20", "--eval_steps", "20", "--save_steps", "20", "--learning_rate", "1e-4")
 DATA = {
     "causal": TEXTS,
     "masked": f"{TEXTS} --objective masked",
@@ -36,6 +37,10 @@ BART: dict[str, Any] = {
     "d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_layers": 1,
     "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "dropout": 0,
 }  # fmt: skip
+GROUPED = {"num_key_value_heads": 1, "head_dim": 8}
+OPT = {"hidden_size": 16, "word_embed_proj_dim": 16, "num_attention_heads": 2, "num_hidden_layers": 1, "ffn_dim": 32}
+OPT |= {"dropout": 0, "max_position_embeddings": 64}
+DISTILBERT = {"dim": 16, "n_heads": 2, "n_layers": 1, "hidden_dim": 32, "dropout": 0, "attention_dropout": 0}
 # Class, fields, kind of tokenizer, task, class after training
 MODELS: dict[str, tuple[str, dict[str, Any], ModelKind, str, str]] = {
     "gpt2": ("GPT2LMHeadModel", GPT2, "decoder", "causal", "GPT2LMHeadModel"),
@@ -47,6 +52,16 @@ MODELS: dict[str, tuple[str, dict[str, Any], ModelKind, str, str]] = {
     "t5": ("T5ForConditionalGeneration", T5, "encoder_decoder", "translation", "T5ForConditionalGeneration"),
     "bart": ("BartForConditionalGeneration", BART, "encoder_decoder", "translation", "BartForConditionalGeneration"),
     "marian": ("MarianMTModel", BART, "encoder_decoder", "translation", "MarianMTModel"),
+    "opt": ("OPTForCausalLM", OPT, "decoder", "causal", "OPTForCausalLM"),
+    "gpt_neox": ("GPTNeoXForCausalLM", LLAMA, "decoder", "causal", "GPTNeoXForCausalLM"),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA | GROUPED, "decoder", "causal", "Qwen3ForCausalLM"),
+    "gemma2": ("Gemma2ForCausalLM", LLAMA | GROUPED, "decoder", "causal", "Gemma2ForCausalLM"),
+    "distilbert": ("DistilBertForMaskedLM", DISTILBERT, "encoder", "masked", "DistilBertForMaskedLM"),
+    "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": 16}, "encoder", "masked", "ElectraForMaskedLM"),
+    "mbart": (
+        "MBartForConditionalGeneration", BART, "encoder_decoder", "translation", "MBartForConditionalGeneration"
+    ),
+    "mt5": ("MT5ForConditionalGeneration", T5, "encoder_decoder", "translation", "MT5ForConditionalGeneration"),
     "bert-classifier": ("BertForMaskedLM", BERT, "encoder", "classification", "BertForSequenceClassification"),
     "gpt2-classifier": ("GPT2LMHeadModel", GPT2, "decoder", "classification", "GPT2ForSequenceClassification"),
 }  # fmt: skip
@@ -133,12 +148,11 @@ def test_the_losses_are_those_of_transformers_trainer(
     native = native_folder(name, tmp_path / "native")
     with monkeypatch.context() as patch:
         recorded = Recorder(patch)
-        result = run(
-            name, native, tmp_path / "run", "--label_smoothing_factor", str(smoothing), *UNPACKED.get(name, ())
-        )
+        options = "--label_smoothing_factor", str(smoothing), *UNPACKED.get(name, ())
+        result = run(name, native, tmp_path / "run", *options, *(() if smoothing else LONG))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"] == [MODELS[name][4]]
     saved = getattr(transformers, MODELS[name][4]).from_pretrained(tmp_path / "run")
-    assert len(recorded.losses) == 5
+    assert len(recorded.losses) == (5 if smoothing else 20)
     classes = saved.config.num_labels
     torch.manual_seed(42)  # of the new weights of a classifier
     fresh = type(saved).from_pretrained(native, num_labels=classes, pad_token_id=saved.config.pad_token_id)

@@ -1,0 +1,212 @@
+"""What broke custom models in releases of transformers and torch, each named by the thread that reported it."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AttentionInterface, AttentionMaskInterface, Trainer, TrainingArguments
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from vanillaformer.configuration import options, preset
+
+from .toys import ALL_KINDS, KINDS, assert_close, inputs_of, labels_of, toy
+
+INITIALIZATIONS = [{"initialization": name} for name in get_args(options.Initialization)]
+INITIALIZATIONS += [{"norm_placement": "admin"}, *({"norm_placement": "no_norm", **one} for one in INITIALIZATIONS)]
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "half precision": ({}, {"dtype": torch.bfloat16}),
+    "dtype of the file": ({}, {"dtype": "auto"}),
+    "devices": ({}, {"device_map": "cpu"}),
+    "shards": ({"max_shard_size": "20KB"}, {}),
+}
+
+
+def numbered(model: torch.nn.Module) -> torch.nn.Module:
+    """Set every parameter to a number of its own, which every dtype holds exactly."""
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.fill_(number % 127 + 1)
+    return model
+
+
+def initialized(kind: str, fields: dict[str, Any]) -> Any:
+    try:
+        return toy(kind, **fields)
+    except (ValueError, StrictDataclassError):  # as the placement excludes
+        return None
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_loading_keeps_every_weight_whatever_initializes_it(kind: str, way: str, tmp_path: Path) -> None:
+    """transformers#46620: an `_init_weights` that writes in place drew loaded weights again."""
+    saving, loading = WAYS[way]
+    models = [
+        model
+        for fields in [{}, *(INITIALIZATIONS if way == "plain" else [])]
+        if (model := initialized(kind, fields)) is not None
+    ]
+    assert len(models) > (2 if way == "plain" and kind in KINDS else 0)
+    for number, model in enumerate(models):
+        numbered(model).save_pretrained(tmp_path / str(number), **saving)  # type: ignore[operator]
+        with torch.random.fork_rng():
+            loaded = type(model).from_pretrained(tmp_path / str(number), **loading)
+        found = dict(loaded.named_parameters())
+        for name, parameter in model.named_parameters():
+            assert torch.equal(found[name].float(), parameter), (model.config.to_diff_dict(), name)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+def test_no_buffer_is_uninitialized_memory(kind: str, tmp_path: Path) -> None:
+    """transformers#48892: buffers that no file holds came up as what was in memory."""
+    schemes = get_args(options.PositionEmbedding) if kind in KINDS else ()
+    plain = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    for number, model in enumerate([toy(kind), *(toy(kind, position_embedding_type=name) for name in schemes)]):
+        model.save_pretrained(tmp_path / str(number))
+        torch.use_deterministic_algorithms(True)
+        torch.utils.deterministic.fill_uninitialized_memory = True  # type: ignore[attr-defined]
+        try:
+            assert torch.empty(3).isnan().all()
+            loaded = type(model).from_pretrained(tmp_path / str(number))
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = plain  # type: ignore[attr-defined]
+            torch.use_deterministic_algorithms(False)
+        found = dict(loaded.named_buffers())
+        for name, buffer in model.named_buffers():
+            assert torch.equal(found[name], buffer), (model.config.to_diff_dict(), name)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ragged_rows_accumulated_by_transformers_trainer(kind: str, smoothing: float, tmp_path: Path) -> None:
+    """transformers#47688: a loss that takes the number of targets without dividing by it; rows of other lengths."""
+    inputs = inputs_of(kind, batch=4) | {"labels": labels_of(kind, batch=4)}
+    inputs["labels"][:2, 1:] = -100
+    rows = [{key: value[row] for key, value in inputs.items()} for row in range(4)]
+    trainer_class = transformers.Seq2SeqTrainer if kind == "encoder_decoder" else Trainer
+    arguments = transformers.Seq2SeqTrainingArguments if kind == "encoder_decoder" else TrainingArguments
+    moved = []
+    for size in (4, 1):
+        model = toy(kind).train()
+        before = torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+        trainer_class(model, arguments(
+            str(tmp_path), per_device_train_batch_size=size, gradient_accumulation_steps=4 // size, max_steps=1,
+            optim="sgd", learning_rate=1.0, lr_scheduler_type="constant", max_grad_norm=0.0, report_to="none",
+            use_cpu=True, save_strategy="no", disable_tqdm=True, label_smoothing_factor=smoothing,
+            remove_unused_columns=False,
+        ), train_dataset=rows).train()  # fmt: skip
+        moved.append(torch.cat([weight.detach().flatten() for weight in model.parameters()]) - before)
+    assert_close(moved[1], moved[0], "step", 1e-3)
+
+
+@pytest.mark.parametrize(("shared", "tied", "twice"), itertools.product([True, False], repeat=3))
+def test_ties_survive_saving_loading_and_resizing(shared: bool, tied: bool, twice: bool, tmp_path: Path) -> None:
+    """transformers#48154: a table became the output layer, because one field decides of all ties."""
+    fields: dict[str, Any] = {"share_encoder_decoder_embeddings": shared, "tie_word_embeddings": tied}
+    model = toy("encoder_decoder", **fields, decoder_vocab_size=37 if shared else 29)
+    model.save_pretrained(tmp_path)
+    if twice:  # as other programs store tied tensors
+        path = tmp_path / "model.safetensors"
+        whole = {name: value.clone() for name, value in model.state_dict().items()}
+        transformers.modeling_utils.safe_save_file(whole, path, metadata={"format": "pt"})
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    inputs = inputs_of("encoder_decoder")
+    assert torch.equal(loaded(**inputs).logits, model.eval()(**inputs).logits)
+    if shared:
+        loaded.resize_token_embeddings(40)
+    else:
+        loaded.resize_decoder_token_embeddings(40)
+    loaded.save_pretrained(tmp_path / "resized")
+    again = type(model).from_pretrained(tmp_path / "resized").eval()
+    source, target = again.model.encoder.embed_tokens.weight, again.model.decoder.embed_tokens.weight
+    assert ((source is target), again.lm_head.weight is target) == (shared, tied)
+    assert torch.equal(again(**inputs).logits, loaded(**inputs).logits)
+    assert_close(again(**inputs).logits[..., :29], model(**inputs).logits[..., :29], "logits")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_attention_function_of_the_user_sees_the_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers#45811: without a mask function of its own it got none, and causality was lost in silence."""
+
+    def own(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    monkeypatch.setattr(AttentionInterface, "_global_mapping", dict(AttentionInterface._global_mapping))
+    AttentionInterface.register("of_the_user", own)
+    monkeypatch.setattr(AttentionMaskInterface, "_global_mapping", dict(AttentionMaskInterface._global_mapping))
+    model, inputs = toy(kind).eval(), inputs_of(kind)
+    expected = model(**inputs).logits
+    with pytest.raises(ValueError, match="attn_implementation='of_the_user' has no mask function"):
+        model.set_attn_implementation("of_the_user")
+    AttentionMaskInterface.register("of_the_user", sdpa_mask)
+    model.set_attn_implementation("of_the_user")
+    assert_close(model(**inputs).logits, expected, "logits")
+
+
+def test_remote_and_registered_code_in_one_process(tmp_path: Path) -> None:
+    """transformers#45698: what one had saved, the other could not load."""
+    model = toy("decoder").eval()
+    model.save_pretrained(tmp_path / "model")
+    code = """if True:
+        import sys, torch
+        from transformers import AutoModelForCausalLM
+        folder = sys.argv[1]
+        remote = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+        assert type(remote).__module__.startswith("transformers_modules."), type(remote).__module__
+        import vanillaformer
+        ours = vanillaformer.VanillaDecoderForCausalLM.from_pretrained(folder)
+        remote.save_pretrained(folder + "/../remote")
+        ours.save_pretrained(folder + "/../ours")
+        ids = torch.tensor([[3, 4, 5, 6]])
+        crossed = [
+            vanillaformer.VanillaDecoderForCausalLM.from_pretrained(folder + "/../remote"),
+            AutoModelForCausalLM.from_pretrained(folder + "/../ours", trust_remote_code=True),
+            AutoModelForCausalLM.from_pretrained(folder + "/../ours"),
+        ]
+        for one in (ours, *crossed):
+            assert torch.equal(one.eval()(ids).logits, remote.eval()(ids).logits), type(one)
+    """
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "model")], check=True)
+
+
+def test_no_release_of_transformers_has_our_names() -> None:
+    """transformers#45848: a base class that acts on a field `mup`; or a model type like one of ours."""
+    ours = {kind for kind in transformers.CONFIG_MAPPING if str(kind).startswith("vanilla")}
+    own = set(transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+    assert not ours & own
+    with pytest.raises((TypeError, ValueError), match="mup"):
+        preset("gpt2", mup=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_trainers_build_on_the_meta_device_shard_and_load(kind: str, tmp_path: Path) -> None:
+    """torchtitan#3775, transformers#43749: models that start from noise, and ties lost in shards."""
+    model, inputs = toy(kind).eval(), inputs_of(kind) | {"labels": labels_of(kind)}
+    model.save_pretrained(tmp_path)
+    expected = model(**inputs).loss
+    init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        with torch.device("meta"):
+            empty = type(model)(type(model.config)(**json.loads((tmp_path / "config.json").read_text())))
+        mesh = init_device_mesh("cpu", (1,))
+        fully_shard(empty, mesh=mesh)
+        empty.to_empty(device="cpu")
+        empty.init_weights()
+        options = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(empty, dict(model.state_dict()), options=options)
+        assert_close(empty.eval()(**inputs).loss, expected, "loss")
+    finally:
+        destroy_process_group()
